@@ -17,12 +17,12 @@ R = TypeVar("R")
 
 
 class WorkTime:
-    """The seconds one request took so far."""
+    """The seconds one request took so far. `waited`: of these, at least, for a processor, which is not its fault."""
 
-    __slots__ = ("seconds",)
+    __slots__ = ("seconds", "waited")
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds = self.waited = 0.0
 
 
 _current: Final[ContextVar[WorkTime | None]] = ContextVar("work_time", default=None)
@@ -32,8 +32,8 @@ _current: Final[ContextVar[WorkTime | None]] = ContextVar("work_time", default=N
 def counted(work: Coroutine[object, object, R], spent: WorkTime) -> Generator[object, object, R]:
     """Runs `work` and returns its result; adds to `spent` the time between its waits, and what `on_thread` measures.
 
-    What others on the machine do meanwhile is not its fault: a step takes no more than the processor time of this thread since
-    `work` began. That is asked for only then and after long steps: it costs five times as much as the time.
+    A step computes no longer than the processor time of this thread since `work` began. That is asked for only then and after
+    long steps: it costs five times as much as the time.
     """
     resume: Callable[[object], object] = work.send
     value: object = None
@@ -47,7 +47,9 @@ def counted(work: Coroutine[object, object, R], spent: WorkTime) -> Generator[ob
             return cast("R", done.value)
         finally:
             took = time.perf_counter() - started
-            spent.seconds += took if took < _LONG_S else min(took, time.thread_time() - began)
+            spent.seconds += took
+            if took > _LONG_S:
+                spent.waited += max(0.0, took - (time.thread_time() - began))
         try:
             value = yield trap
             resume = work.send

@@ -76,9 +76,11 @@ class AnswerTurns:
             self._begin(turn)
         return turn.expected
 
-    def took(self, connection: Connection, seconds: float, expected: float) -> None:
-        """Notes how long an answer took of the event loop and of threads that compute."""
-        slow = seconds > _LONG_S
+    def took(self, connection: Connection, seconds: float, expected: float, waited: float = 0.0) -> None:
+        """Notes how long an answer took of the event loop and of threads that compute; `waited`: of that, for a processor. One
+        that waited was not slow, but what is slow has its share of the time that the server gets.
+        """
+        slow = seconds - waited > _LONG_S
         connection.slow_answer_s = seconds if slow else 0.0
         if slow:
             self._last_s = seconds

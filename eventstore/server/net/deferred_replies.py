@@ -78,7 +78,7 @@ class DeferredReplies:
                 expected = await self._gate.turns.answers.wait(connection)
                 spent = WorkTime()
                 await counted(self._answer(connection, request_id, make, size), spent)
-                self._gate.turns.answers.took(connection, spent.seconds, expected)
+                self._gate.turns.answers.took(connection, spent.seconds, expected, spent.waited)
                 if spent.seconds > NOTED_S:
                     self._gate.turns.charge(connection, spent.seconds)
                 busy_s += spent.seconds

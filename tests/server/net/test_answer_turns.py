@@ -152,6 +152,16 @@ async def test_one_whose_last_answer_was_quick_never_waits_for_those_that_are_sl
             assert trio.current_time() == began
 
 
+async def test_one_whose_answer_waited_for_a_processor_is_not_taken_for_slow(autojump_clock: trio.testing.MockClock) -> None:
+    async with answer_turns() as turns:
+        with connections("a", "a") as (slow, preempted):
+            turns.took(preempted, LONG_S, await turns.wait(preempted), LONG_S - SLICE_S / 2)
+            turns.took(slow, 1.0, await turns.wait(slow))
+            began = trio.current_time()
+            await turns.wait(preempted)
+            assert trio.current_time() == began
+
+
 async def test_the_first_one_of_a_peer_comes_before_what_others_ask_that_had_some(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

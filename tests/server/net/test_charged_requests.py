@@ -61,7 +61,7 @@ async def test_steps_on_the_event_loop_and_on_threads_are_counted_and_waits_are_
     assert seen[0] > first
 
 
-async def test_what_others_compute_meanwhile_is_not_counted() -> None:
+async def test_what_others_compute_meanwhile_is_known() -> None:
     spent, of_another = WorkTime(), list[float]()
 
     def compute() -> None:
@@ -75,7 +75,7 @@ async def test_what_others_compute_meanwhile_is_not_counted() -> None:
         another.join()
 
     await counted(work(), spent)
-    assert spent.seconds < of_another[0]
+    assert spent.seconds > of_another[0] > spent.seconds - spent.waited
 
 
 async def test_errors_and_cancellation_pass_through() -> None:
