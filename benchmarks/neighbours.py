@@ -3,7 +3,8 @@
 Ten quiet clients, each one request at a time (six append, two read, one sends messages, one asks for figures), first alone,
 then beside one hostile client of each kind in `benchmarks.harness.hostile`. Each row says how much of their rate they keep, and
 the 99th percentile of how long an answer takes: of all, and of those that ask for the same and fared worst. Alone is measured
-before each kind, on the same server; with --quick before the first one only, so that all kinds take less than 90 s.
+before each kind, on the same server. With --quick all kinds take less than 90 s: alone is measured once, and kinds share
+servers, whose memory is what all of them needed so far.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import trio
 
 import eventstore as es
-from benchmarks.harness.hostile import KINDS, QUIET, QUIET_QUEUES, SOURCE, TOPIC
+from benchmarks.harness.hostile import KINDS, QUIET, QUIET_QUEUES, SOURCE, TOPIC, Forked
 from benchmarks.harness.processes import EVENTSTORE, SERVE, Process
 from benchmarks.harness.report import figures_table, say, write_results
 from benchmarks.harness.wide_store import fill
@@ -33,13 +33,21 @@ _FILLED: Final = 20_000
 _HEAD_START_S: Final = 0.5
 _HEAD_STARTS_S: Final = {"silent connections": 1.2}  # an idle connection gives way after a second
 _WARM_S: Final = 0.3
-_READS_ALL: Final = ("pulls of a tag nobody has", "reads of a type nobody has", "readers that trickle")
+_READS_ALL: Final = {"pulls of a tag nobody has", "reads of a type nobody has", "readers that trickle"}
 _WITH_DOMAIN: Final = ("--domain", "benchmarks.harness.stuck:domain")
 _OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "reads of many files": ("--open-files-max", "16"),
     "large commands that wait": _WITH_DOMAIN,
     "commands to unknown events": _WITH_DOMAIN,
 }
+_TOGETHER: Final = (  # with --quick on one server, in this order; those that are not named here share another one
+    ("groups of many queues", "groups on many connections", "offsets of many groups"),
+    ("commands to unknown events", "large commands that wait"),
+    ("members of many topics",),
+    ("frames of many commits",),
+    ("commits of many events",),
+    ("reads of many files",),
+)
 _CLIENTS: Final = ("append",) * 6 + ("read",) * 2 + ("send", "stats")
 
 
@@ -135,25 +143,21 @@ def _asking(store: NetworkStore, kind: str, name: str) -> Callable[[], Awaitable
 
 def beside(server: Process, kind: str, seconds: float) -> tuple[Quiet, int]:
     """Returns the figures beside the hostile client, and the resident bytes of the server."""
-    command = [sys.executable, "-m", "benchmarks.harness.hostile", kind, server.address]
-    hostile = subprocess.Popen(command, stdout=subprocess.PIPE)
+    hostile = Forked(kind, server.address)  # it has created what it asks for
     try:
-        assert hostile.stdout is not None
-        hostile.stdout.readline()  # it has created what it asks for
         time.sleep(_HEAD_STARTS_S.get(kind, _HEAD_START_S))
         together = trio.run(quiet, server.address, seconds)
         resident = server.resident_bytes()
-        if hostile.poll() is not None:
+        if hostile.has_ended:
             say("   the hostile client has ended")
     finally:
         hostile.kill()
-        hostile.communicate()
     return together, resident
 
 
-def prepare(server: Process, kind: str) -> None:
-    """Fills what the hostile client asks for."""
-    filled = _FILLED if kind in _READS_ALL else 1_000
+def prepare(server: Process, kinds: Iterable[str]) -> None:
+    """Fills what the hostile clients ask for."""
+    filled = 1_000 if _READS_ALL.isdisjoint(kinds) else _FILLED
     store = server.store
     for topic, queues in ((TOPIC, 1), (QUIET, QUIET_QUEUES)):
         store.broker.create_topic(topic, queues)
@@ -170,6 +174,34 @@ def _fill_wide(data: Path) -> None:
 _FILLING: Final[dict[str, Callable[[Path], None]]] = {"reads of many files": _fill_wide}
 
 
+def _on_one_server(kinds: Sequence[str], *, share: bool) -> Iterator[list[str]]:
+    named = set(chain.from_iterable(_TOGETHER))
+    together = ([kind for kind in kinds if kind not in named], *_TOGETHER) if share else [[kind] for kind in kinds]
+    for each in together:
+        wanted = [kind for kind in each if kind in kinds]
+        if wanted:
+            yield wanted
+
+
+def wait_until_alone(server: Process) -> None:
+    """Returns when what the hostile client left is gone."""
+    while server.figure("connections") > 1:
+        time.sleep(0.02)
+
+
+def _row(alone: Quiet, together: Quiet, resident: int) -> dict[str, float]:
+    return {
+        "rate to alone": together.rate / alone.rate,
+        "of the kind that lost most": together.kept(alone),
+        "rate /s": together.rate,
+        "p99 ms": together.p99_ms,
+        "p99 of the slowest kind ms": together.worst_p99_ms,
+        "p99 alone ms": alone.p99_ms,
+        "slowest ms": together.slowest_ms,
+        "server MB": resident / 1e6,
+    }
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="0.6 seconds for each measurement, not 10")
@@ -181,24 +213,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ[SOURCE] = "127.0.0.1" if options.one_address else "127.0.0.2"
     found: dict[str, dict[str, float]] = {}
     seconds, alone = 0.6 if options.quick else 10.0, None
-    for kind in [options.only] if options.only else KINDS:
-        say(f"{kind} …")
-        with Process("neighbours", EVENTSTORE, *SERVE, *_OPTIONS.get(kind, ()), before=_FILLING.get(kind)) as server:
-            prepare(server, kind)
-            if alone is None or not options.quick:
-                alone = trio.run(quiet, server.address, seconds)
-            together, resident = beside(server, kind, seconds)
-        found[kind] = {
-            "rate to alone": together.rate / alone.rate,
-            "of the kind that lost most": together.kept(alone),
-            "rate /s": together.rate,
-            "p99 ms": together.p99_ms,
-            "p99 of the slowest kind ms": together.worst_p99_ms,
-            "p99 alone ms": alone.p99_ms,
-            "slowest ms": together.slowest_ms,
-            "server MB": resident / 1e6,
-        }
-        say("   " + "  ".join(f"{name} {value:,.2f}" for name, value in found[kind].items()))
+    for kinds in _on_one_server([options.only] if options.only else list(KINDS), share=options.quick):
+        option = _OPTIONS.get(kinds[0], ())
+        with Process("neighbours", EVENTSTORE, *SERVE, *option, before=_FILLING.get(kinds[0])) as server:
+            prepare(server, kinds)
+            for kind in kinds:
+                if kind is not kinds[0]:
+                    wait_until_alone(server)
+                say(f"{kind} …")
+                if alone is None or not options.quick:
+                    alone = trio.run(quiet, server.address, seconds)
+                found[kind] = _row(alone, *beside(server, kind, seconds))
+                say("   " + "  ".join(f"{name} {value:,.2f}" for name, value in found[kind].items()))
     print(json.dumps(found, indent=2) if options.json else figures_table(found, "beside"))
     write_results(f"neighbours{'-quick' if options.quick else ''}", json.dumps(found, indent=2))
     return 0

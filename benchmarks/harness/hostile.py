@@ -8,6 +8,8 @@ is read and thrown away.
 from __future__ import annotations
 
 import json
+import multiprocessing
+import multiprocessing.connection
 import os
 import selectors
 import socket
@@ -17,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -50,16 +52,16 @@ _UNKNOWN_CODE: Final = 250
 _SMALL: Final = NewEvent("E", b"x")
 
 
-@cache
-def _say_ready() -> None:
-    print("ready", flush=True)
+_ready: list[Callable[[], None]] = [lambda: print("ready", flush=True)]
+"""What the first connection calls."""
 
 
 class _Socket:
     """A connection that said hello; a thread discards what it receives. The first one says that what it needs is there."""
 
     def __init__(self, address: str, *, reads: bool = True) -> None:
-        _say_ready()
+        if _ready:
+            _ready.pop()()
         host, _, port = address.removeprefix("tcp://").rpartition(":")
         self.socket = socket.create_connection((host, int(port)), source_address=(_FROM, 0))
         self.socket.sendall(encode_request(1, Hello(1, "hostile")))
@@ -347,6 +349,38 @@ KINDS: Final[dict[str, Callable[[str], None]]] = {
 }
 
 
-if __name__ == "__main__":
+def begin(kind: str, address: str) -> None:
     os.nice(19)
-    KINDS[sys.argv[1]](sys.argv[2])
+    KINDS[kind](address)
+
+
+class Forked:
+    """A hostile client, from a process that has imported all that they need: most of a second less for each."""
+
+    _fork: Final = multiprocessing.get_context("forkserver")
+    _fork.set_forkserver_preload([__name__])
+
+    def __init__(self, kind: str, address: str) -> None:
+        ready, far = self._fork.Pipe(duplex=False)
+        self._process = self._fork.Process(target=_begin_forked, args=(kind, address, far))
+        self._process.start()
+        far.close()
+        with ready, suppress(EOFError):
+            ready.recv()
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._process.is_alive()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+def _begin_forked(kind: str, address: str, ready: multiprocessing.connection.Connection) -> None:
+    _ready[:] = [partial(ready.send, None)]
+    begin(kind, address)
+
+
+if __name__ == "__main__":
+    begin(*sys.argv[1:])
