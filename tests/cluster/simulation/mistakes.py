@@ -274,6 +274,16 @@ def _gives_before_committed(splitting: Splitting, committed: Ends | None, held_a
 _give = Splitting._give
 
 
+def _takes_slots_again(splitting: Splitting, committed: Ends | None, held_at: float, now: float) -> list[Action]:
+    """Begins anew when the split was called off that it holds slots back for."""
+    state = splitting._registrar.state
+    if state.split == splitting._held_for or state.splits > splitting._splits_before:
+        return _give(splitting, committed, held_at, now)
+    splitting._held_at = splitting._last_file = None
+    splitting._files.reset()
+    return []
+
+
 def _all_clones(splitting: Splitting, shard: int) -> frozenset[Member]:
     """Counts clones whose parents are not in sync."""
     seen = splitting._registrar.seen
@@ -358,6 +368,9 @@ MISTAKES = (
     Mistake("split", "slots that are to be given away are not held back", OwnedSlots, "give_up", _held_anyway, 60, splits=True),
     Mistake(
         "split", "a new shard begins with what is not committed", Splitting, "_give", _gives_before_committed, 60, splits=True
+    ),
+    Mistake(
+        "split", "a leader goes on after a split was called off", Splitting, "_give", _takes_slots_again, 60, 28, splits=True
     ),
     Mistake("split", "clones count whose parent is not in sync", Splitting, "_members", _all_clones, 60, splits=True),
     Mistake("split", "a leader owns what its shard owned before", Process, "own_slots", _what_it_saw_first, 60, splits=True),
