@@ -133,6 +133,8 @@ class Peers:
                 stream = await trio.open_tcp_stream(host, port)
         except trio.TooSlowError:
             raise TimeoutError(f"no answer within {CONNECT_S:g} s") from None
+        except UnicodeError:
+            raise OSError(f"{host} is not the name of a machine") from None
         tls = self._security.tls
         own = _taken(stream.socket)
         return await self._greet(own if tls is None else TlsSocket(own, tls.own_context, server_side=False, host=host))

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 
 from eventstore.server.access.security import Security
@@ -68,6 +69,12 @@ async def test_an_address_where_another_replica_answers_is_noticed(tmp_path: Pat
 async def test_an_address_where_something_else_answers_is_noticed(tmp_path: Path) -> None:
     async with replica_of(tmp_path, "n1", shard=1) as (_, address), replica_of(tmp_path, "n1", address) as (links, _):
         assert "something else answers there" in await said_by(links)
+
+
+@pytest.mark.parametrize("host", ["n1..example", "n" * 64])
+async def test_an_address_that_cannot_be_one_is_noticed(tmp_path: Path, host: str) -> None:
+    async with replica_of(tmp_path, "n1", f"{host}:7701") as (links, _):
+        assert f"({host} is not the name of a machine)" in await said_by(links)
 
 
 async def test_a_replica_that_reaches_itself_says_nothing(tmp_path: Path) -> None:
