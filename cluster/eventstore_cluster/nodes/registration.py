@@ -59,6 +59,7 @@ class Registration:
         self._value = NodeKey(address, uuid.uuid4().hex, __version__, options.zone, self._free_bytes(), ports=ports)
         self._lease: Lease | None = None
         self._failing = failing
+        self._told = True  # the registry has what `_value` says
         self.lost: str | None = None
 
     async def take(self, seen: Snapshot) -> None:
@@ -140,12 +141,14 @@ class Registration:
         known, free, failing = self._value.free_bytes or 0, self._free_bytes(), self._failing()
         space_moved = abs(free - known) * _SHARE_TOLD > known
         clock_moved = abs(self._clock_s - self._value.clock_s) > _CLOCK_MOVED_S
-        if not space_moved and not clock_moved and failing == self._value.failing:
+        if self._told and not space_moved and not clock_moved and failing == self._value.failing:
             return
         seen = await self._registry.read_some(self._key, under=())
         if self._holder(seen) is None and (revision := seen.revision_of(self._key)):
             self._value = replace(self._value, clock_s=self._clock_s, free_bytes=free, failing=failing)
-            await self._registry.transact({self._key: revision}, {self._key: self._value.value()}, lease=lease)
+            self._told = False
+            written = await self._registry.transact({self._key: revision}, {self._key: self._value.value()}, lease=lease)
+            self._told = written is not None
 
     async def offer(self, seen: Snapshot, kept: Kept | None) -> None:
         """Has the registry show what the node kept of a cluster that is not there; nothing any more if that is None.
@@ -198,7 +201,7 @@ class Registration:
         if written is None:
             await revoke(self._gateway, lease)
             return False
-        self._lease = lease
+        self._lease, self._told = lease, True
         return True
 
 
