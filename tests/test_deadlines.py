@@ -38,3 +38,21 @@ async def test_each_one_ends_at_its_time_unless_it_is_discarded(autojump_clock: 
     assert ended == expected
     assert not deadlines._waiting
     assert not deadlines._times
+
+
+async def test_times_at_which_nobody_waits_any_more_are_not_kept(autojump_clock: trio.testing.MockClock) -> None:
+    ended = list[str]()
+    deadlines: Deadlines[str] = Deadlines(ended.extend)
+    deadlines.add(1.0, "one that is served later")
+    for number in range(100):
+        deadlines.add(2.0 + number, "one that is served at once")
+        deadlines.discard(2.0 + number, "one that is served at once")
+    deadlines.discard(1.0, "one that is served later")
+    assert not deadlines._waiting
+    assert not deadlines._times
+    deadlines.add(1.0, "the last one")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deadlines.run)
+        await trio.sleep(1.5)
+        nursery.cancel_scope.cancel()
+    assert ended == ["the last one"]

@@ -38,8 +38,8 @@ from eventstore.store.store_stats import STORE_METRICS
 from eventstore.store.streams import EventStream, Item, LogStream, SubscriptionStream
 from eventstore.store.submission import Submission, to_result
 
-# Commits of one call that form one batch before other tasks may run: about a millisecond.
 T = TypeVar("T")
+# Commits of one call that form one batch before other tasks may run: about a millisecond.
 _COMMITS_PER_TURN: Final = 256
 _LOADS_MAX: Final = 3  # a sort makes outdated what a thread has looked up meanwhile; then an append looks it up itself
 

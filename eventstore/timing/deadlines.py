@@ -19,7 +19,7 @@ class Deadlines(Generic[T]):
 
     def __init__(self, end: Callable[[Iterable[T]], None]) -> None:
         self._end = end
-        self._times: list[float] = []  # the keys of `_waiting`; a time is removed when it has come, however few still wait
+        self._times: list[float] = []  # the keys of `_waiting`; those at which nobody waits are removed from the first on
         self._waiting: dict[float, dict[T, None]] = {}
         self._sleep = trio.CancelScope()
 
@@ -34,6 +34,8 @@ class Deadlines(Generic[T]):
     def discard(self, time: float, waits: T) -> None:
         """Forgets one that was added with this time, if it is still there."""
         self._waiting.get(time, {}).pop(waits, None)
+        while self._times and not self._waiting[self._times[0]]:
+            del self._waiting[heappop(self._times)]
 
     async def run(self) -> None:
         """Until cancelled."""
