@@ -3,23 +3,28 @@
 A subscription waits here with its filter. One task reads what became durable, looks up which of those who wait may want it, and
 wakes only these. The others continue from there when they are woken later. After batches that no subscription wanted it
 pauses: many small ones are then read together.
+
+A commit may have 100,000 events, and prefixes may have 255 lengths: reading and looking up is for a thread, and what is kept of
+a page are its ids and types, never their product with what is wanted.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 import trio
 
-from eventstore.model import Event
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT
 from eventstore.records.event_filter import EVERYTHING, EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.store.committer import Committer
+from eventstore.store.read.scan import ScanPage
 
 _PAGES_KEPT: Final = 64
+_NAMES_KEPT: Final = 100_000  # ids and types of all pages kept, some hundred bytes each
 _FEW: Final = 8  # filters: up to here, searching the bytes for each of them is faster than decoding them once
 _PAUSE_S: Final = 0.002
 
@@ -45,20 +50,46 @@ class _Waiting:
         return (("prefix", wanted.aggregate_prefix or ""),)
 
 
+class _Names(NamedTuple):
+    """What the events of a page are looked up by; `ids` ascending."""
+
+    ids: tuple[str, ...]
+    types: frozenset[str]
+
+    def has(self, key: tuple[str, str]) -> bool:
+        """Whether an event has this key of `_Waiting.keys`."""
+        kind, name = key
+        if kind == "type":
+            return name in self.types
+        place = bisect_left(self.ids, name)
+        if place == len(self.ids):
+            return False
+        return self.ids[place].startswith(name) if kind == "prefix" else self.ids[place] == name
+
+    def among(self, keys: Collection[tuple[str, str]], lengths: Collection[int]) -> set[tuple[str, str]]:
+        """Returns those of the keys that events have. `lengths`: of the prefixes in `keys`. It takes as long as the smaller of
+        keys and names allows.
+        """
+        if len(keys) <= len(self.ids) * (len(lengths) + 1) + len(self.types):
+            return {key for key in keys if self.has(key)}
+        found = {("type", name) for name in self.types} | {("id", each) for each in self.ids}
+        found.update(("prefix", each[:length]) for each in self.ids for length in lengths)
+        return found.intersection(keys)
+
+
 class _Page(NamedTuple):
-    """Events that were read: those after `begin` up to `end`. `keys`: of all of them, with prefixes of these lengths; None if
-    they were not decoded.
-    """
+    """Events that were read: those after `begin` up to `end`. `names`: of all of them; None if they were not decoded."""
 
     begin: int
     end: int
-    keys: frozenset[tuple[str, str]] | None
-    lengths: frozenset[int]
+    names: _Names | None
+
+    @property
+    def size(self) -> int:
+        return 0 if self.names is None else len(self.names.ids) + len(self.names.types)
 
     def may_have(self, waiting: _Waiting) -> bool:
-        if self.keys is None:
-            return True
-        return any(key in self.keys or (key[0] == "prefix" and len(key[1]) not in self.lengths) for key in waiting.keys)
+        return self.names is None or any(map(self.names.has, waiting.keys))
 
 
 class NewEvents:
@@ -69,6 +100,7 @@ class NewEvents:
         self._committer = committer
         self._threads = trio.CapacityLimiter(1)
         self._waiting: set[_Waiting] = set()
+        self._late: set[_Waiting] = set()  # of these, those that came since the last look began
         self._by_key: dict[tuple[str, str], set[_Waiting]] = {}
         self._prefix_lengths: Counter[int] = Counter()
         self._seen = 0
@@ -109,6 +141,7 @@ class NewEvents:
 
     def _enter(self, waiting: _Waiting) -> None:
         self._waiting.add(waiting)
+        self._late.add(waiting)
         for key in waiting.keys:
             self._by_key.setdefault(key, set()).add(waiting)
             if key[0] == "prefix":
@@ -117,6 +150,7 @@ class NewEvents:
 
     def _leave(self, waiting: _Waiting) -> None:
         self._waiting.discard(waiting)
+        self._late.discard(waiting)
         for key in waiting.keys:
             same = self._by_key[key]
             same.discard(waiting)
@@ -141,34 +175,50 @@ class NewEvents:
 
     async def _look(self) -> bool:
         """Reads the next page, and wakes those who may want something of it; returns whether there are any."""
-        engine, begin = self._committer.engine, self._seen
+        begin = self._seen
         self.looks += 1
+        self._late.clear()
         try:
-            page = await trio.to_thread.run_sync(
-                lambda: engine.scan(begin, EVERYTHING, PAGE_BYTES_DEFAULT, None, durable=True, whole=True),
-                limiter=self._threads,
-            )
+            page, found = await (self._read_for_few() if len(self._waiting) <= _FEW else self._read_for_many())
         except Exception:  # each of them gets the error of its own scan
-            found, self._seen = set(self._waiting), engine.durable_sequence
+            found, self._seen = set(self._waiting), self._committer.engine.durable_sequence
             self._read.clear()
         else:
-            found, keys = self._wanting(page.records)
-            self._seen = page.next
-            self._read.append(_Page(begin, page.next, keys, frozenset(self._prefix_lengths)))
+            found = (found & self._waiting) | {each for each in self._late if page.may_have(each)}
+            self._seen = page.end
+            self._keep(page)
         for waiting in found:
             waiting.after = max(waiting.after, begin)
             waiting.woken.set()
         return bool(found)
 
-    def _wanting(self, records: bytes) -> tuple[set[_Waiting], frozenset[tuple[str, str]] | None]:
-        if len(self._waiting) <= _FEW:
-            return {each for each in self._waiting if each.wanted.may_match_in(records)}, None
-        keys = frozenset(key for event in decode_page(records) for key in self._keys_of(event))
-        return set[_Waiting]().union(*(self._by_key[key] for key in keys if key in self._by_key)), keys
+    def _keep(self, page: _Page) -> None:
+        self._read.append(page)
+        size = sum(each.size for each in self._read)
+        while size > _NAMES_KEPT:
+            size -= self._read.popleft().size
 
-    def _keys_of(self, event: Event) -> Iterator[tuple[str, str]]:
-        aggregate_id = event[0]
-        yield "type", event[2]
-        yield "id", aggregate_id
-        for length in self._prefix_lengths:
-            yield "prefix", aggregate_id[:length]
+    async def _read_for_few(self) -> tuple[_Page, set[_Waiting]]:
+        begin, waiting = self._seen, list(self._waiting)
+
+        def read() -> tuple[int, set[_Waiting]]:
+            page = self._scan(begin)
+            return page.next, {each for each in waiting if each.wanted.may_match_in(page.records)}
+
+        end, found = await trio.to_thread.run_sync(read, limiter=self._threads)
+        return _Page(begin, end, None), found
+
+    async def _read_for_many(self) -> tuple[_Page, set[_Waiting]]:
+        begin, keys, lengths = self._seen, list(self._by_key), list(self._prefix_lengths)
+
+        def read() -> tuple[_Page, set[tuple[str, str]]]:
+            page = self._scan(begin)
+            events = decode_page(page.records)
+            names = _Names(tuple(sorted({event[0] for event in events})), frozenset(event[2] for event in events))
+            return _Page(begin, page.next, names), names.among(keys, lengths)
+
+        read_page, found = await trio.to_thread.run_sync(read, limiter=self._threads)
+        return read_page, set[_Waiting]().union(*(self._by_key[key] for key in found if key in self._by_key))
+
+    def _scan(self, begin: int) -> ScanPage:
+        return self._committer.engine.scan(begin, EVERYTHING, PAGE_BYTES_DEFAULT, None, durable=True, whole=True)

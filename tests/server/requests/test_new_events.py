@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -12,6 +14,8 @@ import trio.testing
 import eventstore as es
 from eventstore.model import Event
 from eventstore.records.event_filter import EventFilter
+from eventstore.records.event_page import decode_page
+from eventstore.server.requests import new_events
 from eventstore.server.requests.new_events import NewEvents
 from eventstore.store.open_store import open_store
 from tests.server.conftest import Serve
@@ -106,6 +110,95 @@ async def test_a_subscription_that_begins_after_the_end_of_the_log_does_not_keep
         await store.append("a-2", [es.NewEvent("T", b"")], es.ANY)
         await woken.wait()
         nursery.cancel_scope.cancel()
+
+
+async def test_what_is_kept_of_a_batch_does_not_grow_with_the_prefixes_that_are_waited_for(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "data") as store, trio.open_nursery() as nursery:
+        news = NewEvents(store.committer)
+        await _wait_for_prefixes(news, nursery, 250)
+        await store.append_many([es.Commit(f"{number:0200}", [es.NewEvent("T", b"")], 0) for number in range(100)])
+        while news._seen < 100:
+            await trio.lowlevel.checkpoint()
+        assert sum(page.size for page in news._read) <= 100 + 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_of_commits_with_very_many_types_few_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_events, "_NAMES_KEPT", 100)
+    woken = list[int]()
+
+    async def wait(news: NewEvents, number: int) -> None:
+        woken.append(await news.wait(EventFilter(types=frozenset({f"T{number}"})), 1))
+
+    async with open_store(tmp_path / "data") as store, trio.open_nursery() as nursery:
+        news = NewEvents(store.committer)
+        await _wait_for_prefixes(news, nursery, 20)
+        for commit in range(4):
+            await store.append("a", [es.NewEvent(f"T{commit}{number}", b"") for number in range(60)], es.ANY)
+            while news._seen < 60 * (commit + 1):
+                await trio.lowlevel.checkpoint()
+            assert sum(page.size for page in news._read) <= 100
+        nursery.start_soon(wait, news, 10)
+        while not woken:  # that was in the second commit, of which nothing is kept: it looks itself
+            await trio.lowlevel.checkpoint()
+        assert woken == [1]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("others", [1, 20])
+async def test_one_that_comes_while_others_are_looked_for_is_found_as_well(tmp_path: Path, others: int) -> None:
+    """What it wants becomes durable after that look has begun, and before it reads."""
+    async with open_store(tmp_path / "data") as store, trio.open_nursery() as nursery:
+        news, engine = NewEvents(store.committer), store.committer.engine
+        woken, scan = trio.Event(), engine.scan
+
+        async def come() -> None:
+            assert await news.wait(EventFilter(types=frozenset({"New"})), 1) == 1
+            woken.set()
+
+        async def meanwhile() -> None:
+            nursery.start_soon(come)
+            await trio.testing.wait_all_tasks_blocked()
+            await store.append("new", [es.NewEvent("New", b"")], es.ANY)
+
+        def scan_later(*arguments: Any, **options: Any) -> Any:
+            engine.scan = scan  # type: ignore[method-assign]
+            trio.from_thread.run(meanwhile)
+            return scan(*arguments, **options)
+
+        await _wait_for_prefixes(news, nursery, others)
+        engine.scan = scan_later  # type: ignore[method-assign]
+        await store.append("a", [es.NewEvent("T", b"")], es.ANY)
+        await woken.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_batch_is_decoded_for_many_on_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit may have 100,000 events."""
+    where = list[threading.Thread]()
+
+    def decode(records: bytes) -> list[Event]:
+        where.append(threading.current_thread())
+        return decode_page(records)
+
+    monkeypatch.setattr(new_events, "decode_page", decode)
+    async with open_store(tmp_path / "data") as store, trio.open_nursery() as nursery:
+        news = NewEvents(store.committer)
+        await _wait_for_prefixes(news, nursery, 20)
+        await store.append("a", [es.NewEvent("T", b"")], es.ANY)
+        while news._seen < 1:
+            await trio.lowlevel.checkpoint()
+        assert where
+        assert threading.main_thread() not in where
+        nursery.cancel_scope.cancel()
+
+
+async def _wait_for_prefixes(news: NewEvents, nursery: trio.Nursery, count: int) -> None:
+    """Has as many wait, for prefixes of different lengths that no id has."""
+    nursery.start_soon(news.run)
+    for length in range(1, count + 1):
+        nursery.start_soon(news.wait, EventFilter(aggregate_prefix="z" * length), 0)
+    await trio.testing.wait_all_tasks_blocked()
 
 
 def test_batches_that_none_of_many_wants_are_read_together(tmp_path: Path) -> None:
