@@ -19,6 +19,7 @@ from eventstore_cluster.nodes.creation import CREATING, create_cluster, wait_unt
 from eventstore_cluster.nodes.placing.placement import place
 from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.lineage import Birth
 from eventstore_cluster.registry.node_keys import NodeKey
 from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, LeftKey, ServingKey, leader_value, read_shard
 from eventstore_cluster.replica.registry_state import Leader, Member
@@ -235,3 +236,22 @@ async def test_a_split_is_not_taken_back_as_a_move_is_and_the_refusal_says_how(e
         await registry.transact({}, {"shard/1": with_splits((await registry.read()).value("shard/1") or {}, 1)})
         with pytest.raises(InvalidArgument, match="not being split; the slots that it has given away stay where they are"):
             await call_off(registry, await registry.read(), 1)
+
+
+async def test_a_new_shard_of_a_split_that_is_not_served_is_under_way_and_not_paused_with_the_moves(
+    etcd: Etcd, cluster: str
+) -> None:
+    def asked(*words: str) -> Any:
+        return json.loads(output("cluster", *words, "--json", "--etcd", etcd.url, "--cluster", cluster))
+
+    async with registry_of(etcd, cluster) as (_, registry):
+        await registered(registry, 2)
+        made = await created(registry, 2, 2)
+        born = replace(made.shards[1], lineage=replace(made.shards[1].lineage, birth=Birth(0, made.shards[1].slots)))
+        moved = replace(made.shards[0], state=replace(made.shards[0].state, successor="n2"))
+        await registry.transact({}, {"shard/0": moved.value(), "shard/1": born.value()})
+        plans = {each["shard"]: each["does"] for each in await trio.to_thread.run_sync(asked, "plans")}
+        assert plans[1].startswith("is split off shard 0; no process serves it: ")
+        assert plans.keys() == {0, 1}
+        for command, paused in (("pause", True), ("resume", False)):
+            assert await trio.to_thread.run_sync(asked, command) == {"paused": paused, "shards": [0]}

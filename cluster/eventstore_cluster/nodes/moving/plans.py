@@ -11,7 +11,7 @@ from eventstore_cluster.nodes.accepting_loss import check_format, shard_key
 from eventstore_cluster.nodes.cluster_view import cluster_view, nodes_of, not_created
 from eventstore_cluster.nodes.first_read import first_read, on_registry
 from eventstore_cluster.nodes.moving.asking import Asked, ask, write_shard
-from eventstore_cluster.nodes.moving.progress import UnderWay, under_way
+from eventstore_cluster.nodes.moving.progress import UnderWay, moved, under_way
 from eventstore_cluster.nodes.placing.fleet import Fleet
 from eventstore_cluster.nodes.placing.plan import Plan
 from eventstore_cluster.nodes.placing.survey import surveyed
@@ -193,15 +193,15 @@ def limit_moves(etcd: EtcdOptions, cluster: str, at_once: int | None, rate: int 
     return with_registry(etcd, cluster, write)
 
 
-def pause(etcd: EtcdOptions, cluster: str, paused: bool) -> list[UnderWay]:
-    """Has all leaders stop what they do about what is wanted, copying too, or continue; returns what that is. Splits
+def pause(etcd: EtcdOptions, cluster: str, paused: bool) -> list[int]:
+    """Has all leaders stop what they do about what is wanted, copying too, or continue; returns of which shards that is. Splits
     continue.
     """
 
-    async def write(registry: EtcdRegistry, seen: Snapshot) -> list[UnderWay]:
+    async def write(registry: EtcdRegistry, seen: Snapshot) -> list[int]:
         limits = replace(read_moving(seen.value(MOVING)), paused=paused)
         await _write_limits(registry, seen, limits)
-        return [each for each in under_way(seen, {}) if not each.split]
+        return moved(seen)
 
     return with_registry(etcd, cluster, write)
 

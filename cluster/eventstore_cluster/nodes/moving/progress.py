@@ -63,6 +63,13 @@ def under_way(seen: Snapshot, rows: Mapping[int, ShardRow]) -> list[UnderWay]:
     ]
 
 
+def moved(seen: Snapshot) -> list[int]:
+    """Returns the shards under way that `pause` is about: not those that are split, or were."""
+    view = cluster_view(seen)
+    wanted = {} if view is None else {number: key.state for number, key in view.shards.items() if not key.state.split}
+    return [number for number, state in wanted.items() if state.wanted or state.successor]
+
+
 def _is_born(number: int, key: ShardKey, view: ClusterView) -> bool:
     """Whether the shard was split off, and is not served: perhaps it never was."""
     return key.lineage.birth is not None and number not in view.serving

@@ -154,7 +154,7 @@ def _set_paused(etcd: EtcdAccess, paused: bool, as_json: bool) -> None:
     from eventstore_cluster.nodes.moving.plans import pause as set_paused
 
     options = required_etcd(etcd)
-    shards = [each.shard for each in set_paused(options, etcd.cluster, paused)]
+    shards = set_paused(options, etcd.cluster, paused)
     if as_json:
         print_json({"paused": paused, "shards": shards})
     else:
