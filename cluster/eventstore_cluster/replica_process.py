@@ -164,10 +164,10 @@ class ReplicaProcess(ShardProcess):
                 logs.incarnation.earlier[-EARLIER_MAX:], address=me.address,
             )  # fmt: skip
             await self._present(registry, key)
-            hello, finals = PeerHello(identity.cluster.bytes, identity.shard, own.node, run), FinalFiles(logs)
-            links = Links(listener, hello, self._security, finals.read)
+            ours = FinalFiles(logs, lambda: None if self._driver is None else self._driver.committed)
+            links = Links(listener, PeerHello(identity.cluster.bytes, identity.shard, own.node, run), self._security, ours.read)
             others = OtherFiles(links, registry, own.node)
-            self._verifying = verifying = Verifying(self._settings, finals.folders, others)
+            self._verifying = verifying = Verifying(self._settings, ours.folders, others)
             self._follows = [Source(VERIFYING_METRICS, lambda: verifying)]
             driver = self._driver = Driver(Run(machine, logs, registry, lease), links, self._end, self._wake)
             async with trio.open_nursery() as nursery:

@@ -11,6 +11,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ from eventstore.server.logs import get_logger
 from eventstore.server.verification.verified_files import Verified, events_of, messages_of
 from eventstore.server.verification.verifying import Verifying
 from eventstore_cluster.registry.etcd.lease import now
+from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replication.driver import Driver
 from eventstore_cluster.replication.links import Links
 from eventstore_cluster.replication.logs.follower_logs import FollowerLogs
@@ -41,11 +43,21 @@ _log = get_logger("eventstore.cluster")
 
 
 class FinalFiles:
-    """The files of a replica that nothing writes to any more. `folders`: in the order in which they are verified."""
+    """The files of a replica that nothing writes to any more, and that are never cut back (R6): a record of a later one is
+    committed. `folders`: in the order in which they are verified. `committed`: returns what is, None: it is not known yet.
+    """
 
-    def __init__(self, logs: FollowerLogs) -> None:
-        self.folders = [events_of(logs.events.folder), messages_of(logs.messages.folder)]
+    def __init__(self, logs: FollowerLogs, committed: Callable[[], Ends | None]) -> None:
+        self._committed = committed
+        self.folders = [
+            events_of(logs.events.folder, partial(self._committed_in, 0)),
+            messages_of(logs.messages.folder, partial(self._committed_in, 1)),
+        ]
         self._by_kind = {each.folder.kind: each for each in self.folders}
+
+    def _committed_in(self, kind: int) -> int:
+        ends = self._committed()
+        return 0 if ends is None else ends[kind][0]
 
     def read(self, wanted: FileWanted) -> bytes | None:
         """Returns what another replica asks for, at most a megabyte; None if there is no such file, or it is not final.

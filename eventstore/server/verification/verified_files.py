@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from eventstore.broker.broker import Broker
@@ -17,13 +18,17 @@ from eventstore.store.embedded import EmbeddedStore
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A folder whose files are read. `header_bytes`: the length of its records' headers."""
+    """A folder whose files are read. `header_bytes`: the length of its records' headers. `committed_in`: returns the file in
+    which what is committed ends, of a replica: its files from there on may be cut back. None: no other process decides that.
+    """
 
     folder: ChunkFolder
     header_bytes: int
+    committed_in: Callable[[], int] | None = None
 
     def is_final(self, header: ChunkHeader) -> bool:
-        return header.sorted if self.folder.kind == EVENTS else header.completed
+        whole = header.sorted if self.folder.kind == EVENTS else header.completed
+        return whole and (self.committed_in is None or header.number < self.committed_in())
 
     def numbers(self) -> range:
         """Returns the numbers of the files that there are, or have to be: only the oldest are ever deleted."""
@@ -43,12 +48,12 @@ class Verified:
         return ChunkCheck(self.folder.files, self.folder.chunk_path(number), self.folder.kind, self.header_bytes)
 
 
-def messages_of(folder: ChunkFolder) -> Verified:
-    return Verified(folder, message.HEADER_BYTES)
+def messages_of(folder: ChunkFolder, committed_in: Callable[[], int] | None = None) -> Verified:
+    return Verified(folder, message.HEADER_BYTES, committed_in)
 
 
-def events_of(folder: ChunkFolder) -> Verified:
-    return Verified(folder, commit.HEADER_BYTES)
+def events_of(folder: ChunkFolder, committed_in: Callable[[], int] | None = None) -> Verified:
+    return Verified(folder, commit.HEADER_BYTES, committed_in)
 
 
 def verified_folders(store: EmbeddedStore, broker: Broker | None) -> list[Verified]:

@@ -8,14 +8,23 @@ from typing import Final
 
 import pytest
 
+from eventstore.broker.broker import open_broker
 from eventstore.chunks.documents import write_file
-from eventstore.chunks.header import EVENTS
+from eventstore.chunks.files import OsFiles
+from eventstore.chunks.header import EVENTS, MESSAGES
+from eventstore.chunks.header import HEADER_BYTES as HEADER_LENGTH
 from eventstore.chunks.scrubbing import ChunkCheck
 from eventstore.errors import Corrupt
 from eventstore.records.commit import HEADER_BYTES
 from eventstore.server.verification.verified_files import Verified, events_of
+from eventstore.settings.server import ServerSettings
 from eventstore.store.data_folder import read_event_folder
-from eventstore_cluster.replication.mending import put_in_place
+from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replication.logs.follower_logs import FollowerLogs, broker_identity
+from eventstore_cluster.replication.mending import FinalFiles, put_in_place
+from eventstore_cluster.replication.peer_frames import FileWanted
+from tests.cluster.replication.test_follower_sorting import SHARD
+from tests.cluster.replication.test_message_log import SETTINGS
 from tests.simulated_disk import SimulatedDisk
 from tests.simulated_disk.disk import CrashMode
 from tests.store.stepped import Stepped, raw
@@ -92,6 +101,26 @@ def test_what_is_damaged_or_another_file_takes_no_place(disk: SimulatedDisk) -> 
             put_in_place(of(disk), 1, FETCHED)
         assert disk.content(FIRST) == rotten
         assert not disk.exists(FETCHED)
+
+
+async def test_a_file_of_messages_that_may_still_be_cut_back_is_neither_compared_nor_given_to_others(tmp_path: Path) -> None:
+    FollowerLogs(OsFiles(), ServerSettings(data=tmp_path), SHARD, "n1").close()
+    async with open_broker(tmp_path / "broker", SETTINGS, identity=broker_identity(SHARD), epoch=1) as broker:
+        for _ in range(2):  # each epoch begins with a file
+            broker.committer.begin_chunk()
+            await broker.committer.drain()
+        last = broker.engine.front.chunk
+    logs = FollowerLogs(OsFiles(), ServerSettings(data=tmp_path), SHARD, "n1")
+    ends: list[Ends | None] = [None]
+    finals = FinalFiles(logs, lambda: ends[0])
+    wanted = FileWanted(0, MESSAGES, last - 1, 0, HEADER_LENGTH)
+    header = finals.folders[1].folder.read_header(last - 1)
+    assert header.completed
+    for committed, is_final in (None, False), (((0, 0), (last - 1, header.end)), False), (((0, 0), (last, 128)), True):
+        ends[0] = committed
+        assert finals.folders[1].is_final(header) == is_final
+        assert (finals.read(wanted) is not None) == is_final
+    logs.close()
 
 
 def test_each_rotten_copy_keeps_a_name(disk: SimulatedDisk) -> None:
