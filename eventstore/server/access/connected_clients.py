@@ -25,9 +25,12 @@ def client_rows(gate: Gate, door: Doorkeeper | None, skip: int) -> Iterable[Scal
 
 
 def _row(connection: Connection, identity: Identity | None) -> tuple[Scalar, ...]:
-    does = [*sorted(connection.uses), *(each.use for each in connection.bound.values() if each.use is not None)]
-    if len(does) > _LINES_MAX:
-        does[_LINES_MAX:] = [f"and {len(does) - _LINES_MAX} more"]
+    told = [each for each in connection.bound.values() if type(each).use is not None]
+    count = len(connection.uses) + len(told)
+    does = sorted(connection.uses)[:_LINES_MAX]
+    does += [str(each.use) for each in told[: _LINES_MAX - len(does)]]  # made when it is asked for, of thousands that wait
+    if count > _LINES_MAX:
+        does.append(f"and {count - _LINES_MAX} more")
     doing = connection.doing if isinstance(connection.doing, str) else connection.doing.__name__
     return (
         connection.name, f"{connection.host}:{connection.port}", None if identity is None else identity.name,

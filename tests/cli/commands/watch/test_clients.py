@@ -6,8 +6,11 @@ import json
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
+import pytest
+
 import eventstore as es
 from eventstore import blocking
+from eventstore.server.requests.subscriptions import Subscription
 from tests.cli.processes import output
 from tests.server_thread import ServerThread
 
@@ -35,13 +38,22 @@ def test_the_clients_of_a_server_are_listed_with_what_they_do(tmp_path: Path) ->
         assert len(store.clients(1)) == len(store.clients()) - 1
 
 
-async def test_a_client_that_does_much_is_shown_with_the_first_of_it(tmp_path: Path) -> None:
+async def test_a_client_that_does_much_is_shown_with_the_first_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ServerThread(tmp_path / "data") as server:
         async with AsyncExitStack() as stack:
             store = await stack.enter_async_context(es.connect(server.address, name="busy"))
             for number in range(30):
                 events = aiter(store.subscribe(es.END, aggregate_prefix=f"a{number}-"))
                 await anext(await stack.enter_async_context(aclosing(events)))
+            asked = list[str]()
+            use = vars(Subscription)["use"]
+
+            def counted(subscription: Subscription) -> str:
+                asked.append(use.__get__(subscription))
+                return asked[-1]
+
+            monkeypatch.setattr(Subscription, "use", property(counted))
             (busy,) = await store.clients()
+            assert len(asked) == 20, "what is not shown is not made: there may be 64,000 of them"
             assert len(busy.does.splitlines()) == 21
             assert busy.does.splitlines()[-1] == "and 10 more"
