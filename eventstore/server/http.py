@@ -1,4 +1,6 @@
-"""Serves `/metrics`, `/health` and the console over HTTP, on a thread of its own: a slow scraper never delays an append."""
+"""Serves `/metrics`, `/health` and the console over HTTP, on a thread of its own: a slow scraper never delays an append. Nor
+do many: all requests together have a fifth of the time of a processor.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +30,33 @@ if TYPE_CHECKING:
 
 _SUBJECT = "eventstore.subject"
 _POLL_SECONDS = 0.1  # how long stopping may take
+_SHARE = 0.2  # a scrape takes some milliseconds, a page of the console some tens of them
+_TAKEN_S_MAX = 0.05
+_TAKEN_S_CAP = 0.25  # a page that stayed open for hours ends
+
+
+class Pace:
+    """What the answers have of the processor, which the event loop needs: `_SHARE` of the time on average."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._taken_s, self._at = 0.0, clock()
+
+    def add(self, seconds: float) -> None:
+        """Adds what an answer took of the processor."""
+        with self._lock:
+            self._taken_s = min(self._left() + seconds, _TAKEN_S_CAP)
+
+    def wait_s(self) -> float:
+        """Returns how long no further request may be taken."""
+        with self._lock:
+            self._taken_s = self._left()
+            return max(0.0, self._taken_s - _TAKEN_S_MAX) / _SHARE
+
+    def _left(self) -> float:
+        before, self._at = self._at, self._clock()
+        return max(0.0, self._taken_s - (self._at - before) * _SHARE)
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -36,6 +65,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     tls: ServerTls | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        self._pace = Pace()
         self._room = threading.BoundedSemaphore(CONNECTIONS_MAX)
         super().__init__(*args, **options)
 
@@ -54,9 +84,13 @@ class _Server(ThreadingMixIn, WSGIServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self._pace.add(time.thread_time())
             self._room.release()
 
     def get_request(self) -> tuple[socket.socket, object]:
+        if wait_s := self._pace.wait_s():
+            time.sleep(min(wait_s, _POLL_SECONDS))
+            raise BlockingIOError  # it is asked again
         try:
             accepted, address = super().get_request()
         except OSError:  # out of file descriptors; without a pause this thread would retry in a busy loop

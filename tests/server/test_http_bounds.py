@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -46,3 +48,45 @@ def test_connections_that_ask_for_nothing_have_no_more_threads_than_the_bound(mo
         for each in silent:
             each.close()
         wait_until(lambda: scraped(address), "it answers again")
+
+
+def test_no_request_is_taken_while_those_before_had_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, looks, asked = 0.0, 0, 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        return now
+
+    def costly(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        nonlocal asked
+        asked += 1
+        began = time.thread_time()
+        while time.thread_time() - began < 0.1:
+            pass
+        return metrics(environ, start_response)
+
+    pace = http.Pace(clock)
+    monkeypatch.setattr(http, "Pace", lambda: pace)
+    with http.http_server("127.0.0.1:0", costly, lambda: {"healthy": True}) as address, ThreadPoolExecutor(1) as asker:
+        assert address is not None
+        assert scraped(address)
+        wait_until(lambda: pace.wait_s() > 0, "it is counted")
+        second, known = asker.submit(scraped, address), looks
+        wait_until(lambda: looks > known + 5 or asked > 1, "the server looks at it")
+        assert asked == 1
+        now = 10.0
+        assert second.result()
+
+
+def test_what_a_request_took_long_ago_or_for_hours_does_not_hold_up_others_for_long() -> None:
+    now = 0.0
+    pace = http.Pace(lambda: now)
+    pace.add(0.04)
+    assert not pace.wait_s()
+    pace.add(3_600.0)
+    assert pace.wait_s() <= 1.0
+    now = 0.5 * pace.wait_s()
+    assert pace.wait_s() > 0
+    now = 10.0
+    assert not pace.wait_s()
