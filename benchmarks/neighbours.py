@@ -23,10 +23,11 @@ from typing import Final, NamedTuple
 import trio
 
 import eventstore as es
-from benchmarks.harness.hostile import KINDS, QUIET, QUIET_QUEUES, SOURCE, TOPIC, Forked
+from benchmarks.harness.hostile import HTTP, KINDS, QUIET, QUIET_QUEUES, SOURCE, TOPIC, Forked
 from benchmarks.harness.processes import EVENTSTORE, SERVE, Process
 from benchmarks.harness.report import figures_table, say, write_results
 from benchmarks.harness.wide_store import fill
+from benchmarks.peers import free_port
 from eventstore.client.aio.store import NetworkStore
 
 _FILLED: Final = 20_000
@@ -210,11 +211,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    os.environ[HTTP] = f"127.0.0.1:{free_port()}"
     os.environ[SOURCE] = "127.0.0.1" if options.one_address else "127.0.0.2"
     found: dict[str, dict[str, float]] = {}
     seconds, alone = 0.6 if options.quick else 10.0, None
     for kinds in _on_one_server([options.only] if options.only else list(KINDS), share=options.quick):
-        option = _OPTIONS.get(kinds[0], ())
+        option = ("--http", os.environ[HTTP], *_OPTIONS.get(kinds[0], ()))
         with Process("neighbours", EVENTSTORE, *SERVE, *option, before=_FILLING.get(kinds[0])) as server:
             prepare(server, kinds)
             for kind in kinds:

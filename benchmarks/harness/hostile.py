@@ -41,6 +41,7 @@ from tests.collisions import colliding
 from tests.server.raw import Failure, RawClient
 
 SOURCE: Final = "HOSTILE_SOURCE"
+HTTP: Final = "HOSTILE_HTTP"
 _FROM: Final = os.environ.get(SOURCE, "127.0.0.2")
 TOPIC: Final = "tagged"
 QUIET: Final = "quiet"
@@ -56,12 +57,16 @@ _ready: list[Callable[[], None]] = [lambda: print("ready", flush=True)]
 """What the first connection calls."""
 
 
+def _say_ready() -> None:
+    if _ready:
+        _ready.pop()()
+
+
 class _Socket:
     """A connection that said hello; a thread discards what it receives. The first one says that what it needs is there."""
 
     def __init__(self, address: str, *, reads: bool = True) -> None:
-        if _ready:
-            _ready.pop()()
+        _say_ready()
         host, _, port = address.removeprefix("tcp://").rpartition(":")
         self.socket = socket.create_connection((host, int(port)), source_address=(_FROM, 0))
         self.socket.sendall(encode_request(1, Hello(1, "hostile")))
@@ -279,6 +284,41 @@ def _visitors(address: str) -> None:
         visitor.close()
 
 
+def _http() -> socket.socket:
+    host, _, port = os.environ[HTTP].rpartition(":")
+    return socket.create_connection((host, int(port)), source_address=(_FROM, 0))
+
+
+def _scrapes(_: str) -> None:
+    """Figures over HTTP, on sixteen connections at once."""
+
+    def scrape() -> None:
+        while True:
+            with _http() as scraper, suppress(ConnectionError):
+                scraper.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                while scraper.recv(1 << 20):
+                    pass
+
+    _say_ready()
+    for _thread in range(16):
+        threading.Thread(target=scrape, daemon=True).start()
+    _wait()
+
+
+def _slow_http(_: str) -> None:
+    """As many requests over HTTP as may be under way, each a byte a second; those that are closed begin again."""
+    _say_ready()
+    clients = [_http() for _number in range(300)]
+    while True:
+        for place, client in enumerate(clients):
+            try:
+                client.sendall(b"G")
+            except ConnectionError:
+                client.close()
+                clients[place] = _http()
+        time.sleep(1)
+
+
 def _wide_reads(address: str) -> None:
     """Reads of an aggregate in more files than may be open."""
     _Socket(address).repeat(_requests(lambda number: encode_request(number, Read(WIDE))))
@@ -342,6 +382,8 @@ KINDS: Final[dict[str, Callable[[str], None]]] = {
     "groups on many connections": _listed_on_many,
     "maps": _maps,
     "connections that come and go": _visitors,
+    "HTTP requests": _scrapes,
+    "slow HTTP requests": _slow_http,
     "reads of many files": _wide_reads,
     "large commands that wait": _large_commands,
     "commands to unknown events": _unknown_history,
