@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from ssl import SSLContext, SSLError
@@ -23,10 +24,12 @@ from hypercorn.typing import ConnectionState, LifespanState
 
 from eventstore.console.subject import CONNECTIONS_MAX
 from eventstore.security.tls_socket import reason_of, subject_text
+from eventstore.timing.pace import Pace
 
 SUBJECT: Final = "eventstore.subject"
 """Where the scope of a request has the subject of the client's certificate."""
 _HANDSHAKE_S: Final = 10.0
+_LOOK_S: Final = 0.1
 _log = logging.getLogger(__name__)
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -35,12 +38,12 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 @contextmanager
 def serving(
     listening: socket.socket, context: Callable[[], SSLContext] | None, app: App, beside: Callable[[], Awaitable[None]],
-    failed: Callable[[str, str], None] = lambda client, why: None,
+    pace: Pace, failed: Callable[[str, str], None] = lambda client, why: None,
 ) -> Iterator[None]:  # fmt: skip
-    """Serves `app` on a thread until the block ends, and runs `beside` there. `context`: of TLS, for the next client. `failed`:
-    told the client and the reason if a handshake fails.
+    """Serves `app` on a thread until the block ends, and runs `beside` there. `context`: of TLS, for the next client. `pace`:
+    of the requests. `failed`: told the client and the reason if a handshake fails.
     """
-    listener = _Listener(context, app, beside, failed)
+    listener = _Listener(context, app, beside, pace, failed)
     ready = threading.Event()
     thread = threading.Thread(target=listener.run, args=(listening, ready), name="eventstore-http", daemon=True)
     thread.start()
@@ -55,16 +58,18 @@ def serving(
 class _Listener:
     def __init__(
         self, context: Callable[[], SSLContext] | None, app: App, beside: Callable[[], Awaitable[None]],
-        failed: Callable[[str, str], None],
+        pace: Pace, failed: Callable[[str, str], None],
     ) -> None:  # fmt: skip
-        self._context, self._app, self._beside, self._failed = context, app, beside, failed
+        self._context, self._app, self._beside, self._pace, self._failed = context, app, beside, pace, failed
         self._config = Config()
         self._config.errorlog = logging.getLogger("eventstore.console.http")
         self._config.include_server_header = False
         self._config.keep_alive_timeout = 10
-        self._open = 0
+        self._open = self._asked = 0
+        self._counted_s = 0.0  # of this thread's processor time, while there are requests
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
+        self._turn = trio.StrictFIFOLock()
 
     def run(self, listening: socket.socket, ready: threading.Event) -> None:
         try:
@@ -125,10 +130,33 @@ class _Listener:
             found = secure.getpeercert()
             await self._speak(secure, subject_text(found.get("subject", ())) if found else None)
 
+    async def _allowed(self) -> None:
+        while True:
+            wait_s = self._pace.wait_s()
+            if not wait_s:
+                return
+            await trio.sleep(min(wait_s, _LOOK_S))
+
+    @contextmanager
+    def _count(self) -> Iterator[None]:
+        """What this thread takes of the processor while there are requests is theirs."""
+        if not self._asked:
+            self._counted_s = time.thread_time()
+        self._asked += 1
+        try:
+            yield
+        finally:
+            self._asked -= 1
+            before, self._counted_s = self._counted_s, time.thread_time()
+            self._pace.add(self._counted_s - before)
+
     async def _speak(self, stream: Any, subject: str | None) -> None:
         async def app(scope: Any, receive: Any, send: Any) -> None:
             scope[SUBJECT] = subject
-            await self._app(scope, receive, send)
+            async with self._turn:  # one looks whether it may go on, for all that wait
+                await self._allowed()
+            with self._count():
+                await self._app(scope, receive, send)
 
         state = ConnectionState(LifespanState())
         await TCPServer(ASGIWrapper(app), self._config, self._workers, state, stream)

@@ -20,6 +20,7 @@ from eventstore.console.subject import CONNECTIONS_MAX, Subject, is_installed
 from eventstore.metrics import Stats
 from eventstore.security.tls_socket import reason_of, subject_text
 from eventstore.server.bootstrap import bind, cannot_listen, listen, parse_address
+from eventstore.timing.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,33 +31,6 @@ if TYPE_CHECKING:
 
 _SUBJECT = "eventstore.subject"
 _POLL_SECONDS = 0.1  # how long stopping may take
-_SHARE = 0.2  # a scrape takes some milliseconds, a page of the console some tens of them
-_TAKEN_S_MAX = 0.05
-_TAKEN_S_CAP = 0.25  # a page that stayed open for hours ends
-
-
-class Pace:
-    """What the answers have of the processor, which the event loop needs: `_SHARE` of the time on average."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._taken_s, self._at = 0.0, clock()
-
-    def add(self, seconds: float) -> None:
-        """Adds what an answer took of the processor."""
-        with self._lock:
-            self._taken_s = min(self._left() + seconds, _TAKEN_S_CAP)
-
-    def wait_s(self) -> float:
-        """Returns how long no further request may be taken."""
-        with self._lock:
-            self._taken_s = self._left()
-            return max(0.0, self._taken_s - _TAKEN_S_MAX) / _SHARE
-
-    def _left(self) -> float:
-        before, self._at = self._at, self._clock()
-        return max(0.0, self._taken_s - (self._at - before) * _SHARE)
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -151,16 +125,30 @@ def http_server(
         from eventstore.console.assembly import assembled
         from eventstore.console.listener import serving
 
-        shared, app = assembled(console, application)
+        pace = Pace()
+        shared, app = assembled(console, _counted(application, pace))
         tls = None if security is None else security.tls
         with closing(bind(address, "http")) as listening:
             listen(listening, address)
             secured = () if tls is None else (tls.failed_handshakes.note,)
-            with serving(listening, None if tls is None else lambda: tls.context, app, shared.run, *secured):
+            with serving(listening, None if tls is None else lambda: tls.context, app, shared.run, pace, *secured):
                 yield f"{parse_address(address, 'http')[0]}:{listening.getsockname()[1]}"
         return
     with _small_server(address, application, security) as served:
         yield served
+
+
+def _counted(application: WSGIApplication, pace: Pace) -> WSGIApplication:
+    """Returns the application with what it takes of the processor, on a thread that has others, added to the pace."""
+
+    def counted(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        began = time.thread_time()
+        try:
+            return application(environ, start_response)
+        finally:
+            pace.add(time.thread_time() - began)
+
+    return counted
 
 
 def _application(

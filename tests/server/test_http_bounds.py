@@ -8,12 +8,16 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
+import trio
 
+from eventstore.console.listener import serving
 from eventstore.console.subject import CONNECTIONS_MAX
 from eventstore.server import http
+from eventstore.timing.pace import Pace
 from tests.waiting import wait_until
 
 SURPLUS = 20
@@ -66,7 +70,7 @@ def test_no_request_is_taken_while_those_before_had_their_share_of_the_time(monk
             pass
         return metrics(environ, start_response)
 
-    pace = http.Pace(clock)
+    pace = Pace(clock)
     monkeypatch.setattr(http, "Pace", lambda: pace)
     with http.http_server("127.0.0.1:0", costly, lambda: {"healthy": True}) as address, ThreadPoolExecutor(1) as asker:
         assert address is not None
@@ -81,12 +85,45 @@ def test_no_request_is_taken_while_those_before_had_their_share_of_the_time(monk
 
 def test_what_a_request_took_long_ago_or_for_hours_does_not_hold_up_others_for_long() -> None:
     now = 0.0
-    pace = http.Pace(lambda: now)
+    pace = Pace(lambda: now)
     pace.add(0.04)
     assert not pace.wait_s()
     pace.add(3_600.0)
-    assert pace.wait_s() <= 1.0
+    assert pace.wait_s() <= 0.5
     now = 0.5 * pace.wait_s()
     assert pace.wait_s() > 0
     now = 10.0
     assert not pace.wait_s()
+    now = 3_610.0
+    pace.add(500.0)
+    assert not pace.wait_s(), "it was less than the share of the hour"
+
+
+def test_a_page_waits_while_those_before_had_their_share_of_the_time() -> None:
+    now, looks, asked = 0.0, 0, 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        return now
+
+    async def costly(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal asked
+        asked += 1
+        began = time.thread_time()
+        while time.thread_time() - began < 0.1:
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"8")]})
+        await send({"type": "http.response.body", "body": b"figures\n"})
+
+    pace = Pace(clock)
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as asker:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        with serving(listening, None, costly, trio.sleep_forever, pace):
+            assert scraped(address)
+            wait_until(lambda: pace.wait_s() > 0, "it is counted")
+            second, known = asker.submit(scraped, address), looks
+            wait_until(lambda: looks > known + 5 or asked > 1, "the listener looks at it")
+            assert asked == 1
+            now = 10.0
+            assert second.result()
