@@ -13,6 +13,7 @@ from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.accepting_loss import check_format, running_replica, shard_key
 from eventstore_cluster.nodes.cluster_view import cluster_view
 from eventstore_cluster.nodes.first_read import first_read, on_registry, read_while
+from eventstore_cluster.nodes.leader_changes import leader_change
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
@@ -25,12 +26,15 @@ from eventstore_cluster.status import SILENT_S, status_of
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """`node` leads the shard, since this epoch. `seconds`: how long it took; None if it led before."""
+    """`node` leads the shard, since this epoch. `seconds`: how long it took; None if it led before. `left`: if that is not the
+    one that was asked for, which node led before it, and why it does not any more; None if that is not known.
+    """
 
     shard: int
     node: str
     epoch: int
     seconds: float | None
+    left: str | None = None
 
 
 def hand_over(etcd: EtcdOptions, cluster: str, shard: int, node: str, wait_s: float) -> Led:
@@ -61,7 +65,10 @@ async def _hand_over(registry: EtcdRegistry, shard: int, node: str, wait_s: floa
         return Led(shard, node, epoch, None)
     seen = await read_while(registry, lambda seen: _serves_after(epoch, seen, shard) is None, wait_s, seen)
     found = _serves_after(epoch, seen, shard)
-    return seen if found is None else Led(shard, *found, trio.current_time() - began)
+    if found is None:
+        return seen
+    left = None if found[0] == node else leader_change(shard, found[1], seen).text
+    return Led(shard, *found, trio.current_time() - began, left)
 
 
 def _why_not(seen: Snapshot, shard: int, node: str, wait_s: float) -> str:

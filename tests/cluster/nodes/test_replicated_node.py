@@ -19,7 +19,7 @@ from eventstore.model import NewEvent
 from eventstore.records.cluster_map import ClusterMap
 from eventstore_cluster.registry.node_keys import NodeKey
 from eventstore_cluster.registry.registry import Snapshot
-from eventstore_cluster.registry.replicated_keys import ServingKey
+from eventstore_cluster.registry.replicated_keys import SHARDS, ServingKey, read_shard
 from tests.cli.processes import refused, run
 from tests.cluster.etcd.real_etcd import Etcd, running
 from tests.cluster.node_process import wait_until_ended
@@ -331,3 +331,22 @@ def test_a_node_that_is_not_reached_where_it_says_names_that_in_its_health(tmp_p
         wait_until(lambda: "reach this replica at 127.0.0.9:" in node.attention(), "its health says so")
         assert node.health()["degraded"]
         assert node.said("this replica may not be reached")
+
+
+@pytest.mark.long
+def test_who_asks_one_that_is_not_reached_to_lead_is_told_why_it_does_not(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    with (
+        NamedNode(tmp_path, "n1", etcd.url, cluster) as node,
+        NamedNode(tmp_path, "n2", etcd.url, cluster, options=["--advertise", "127.0.0.9"]),
+    ):
+        create(etcd, cluster, 1, 2)
+
+        def follows() -> bool:
+            found = read_shard(0, keys(etcd, cluster).value(f"{SHARDS}0")).state
+            return len(found.in_sync) == 2 and [each.get("role") for each in node.health()["shards"]] == ["leader"]
+
+        wait_until(follows, "n1 leads, and n2 is in sync")
+        why = refused("cluster", "lead", 0, "n2", "--etcd", etcd.url, "--cluster", cluster, "--wait", 60)
+        assert re.search(
+            r"n2 was to lead shard 0 and does not; n1 does, in epoch \d+, .* Why: n2: nothing was committed for", why
+        )

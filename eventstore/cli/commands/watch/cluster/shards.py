@@ -189,7 +189,8 @@ def lead(
         led = hand_over(options, etcd.cluster, shard, node, wait)
         took = "already" if led.seconds is None else f"in epoch {led.epoch}, {led.seconds:.2f} s after this was asked for"
         if led.node != node:
-            raise EventStoreError(f"{node} was to lead shard {shard} and did not; {led.node} does, {took}. Ask again")
+            then = "Ask again" if led.left is None else f"Why: {led.left}. Its log and health may say more; then ask again"
+            raise EventStoreError(f"{node} was to lead shard {shard} and does not; {led.node} does, {took}. {then}")
         print(f"{led.node} leads shard {shard} {took}.")
         return
     found = candidate(options, etcd.cluster, shard, node)
