@@ -23,7 +23,7 @@ def test_the_password_comes_from_the_environment_and_not_from_the_command_line(m
     ("given", "said"),
     [
         (EtcdAccess(""), "no endpoint of etcd is given"),
-        (EtcdAccess("127.0.0.1:2379"), "is not an http or https URL"),
+        (EtcdAccess("127.0.0.1:2379"), "is not an http or https URL; --etcd takes such as http://127.0.0.1:2379"),
         (EtcdAccess("http://a:1", ca="/nowhere/ca"), "there is no file /nowhere/ca for --etcd-ca"),
         (EtcdAccess("http://a:1", cert="/nowhere/cert"), "there is no file /nowhere/cert for --etcd-cert"),
     ],

@@ -25,4 +25,5 @@ class EtcdOptions:
             raise InvalidArgument("no endpoint of etcd is given; the usual one is http://127.0.0.1:2379", field="endpoints")
         for endpoint in self.endpoints:
             if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc:
-                raise InvalidArgument(f"{endpoint!r} is not an http or https URL", field="endpoints", value=endpoint)
+                why = f"{endpoint!r} is not an http or https URL; --etcd takes such as http://127.0.0.1:2379"
+                raise InvalidArgument(why, field="endpoints", value=endpoint)
