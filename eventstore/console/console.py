@@ -33,7 +33,8 @@ STREAMS_MAX: Final = 100
 _FORM_BYTES_MAX: Final = 64 * 1024
 _FORM_S: Final = 10.0
 _PAGE_S: Final = 10.0
-_SHARDS_MAX: Final = 64
+SHARDS_MAX: Final = 64
+"""Asked for a page; of more, those with the lowest numbers."""
 _SHARD_S: Final = 3.0
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -129,7 +130,7 @@ async def of_shards(store: NetworkStore, question: Callable[[NetworkStore], Awai
             found[number] = await question(shard)
 
     async with trio.open_nursery() as nursery:
-        for number, shard in sorted(store.shards.items())[:_SHARDS_MAX]:
+        for number, shard in sorted(store.shards.items())[:SHARDS_MAX]:
             nursery.start_soon(ask, number, shard)
     return found
 

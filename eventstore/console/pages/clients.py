@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from eventstore.client.aio.store import NetworkStore
-from eventstore.console.console import Console, Visit, link, of_shards, route
+from eventstore.console.console import SHARDS_MAX, Console, Visit, link, of_shards, route
 from eventstore.security.permissions import Permission, denied
 
 _ROWS_MAX: Final = 100
@@ -30,7 +30,11 @@ async def _clients(visit: Visit) -> Response:
             found, end = {None: await store.clients(skip)}, (await store.stats()).get("events")
             return {"found": found, "end": end, "silent": []}
         answers = await of_shards(store, lambda shard: shard.clients(skip))
-        return {"found": answers, "end": None, "silent": sorted(store.shards.keys() - answers.keys())}
+        return {
+            "found": answers,
+            "end": None,
+            "silent": [each for each in sorted(store.shards)[:SHARDS_MAX] if each not in answers],
+        }
 
     asked = await visit.ask(find)
     found = asked.pop("found")

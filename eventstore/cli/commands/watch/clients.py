@@ -6,9 +6,12 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from eventstore.cli.terminal.output import print_json
+import typer
+
+from eventstore.cli.terminal.output import print_json, print_note
 from eventstore.cli.terminal.shard_rows import members_of, print_rows
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.errors import ConnectionLost
 
 if TYPE_CHECKING:
     from eventstore.client.blocking.store import BlockingStore
@@ -21,7 +24,7 @@ def clients(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> Non
     """List the clients that are connected.
 
     From where, since when, what they send to, consume and subscribe to, their last request, bytes of answers not read yet.
-    Of a cluster, those of each shard: a client is connected to all that it uses.
+    Of a cluster, those of each shard: a client is connected to all that it uses. The exit code is 1 if one does not answer.
 
     \b
     Example:
@@ -30,11 +33,31 @@ def clients(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> Non
     from eventstore import blocking
 
     with blocking.connect(store, name="eventstore clients", reconnect_timeout=0) as connected:
-        of_shards = connected.shards.items() or [(None, connected)]
-        found = [row._replace(shard=shard) for shard, each in of_shards for row in _all(each)]
+        found, silent = _of_all(connected)
     if as_json:
         print_json([members_of(each) for each in found])
-        return
+    else:
+        _print_table(found)
+    if silent:
+        raise typer.Exit(1)
+
+
+def _of_all(store: BlockingStore) -> tuple[list[ClientInfo], bool]:
+    """Returns the clients of all shards, and whether one has not answered, which is said."""
+    if not store.shards:
+        return _all(store), False
+    found: list[ClientInfo] = []
+    silent = False
+    for shard, each in store.shards.items():
+        try:
+            found += [row._replace(shard=shard) for row in _all(each)]
+        except ConnectionLost as error:
+            silent = True
+            print_note(f"shard {shard} is left out: {error.message}")
+    return found, silent
+
+
+def _print_table(found: list[ClientInfo]) -> None:
     columns = ("client", "identity", "address", "since", "does", "last request", "not read yet")
     print_rows(columns, [_shown(each) for each in found], [each.shard for each in found])
 
