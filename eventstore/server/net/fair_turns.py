@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Container
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, zip_longest
 from math import inf
 from time import perf_counter
 from typing import Final
@@ -20,11 +20,13 @@ from typing import Final
 import trio
 
 from eventstore.server.net.answer_turns import AnswerTurns
+from eventstore.server.net.busy_polling import Ready
 from eventstore.server.net.connection import BUSY, Connection
 from eventstore.server.net.run_queue import ACTIVE_S, SLICE_S, TURN_S, RunQueue
 
 _ALONE_S: Final = 0.25
 _NEWCOMERS_S: Final = 0.005
+_FEW_READY: Final = 4  # the handshakes of so many fit into that
 _TAKEN_S_MAX: Final = 0.010
 _LEFT_S: Final = 0.005  # a rest ends when this much is left: rests are not shorter than a few turns
 _TAKEN_S_CAP: Final = 0.2
@@ -89,6 +91,23 @@ class FairTurns:
         if not self._newcomers_end:
             self._newcomers_end = now + _NEWCOMERS_S
         return now >= self._newcomers_end
+
+    def in_order(self, events: Ready) -> Ready:
+        """Returns what is ready, those who have not said hello last, of each peer in rotation: one that begins hundreds of
+        handshakes at once does not keep out the others, whose time of this turn it would take.
+        """
+        if len(events) <= _FEW_READY:
+            return events
+        others: Ready = []
+        newcomers: dict[str, Ready] = {}
+        for event in events:
+            connection = event[0].data
+            known = connection is None or connection.greeted
+            (others if known else newcomers.setdefault(connection.peer, [])).append(event)
+        if len(newcomers) <= 1:
+            return events
+        rounds = zip_longest(*sorted(newcomers.values(), key=len))
+        return [*others, *(event for one in rounds for event in one if event is not None)]
 
     def slice_ends(self, started: float) -> float:
         """Returns when the slice of a connection ends that is served from `started` on."""

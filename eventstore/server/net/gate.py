@@ -115,7 +115,7 @@ class Gate:
 
     def _take(self, events: Ready, now: float) -> None:
         queue, alone = self.turns.queue, len(events) == 1
-        for key, ready in events:
+        for key, ready in self.turns.in_order(events):
             connection = key.data
             if connection is None:
                 for newcomer in self.acceptor.accept(now):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -163,3 +164,24 @@ def test_connections_are_accepted_for_a_slice_of_a_turn() -> None:
             assert acceptor.turned_away == 3 * turn, "the others wait for the next turn"
         for client in clients:
             client.close()
+
+
+def test_those_who_have_not_said_hello_are_served_in_rotation_by_address_after_the_others() -> None:
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def ready(peer: str, *, greeted: bool = False) -> tuple[selectors.SelectorKey, int]:
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+            connection = Connection(*listener.accept(), 0.0)
+            stack.callback(connection.close)
+            connection.peer, connection.greeted = peer, greeted
+            return selectors.SelectorKey(connection.socket, connection.socket.fileno(), selectors.EVENT_READ, connection), 1
+
+        accepts = (selectors.SelectorKey(listener, listener.fileno(), selectors.EVENT_READ, None), 1)
+        flood, others = [ready("flood") for _ in range(20)], [ready("one"), ready("two")]
+        known = [ready("flood", greeted=True), ready("one", greeted=True)]
+        turns = FairTurns([])
+        ordered = turns.in_order([*flood, accepts, known[0], *others, known[1]])
+        assert ordered == [accepts, *known, *others, *flood]
+        assert turns.in_order([*flood, accepts]) == [*flood, accepts]
+        assert turns.in_order([flood[0], others[0]]) == [flood[0], others[0]]
