@@ -11,7 +11,7 @@ import errno
 import logging
 import selectors
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from time import perf_counter
 from typing import Final
@@ -25,6 +25,7 @@ from eventstore.server.net.tls_connection import MakeConnection
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_AT_ONCE: Final = 64
 _IDLE_S_MIN: Final = 1.0  # one that just connected is about to ask for something
+_SPARE_S: Final = 0.25
 _log = logging.getLogger(__name__)
 
 
@@ -54,6 +55,8 @@ class Acceptor:
         self._drop = drop
         self._make, self._clock = make, clock
         self._watched = self._closed = False
+        self._spare: deque[Connection] = deque()
+        self._spare_until = 0.0
         self.accepted = self.turned_away = self.gave_way = 0
 
     def open(self) -> None:
@@ -91,14 +94,32 @@ class Acceptor:
 
     def _make_room(self, now: float) -> bool:
         """Closes the connection that can best do without; returns False if none can."""
-        idle = [each for each in self._connections if each.is_idle and now - each.heard > _IDLE_S_MIN]
-        if not idle:
-            return False
-        from_address = Counter(each.host for each in self._connections)
-        least = min(idle, key=lambda each: (-from_address[each.host], each.heard))
+        if now >= self._spare_until:
+            self._spare.clear()
+        while True:
+            if not self._spare and not self._look_for_spare(now):
+                return False
+            least = self._spare.popleft()
+            if not least.closed and _can_go(least, now):
+                break
         self.gave_way += 1
         _log.info("closing a connection (%s): it is idle, and all %d are taken", least.title, self._connections_max)
         self._drop(least)
+        return True
+
+    def _look_for_spare(self, now: float) -> bool:
+        """Looks at all connections, which takes longer than to accept ten, for those that give way next; returns whether there
+        are any. They are of the address that has the most, no more than it has more than the others.
+        """
+        idle = [each for each in self._connections if _can_go(each, now)]
+        if not idle:
+            return False
+        from_address = Counter(each.host for each in self._connections)
+        (most, count), *others = Counter({host: from_address[host] for host in {each.host for each in idle}}).most_common(2)
+        ahead = count - others[0][1] if others else count
+        spare = sorted((each for each in idle if each.host == most), key=lambda each: each.heard)
+        self._spare.extend(spare[: min(max(ahead, 1), _ACCEPT_AT_ONCE)])
+        self._spare_until = now + _SPARE_S
         return True
 
     def _turn_away(self, connection: Connection, now: float) -> None:
@@ -124,3 +145,7 @@ class Acceptor:
         with contextlib.suppress(OSError):  # it did not listen yet
             self._listener.shutdown(socket.SHUT_RDWR)  # a child that has not begun its program yet has a copy: the port is free
         self._listener.close()  # otherwise new clients would wait in the kernel's queue
+
+
+def _can_go(connection: Connection, now: float) -> bool:
+    return connection.is_idle and now - connection.heard > _IDLE_S_MIN

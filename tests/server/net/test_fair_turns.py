@@ -185,3 +185,41 @@ def test_those_who_have_not_said_hello_are_served_in_rotation_by_address_after_t
         assert ordered == [accepts, *known, *others, *flood]
         assert turns.in_order([*flood, accepts]) == [*flood, accepts]
         assert turns.in_order([flood[0], others[0]]) == [flood[0], others[0]]
+
+
+class Counting(set[Connection]):
+    """`looks`: how often all of them were looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[Connection]:
+        self.looks += 1
+        return super().__iter__()
+
+
+def test_room_for_many_connections_is_looked_for_once() -> None:
+    """It takes longer than to accept ten; what waits to be accepted must not wait for that."""
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=2 * MANY) as listener,
+        selectors.DefaultSelector() as selector,
+        ExitStack() as stack,
+    ):
+        for _ in range(2 * MANY):
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+        idle = [Connection(*listener.accept(), float(number)) for number in range(MANY)]
+        idle[0].host = "127.0.0.2"  # of this one there are no more
+        connections, gone = Counting(idle), list[Connection]()
+
+        def drop(connection: Connection) -> None:
+            connections.discard(connection)
+            gone.append(connection)
+
+        acceptor = Acceptor(listener, selector, connections, MANY, drop, clock=Clock())
+        for connection in acceptor.accept(1_000.0):
+            connections.add(connection)
+            if len(gone) == 3:
+                idle[4].owed = 1  # it asks for something
+        for connection in {*gone, *connections}:
+            connection.close()
+        assert gone == [*idle[1:4], *idle[5:], idle[0]]
+        assert connections.looks <= 10
