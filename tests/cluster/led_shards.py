@@ -76,9 +76,8 @@ class LedShards:
         entry = Entry(
             listener,
             gate_limits(settings),
-            self.cluster,
-            known,
             lambda: {"shards": len(self._shards)},
+            known,
             security=Security(settings),
         )
         await nursery.start(entry.run)
