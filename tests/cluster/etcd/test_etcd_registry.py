@@ -72,15 +72,16 @@ async def test_some_keys_are_read_as_they_were_at_one_revision(etcd: Etcd) -> No
         seen = await registry.read_some("shard/1", "shard/2", "absent", under=["replica/1/", "moving"])
         assert set(seen.entries) == {"shard/1", "shard/2", "replica/1/n1"}
         assert seen.revision == seen.revision_of("shard/1") == last + 1
+        changed = trio.Event()
         async with trio.open_nursery() as nursery:
 
             async def change_all() -> None:
                 for n in range(100):
                     await other.transact({}, {"shard/1": {"n": n}, "shard/2": {"n": n}, "replica/1/n1": {"n": n}})
-                nursery.cancel_scope.cancel()
+                changed.set()
 
             nursery.start_soon(change_all)
-            while True:
+            while not changed.is_set():
                 seen = await registry.read_some("shard/1", "shard/2", under=["replica/1/"])
                 assert len({entry.value["n"] for entry in seen.entries.values()}) == 1
                 assert {entry.revision for entry in seen.entries.values()} == {seen.revision}
