@@ -68,6 +68,7 @@ def test_a_client_that_appends_goes_on_while_leadership_goes_around(three: Three
         assert [event.version for event in store.read("a-1")] == list(range(1, client.versions[-1] + 1))
 
 
+@pytest.mark.long
 def test_a_successor_sorts_a_large_file_before_it_leads(three: ThreeNodes, options: EtcdOptions) -> None:
     before, successor = three.leader(), three.followers()[0]
     large = [es.NewEvent("Large", bytes(1024 * 1024))] * 3
