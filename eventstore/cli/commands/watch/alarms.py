@@ -6,23 +6,21 @@ import getpass
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import count
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
+from eventstore.cli.terminal.paging import all_rows
 from eventstore.cli.terminal.program import Command, command_group
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 from eventstore.errors import EventStoreError, InvalidArgument
 
 if TYPE_CHECKING:
     from eventstore.client.blocking.store import BlockingStore
-    from eventstore.client.session.server_info import AlarmInfo
 
 alarms = command_group("alarms", "Alarms, silencing and testing them.")
 
-_PAGE: Final = 1_000
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
@@ -44,7 +42,7 @@ def list_(
     rows = [
         {"server": address, **each._asdict()}
         for address, connected in _servers(store)
-        for each in _all(connected)
+        for each in all_rows(connected.alarms.list)
         if every or each.state != "quiet" or each.silenced_until is not None
     ]
     if as_json:
@@ -148,14 +146,6 @@ def _connected(address: str) -> Iterator[BlockingStore]:
 
     with blocking.connect(address, name="eventstore alarms", reconnect_timeout=0) as connected:
         yield connected
-
-
-def _all(connected: BlockingStore) -> Iterator[AlarmInfo]:
-    for skip in count(0, _PAGE):
-        page = connected.alarms.list(skip)
-        yield from page
-        if len(page) < _PAGE:
-            return
 
 
 def _shown(row: dict[str, object]) -> tuple[object, ...]:

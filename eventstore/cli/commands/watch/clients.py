@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import typer
 
 from eventstore.cli.terminal.output import print_json, print_note
+from eventstore.cli.terminal.paging import all_rows
 from eventstore.cli.terminal.shard_rows import members_of, print_rows
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 from eventstore.errors import ConnectionLost
@@ -16,8 +16,6 @@ from eventstore.errors import ConnectionLost
 if TYPE_CHECKING:
     from eventstore.client.blocking.store import BlockingStore
     from eventstore.client.session.server_info import ClientInfo
-
-_PAGE: Final = 1_000
 
 
 def clients(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
@@ -45,12 +43,12 @@ def clients(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> Non
 def _of_all(store: BlockingStore) -> tuple[list[ClientInfo], bool]:
     """Returns the clients of all shards, and whether one has not answered, which is said."""
     if not store.shards:
-        return _all(store), False
+        return list(all_rows(store.clients)), False
     found: list[ClientInfo] = []
     silent = False
     for shard, each in store.shards.items():
         try:
-            found += [row._replace(shard=shard) for row in _all(each)]
+            found += [row._replace(shard=shard) for row in all_rows(each.clients)]
         except ConnectionLost as error:
             silent = True
             print_note(f"shard {shard} is left out: {error.message}")
@@ -60,16 +58,6 @@ def _of_all(store: BlockingStore) -> tuple[list[ClientInfo], bool]:
 def _print_table(found: list[ClientInfo]) -> None:
     columns = ("client", "identity", "address", "since", "does", "last request", "not read yet")
     print_rows(columns, [_shown(each) for each in found], [each.shard for each in found])
-
-
-def _all(store: BlockingStore) -> list[ClientInfo]:
-    found: list[ClientInfo] = []
-    for skip in count(0, _PAGE):
-        page = store.clients(skip)
-        found += page
-        if len(page) < _PAGE:
-            break
-    return found
 
 
 def _shown(client: ClientInfo) -> tuple[object, ...]:

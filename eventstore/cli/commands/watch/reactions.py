@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import getpass
 from datetime import UTC, datetime
-from itertools import count
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eventstore.cli.terminal.broker_connection import check_is_one, one_shard
 from eventstore.cli.terminal.output import print_json, print_line, print_note
+from eventstore.cli.terminal.paging import all_rows
 from eventstore.cli.terminal.program import Command, command_group
 from eventstore.cli.terminal.shard_rows import members_of, print_rows
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, OfShard, StoreAddress
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 reactions = command_group("reactions", "Reactions, and the events they failed on.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The reaction.")]
 Because = Annotated[str, typer.Option("--because", metavar="TEXT", help="Why; it is kept, with who and when.")]
-_PAGE = 1_000
 
 
 @reactions.command("list", cls=Command)
@@ -133,13 +132,7 @@ def _connect(store: str, command: str) -> BlockingStore:
 
 
 def _parked(connected: BlockingStore, name: str) -> list[ParkedEvent]:
-    found: list[ParkedEvent] = []
-    for skip in count(0, _PAGE):
-        page = connected.reactions.parked(name, skip)
-        found += page
-        if len(page) < _PAGE:
-            break
-    return found
+    return list(all_rows(lambda skip: connected.reactions.parked(name, skip)))
 
 
 def _report(connected: BlockingStore, name: str, aggregate: str | None, handled: Handled) -> None:
