@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 
 import trio
 
-from eventstore.chunks.documents import Tree, read_document, write_document
+from eventstore.chunks.documents import Tree
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import EventStoreError, to_wire
 from eventstore.metrics import Source, read_stats
@@ -21,7 +21,8 @@ from eventstore.server.prometheus import text_of
 from eventstore.server.serve import serve
 from eventstore.server.verification.verifying import VERIFYING_METRICS, Verifying
 from eventstore.settings.server import ServerSettings
-from eventstore.store.data_folder import STORE, ShardIdentity
+from eventstore.store.data_folder import ShardIdentity
+from eventstore.store.opening import note_shard
 from eventstore_cluster.channel import Channel
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
@@ -211,9 +212,7 @@ class ReplicaProcess(ShardProcess):
         self._identity = owned
         if self._server is not None and owned.slot_filter is not None:
             self._server.store.engine.slot_filter = owned.slot_filter
-        path = self._settings.data / STORE
-        document = await trio.to_thread.run_sync(read_document, OsFiles(), path)
-        await trio.to_thread.run_sync(write_document, OsFiles(), path, {**document, **owned.members()})
+        await trio.to_thread.run_sync(note_shard, OsFiles(), self._settings.data, owned)
 
     async def _lead(self, driver: Driver, others: OtherFiles) -> None:
         leadership = driver.open_leadership()

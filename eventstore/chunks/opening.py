@@ -28,6 +28,11 @@ from eventstore.errors import Corrupt, FolderRefused
 
 LOCK: Final = "lock"
 CUT: Final = "cut"
+_HINTS: Final[dict[int | None, str]] = {
+    errno.EROFS: "; have it mounted writable, or choose another folder",
+    errno.ENOSPC: "; free some space",
+    errno.EDQUOT: "; free some space",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +50,7 @@ def refusing(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise
-        hint = "; have it mounted writable, or choose another folder" if error.errno == errno.EROFS else ""
-        raise FolderRefused(str(error.filename or path), f"{error.strerror or error}{hint}") from error
+        raise FolderRefused(str(error.filename or path), f"{error.strerror or error}{_HINTS.get(error.errno, '')}") from error
 
 
 @dataclass(frozen=True, slots=True)

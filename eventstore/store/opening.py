@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eventstore.chunks.documents import PREVIOUS, write_document
+from eventstore.chunks.documents import PREVIOUS, read_document, write_document
 from eventstore.chunks.files import Files, Lock, OsFiles
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import ChunkHeader
@@ -126,6 +126,12 @@ def open_folder(
     except BaseException:
         lock.release()
         raise
+
+
+def note_shard(files: Files, path: Path, shard: ShardIdentity) -> None:
+    """Notes in a store's folder what its shard is now. Raises FolderRefused, Corrupt."""
+    with refusing(path):
+        write_document(files, path / STORE, {**read_document(files, path / STORE), **shard.members()})
 
 
 def _beside(shard: ShardIdentity | None) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import uuid
 from pathlib import Path
 
@@ -147,6 +148,8 @@ def test_an_error_of_the_operating_system_becomes_a_refusal_that_names_the_folde
         raise PermissionError(13, "Permission denied", "/data/lock")
     with pytest.raises(FolderRefused, match="/data/x: Input/output error"), refusing(DATA):
         raise OSError(5, "Input/output error", "/data/x")
+    with pytest.raises(FolderRefused, match="/data: No space left on device; free some space"), refusing(DATA):
+        raise OSError(errno.ENOSPC, "No space left on device")  # of a write, which knows no name
 
 
 def test_appending_continues_after_the_last_record_of_any_number_of_chunks() -> None:

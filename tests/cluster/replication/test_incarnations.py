@@ -12,8 +12,10 @@ from eventstore.chunks.files import File, OsFiles
 from eventstore.errors import FolderRefused
 from eventstore.settings.server import ServerSettings
 from eventstore.store.data_folder import ShardIdentity
+from eventstore.store.opening import note_shard
 from eventstore_cluster.replication.logs.follower_logs import FollowerLogs
 from eventstore_cluster.replication.logs.incarnations import DOCUMENT, MARK, next_incarnation
+from eventstore_cluster.replication.logs.leader_documents import LeaderDocuments
 
 SHARD = ShardIdentity(uuid.UUID(int=1), 0, ((0, 4095),), uuid.UUID(int=2))
 
@@ -31,6 +33,32 @@ class FailingFiles(OsFiles):
         return super().open(path, create=create, write=write)
 
 
+class FullDisk(OsFiles):
+    """A disk that has room for so many more names."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self._room = room
+
+    def open(self, path: Path, *, create: bool = False, write: bool = False) -> File:
+        if create:
+            self._take()
+        return super().open(path, create=create, write=write)
+
+    def make_folder(self, path: Path) -> None:
+        self._take()
+        super().make_folder(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._take()
+        super().rename(source, target)
+
+    def _take(self) -> None:
+        self._room -= 1
+        if self._room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def start(files: OsFiles, folder: Path) -> tuple[str, ...]:
     logs = FollowerLogs(files, ServerSettings(data=folder), SHARD, "n1")
     logs.close()
@@ -39,10 +67,36 @@ def start(files: OsFiles, folder: Path) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("name", ["broker.json", MARK, DOCUMENT])
 def test_a_folder_whose_first_start_ended_half_way_is_still_a_new_one(tmp_path: Path, name: str) -> None:
-    with pytest.raises((OSError, FolderRefused), match="Input/output error"):
+    with pytest.raises(FolderRefused, match="Input/output error"):
         start(FailingFiles(name), tmp_path / "shard-0")
     assert (tmp_path / "shard-0" / "store.json").exists()
     assert start(OsFiles(), tmp_path / "shard-0") == ("new",)
+
+
+def test_a_full_disk_is_a_reason_in_words_whatever_file_a_start_cannot_write(tmp_path: Path) -> None:
+    start(OsFiles(), tmp_path / "old")
+    for name, rooms in (("new-{}", 8), ("old", 3)):
+        for room in range(rooms):
+            folder = tmp_path / name.format(room)
+            with pytest.raises(FolderRefused, match=f"^{folder}.*No space left on device; free some space$"):
+                start(FullDisk(room), folder)
+    assert start(FullDisk(100), tmp_path / "old")[0] == "new"
+
+
+class FullLeader(LeaderDocuments):
+    """The files of a leader on a disk that is full."""
+
+    open = FullDisk.open
+    _room, _take = 0, FullDisk._take
+
+
+def test_a_full_disk_is_a_reason_in_words_also_where_leading_begins_and_where_a_split_is_noted(tmp_path: Path) -> None:
+    folder = tmp_path / "shard-0"
+    start(OsFiles(), folder)
+    with pytest.raises(FolderRefused, match="No space left on device; free some space"):
+        FullLeader(folder, 1, lambda: None).begin()
+    with pytest.raises(FolderRefused, match="No space left on device; free some space"):
+        note_shard(FullDisk(0), folder, SHARD)
 
 
 def test_a_folder_remembers_its_starts_and_belongs_to_one_node(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import structlog
 import trio
 
 from eventstore.chunks.files import OsFiles
-from eventstore.chunks.opening import LOCK
+from eventstore.chunks.opening import LOCK, refusing
 from eventstore.errors import EventStoreError
 from eventstore.settings.broker import BrokerSettings
 from eventstore.settings.server import ServerSettings
@@ -55,9 +55,11 @@ async def cloned(
     clone = CloneFolder(files, parent, folder)
     if clone.is_finished:
         return shard, None
-    lock = files.lock(folder / LOCK)
+    with refusing(folder):
+        lock = files.lock(folder / LOCK)
     try:
-        incarnation = next_incarnation(files, folder, me.node)
+        with refusing(folder):
+            incarnation = next_incarnation(files, folder, me.node)
 
         async def say(through: int, failed: str) -> None:
             earlier = incarnation.earlier[-EARLIER_MAX:]

@@ -8,7 +8,7 @@ import uuid
 from eventstore.broker.log.queue_chunks import QueueChunks
 from eventstore.broker.opening import BROKER, BrokerIdentity, message_folder, open_broker_folder
 from eventstore.chunks.files import Files, Lock
-from eventstore.chunks.opening import LOCK
+from eventstore.chunks.opening import LOCK, refusing
 from eventstore.records import commit, message
 from eventstore.server.broker.beside import BROKER as BROKER_FOLDER
 from eventstore.settings.server import ServerSettings
@@ -43,19 +43,25 @@ class FollowerLogs:
             FolderRefused, Corrupt
         """
         self._files, self._settings, self.shard = files, settings, shard
-        self.folder = folder = settings.data
+        self.folder = settings.data
+        self._locks: list[Lock] = []
+        try:
+            with refusing(self.folder):
+                self._begin(node, incarnation)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, node: str, incarnation: Incarnation | None) -> None:
+        files, settings, shard, folder = self._files, self._settings, self.shard, self.folder
         broker = folder / BROKER_FOLDER
         if not (files.exists(folder / STORE) and files.exists(broker / BROKER)):
             open_folder(folder, settings.store_settings, files=files, shard=shard).close()
             open_broker_folder(broker, settings.broker_settings, files=files, identity=broker_identity(shard)).close()
-        self._locks: list[Lock] = []
-        try:
-            self._locks = [files.lock(folder / LOCK), files.lock(broker / LOCK)]
-            self.incarnation = incarnation or next_incarnation(files, folder, node)
-            self._open()
-        except BaseException:
-            self.close()
-            raise
+        for each in (folder, broker):
+            self._locks.append(files.lock(each / LOCK))
+        self.incarnation = incarnation or next_incarnation(files, folder, node)
+        self._open()
 
     def _open(self) -> None:
         files, settings, identity = self._files, self._settings, broker_identity(self.shard)

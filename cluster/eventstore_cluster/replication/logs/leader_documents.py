@@ -9,6 +9,7 @@ from pathlib import Path
 import trio
 
 from eventstore.chunks.files import OsFiles
+from eventstore.chunks.opening import refusing
 from eventstore_cluster.replica.places import Place
 from eventstore_cluster.replication.logs.documents import is_replicated, read_documents, write_version
 from eventstore_cluster.replication.logs.pieces import Documents
@@ -31,11 +32,16 @@ class LeaderDocuments(OsFiles):
         return self._epoch, self._number
 
     def begin(self) -> None:
-        """Gives all documents the first version of the epoch, durably. From now on, changes are told to followers."""
-        write_version(self, self._folder, (self._epoch, 1), led=True)
-        with self._lock:
-            self._latest = {name: (1, raw) for name, raw in read_documents(self, self._folder)}
-            self._number = 1
+        """Gives all documents the first version of the epoch, durably. From now on, changes are told to followers.
+
+        Raises:
+            FolderRefused: the disk is full, say.
+        """
+        with refusing(self._folder):
+            write_version(self, self._folder, (self._epoch, 1), led=True)
+            with self._lock:
+                self._latest = {name: (1, raw) for name, raw in read_documents(self, self._folder)}
+                self._number = 1
 
     def attach(self) -> None:
         """Notes the event loop on which followers are told. Call it before `begin`."""
