@@ -43,6 +43,7 @@ _OPTIONS: Final[dict[str, tuple[str, ...]]] = {
 }
 _TOGETHER: Final = (  # with --quick on one server, in this order; those that are not named here share another one
     ("groups of many queues", "groups on many connections", "offsets of many groups"),
+    ("retry policies", "offsets that are committed", "groups that are reset", "topics of many queues"),
     ("commands to unknown events", "large commands that wait"),
     ("members of many topics",),
     ("frames of many commits",),

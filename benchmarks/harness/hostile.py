@@ -24,6 +24,8 @@ from itertools import count
 from typing import Final
 
 import eventstore as es
+from benchmarks.harness import floods
+from benchmarks.harness.floods import FLOODS, Flood
 from benchmarks.harness.wide_store import WIDE
 from eventstore import flat
 from eventstore.model import COMMIT_EVENTS_MAX, NewEvent
@@ -340,6 +342,13 @@ def _unknown_history(address: str) -> None:
     _Socket(address).repeat(_requests(lambda number: encode_send(number, ("Hold", "foreign", f"{number}", payload, None))))
 
 
+def _busy(_: str) -> None:
+    """A processor that computes, without a connection: what the machine takes, and not the server."""
+    _say_ready()
+    while True:
+        pass
+
+
 def _wait() -> None:
     while True:
         time.sleep(60)
@@ -359,7 +368,15 @@ def _positions(address: str) -> None:
     _Socket(address).repeat(_requests(lambda number: encode_request(number, wanted[number % len(wanted)])))
 
 
+def _flood(flood: Flood, address: str) -> None:
+    first = floods.prepare(flood, address)
+    client = _Socket(address).socket
+    client.sendall(first)
+    floods.send(flood, client.sendall)
+
+
 KINDS: Final[dict[str, Callable[[str], None]]] = {
+    "a busy processor": _busy,
     "pings": _pings,
     "pings on many connections": _many_pings,
     "answers that nobody reads": _unread,
@@ -388,6 +405,7 @@ KINDS: Final[dict[str, Callable[[str], None]]] = {
     "large commands that wait": _large_commands,
     "commands to unknown events": _unknown_history,
     "positions that do not exist": _positions,
+    **{name: partial(_flood, flood) for name, flood in FLOODS.items()},
 }
 
 

@@ -30,6 +30,7 @@ SUBJECT: Final = "eventstore.subject"
 """Where the scope of a request has the subject of the client's certificate."""
 _HANDSHAKE_S: Final = 10.0
 _LOOK_S: Final = 0.1
+_PART_BYTES: Final = 4096
 _log = logging.getLogger(__name__)
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -65,8 +66,8 @@ class _Listener:
         self._config.errorlog = logging.getLogger("eventstore.console.http")
         self._config.include_server_header = False
         self._config.keep_alive_timeout = 10
-        self._open = self._asked = 0
-        self._counted_s = 0.0  # of this thread's processor time, while there are requests
+        self._open = 0
+        self._counted_s = 0.0  # of this thread's processor time
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
         self._turn = trio.StrictFIFOLock()
@@ -117,6 +118,7 @@ class _Listener:
         client = "a client"
         with suppress(OSError):  # it is gone already
             client = str(stream.socket.getpeername()[0])
+        await self._my_turn()
         secure = trio.SSLStream(stream, self._context(), server_side=True, https_compatible=True)
         with trio.move_on_after(_HANDSHAKE_S) as waited:
             try:
@@ -137,26 +139,43 @@ class _Listener:
                 return
             await trio.sleep(min(wait_s, _LOOK_S))
 
-    @contextmanager
-    def _count(self) -> Iterator[None]:
-        """What this thread takes of the processor while there are requests is theirs."""
-        if not self._asked:
-            self._counted_s = time.thread_time()
-        self._asked += 1
-        try:
-            yield
-        finally:
-            self._asked -= 1
-            before, self._counted_s = self._counted_s, time.thread_time()
-            self._pace.add(self._counted_s - before)
+    async def _my_turn(self) -> None:
+        """Returns when a client may be served, after those that were: this thread takes little for itself."""
+        self._count()
+        async with self._turn:  # one looks whether it may go on, for all that wait
+            await self._allowed()
+
+    def _count(self) -> None:
+        before, self._counted_s = self._counted_s, time.thread_time()
+        self._pace.add(self._counted_s - before)
 
     async def _speak(self, stream: Any, subject: str | None) -> None:
         async def app(scope: Any, receive: Any, send: Any) -> None:
             scope[SUBJECT] = subject
-            async with self._turn:  # one looks whether it may go on, for all that wait
-                await self._allowed()
-            with self._count():
+            await self._my_turn()
+            try:
                 await self._app(scope, receive, send)
+            finally:
+                self._count()
 
         state = ConnectionState(LifespanState())
-        await TCPServer(ASGIWrapper(app), self._config, self._workers, state, stream)
+        paced: Any = _Paced(stream, self._my_turn)
+        await TCPServer(ASGIWrapper(app), self._config, self._workers, state, paced)
+
+
+class _Paced:
+    """A stream that hands on what has arrived in small parts, and when it is its turn: requests that are begun and taken back,
+    or make no sense, cost as much as others.
+    """
+
+    def __init__(self, stream: Any, turn: Callable[[], Awaitable[None]]) -> None:
+        self._stream, self._turn = stream, turn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def receive_some(self, _: int) -> bytes:
+        data: bytes = await self._stream.receive_some(_PART_BYTES)
+        if data:
+            await self._turn()
+        return data

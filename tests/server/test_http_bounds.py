@@ -127,3 +127,33 @@ def test_a_page_waits_while_those_before_had_their_share_of_the_time() -> None:
             assert asked == 1
             now = 10.0
             assert second.result()
+
+
+def test_what_is_no_request_waits_as_requests_do() -> None:
+    now, looks = 0.0, 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        return now
+
+    async def never(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("it is no request")
+
+    pace = Pace(clock)
+    pace.add(0.1)
+    with socket.create_server(("127.0.0.1", 0)) as listening, serving(listening, None, never, trio.sleep_forever, pace):
+        with socket.create_connection(listening.getsockname(), timeout=60) as client:
+            client.sendall(b"nothing that makes sense\r\n\r\n")
+            client.setblocking(False)
+            wait_until(lambda: looks > 5 or answered(client), "the listener looks at it")
+            assert not answered(client)
+            now = 10.0
+            wait_until(lambda: answered(client), "it is told")
+
+
+def answered(client: socket.socket) -> bool:
+    try:
+        return client.recv(12, socket.MSG_PEEK) == b"HTTP/1.1 400"
+    except BlockingIOError:
+        return False
