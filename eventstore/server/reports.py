@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
@@ -32,6 +35,9 @@ from eventstore.server.verification.verifying import VERIFYING_METRICS, Verifyin
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.store_stats import STORE_METRICS
 
+_LONG_S: Final = 0.02
+_REST: Final = 4
+
 
 class Attentive(Protocol):
     """A part of a server that may need an operator."""
@@ -46,8 +52,12 @@ class Reports:
     It exists before the parts that it reports, because STATS is answered from it: `add` names them.
     """
 
-    def __init__(self, healthy: Callable[[], bool], reactions: Reactions | None, others: Sequence[Attentive] = ()) -> None:
-        self._healthy = healthy
+    def __init__(
+        self, healthy: Callable[[], bool], reactions: Reactions | None, others: Sequence[Attentive] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._healthy, self._clock = healthy, clock
+        self._text, self._text_until, self._text_lock = b"", -math.inf, threading.Lock()
         self._reactions = reactions
         self._attentive: Sequence[Attentive] = others if reactions is None else (reactions, *others)
         self._sources: list[Source[Any]] = []
@@ -87,8 +97,16 @@ class Reports:
         return figures_of(self._sources, self._collectors, wanted)
 
     def metrics(self) -> bytes:
-        """Returns the text of /metrics."""
-        return generate_latest(self.registry)
+        """Returns the text of /metrics. Where that takes long, as with the offsets of thousands of groups, it is made once for
+        all who ask, and again after four times as long.
+        """
+        with self._text_lock:
+            if self._clock() >= self._text_until:
+                began = time.thread_time()
+                self._text = generate_latest(self.registry)
+                took = time.thread_time() - began
+                self._text_until = self._clock() + took * _REST if took > _LONG_S else -math.inf
+            return self._text
 
 
 def sources_of(
