@@ -16,9 +16,9 @@ from typing import Final
 
 _CHUNK_BYTES: Final = 64 * 1024
 _RECORD_BYTES: Final = 16 * 1024  # of plain text; a larger buffer is filled no further
-_PIECE_BYTES: Final = 2 * 1024
-"""What is received besides the rest of a record. Records that only change keys take 0.1 ms each: more of them at once would
-hold up the server.
+_PIECE_BYTES: Final = 512
+"""What is received first besides the rest of a record, then four times as much. Records that only change keys take 40 µs each:
+more of them at once would hold up the server.
 """
 _HEADER_BYTES: Final = 5  # of a record: type, version, length of what follows
 _OWED_BYTES_MAX: Final = 256 * 1024
@@ -52,9 +52,10 @@ class TlsSocket:
         Goes on only while most of what it receives is data, and while more has arrived.
         """
         pieces: list[bytes] = []
-        received = 0
+        received, piece = 0, _PIECE_BYTES
         while received < size:
-            wanted = min(min(self._rest, _RECORD_BYTES) + _PIECE_BYTES, size - received)
+            wanted = min(min(self._rest, _RECORD_BYTES) + piece, size - received)
+            piece = min(4 * piece, _RECORD_BYTES)
             try:
                 arrived = self._socket.recv(wanted)
             except BlockingIOError:

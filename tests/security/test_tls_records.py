@@ -104,9 +104,9 @@ def test_few_records_that_only_change_keys_are_taken_at_once(ends: tuple[TlsSock
         before = waiting(server)
         found = received(server)
         times += 1
-        assert (before - waiting(server)) // len(updates[0]) <= 100
+        assert (before - waiting(server)) // len(updates[0]) <= 20
     assert found == b"at last"
-    assert times > MANY // 100
+    assert times > MANY // 20
 
 
 def test_large_records_are_received_many_at_once(ends: tuple[TlsSocket, socket.socket, Sender]) -> None:
