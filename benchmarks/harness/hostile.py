@@ -67,8 +67,9 @@ def _say_ready() -> None:
 class _Socket:
     """A connection that said hello; a thread discards what it receives. The first one says that what it needs is there."""
 
-    def __init__(self, address: str, *, reads: bool = True) -> None:
-        _say_ready()
+    def __init__(self, address: str, *, reads: bool = True, ready: bool = True) -> None:
+        if ready:
+            _say_ready()
         host, _, port = address.removeprefix("tcp://").rpartition(":")
         self.socket = socket.create_connection((host, int(port)), source_address=(_FROM, 0))
         self.socket.sendall(encode_request(1, Hello(1, "hostile")))
@@ -194,11 +195,16 @@ def _large_commits(address: str) -> None:
 
 
 def _subscriptions(address: str) -> None:
-    """Subscriptions that match nothing, on sixteen connections."""
-    clients = [_Socket(address) for _ in range(16)]
-    for number in range(2, 66):
+    """Subscriptions that match nothing, on sixteen connections. Ready once all have been told that there is nothing."""
+    clients = [_Socket(address, reads=False, ready=False).socket for _ in range(16)]
+    for number in range(2, 2 + BOUND_MAX):
         for client in clients:
-            client.socket.sendall(encode_request(number, Subscribe(types=(f"nobody-{number}",))))
+            client.sendall(encode_request(number, Subscribe(types=(f"nobody-{number}",))))
+    for client in clients:
+        answers, reader = 0, FrameReader()
+        while answers <= BOUND_MAX:  # and that to the hello
+            answers += len(reader.feed(client.recv(1 << 16)))
+    _say_ready()
     _wait()
 
 
