@@ -6,6 +6,7 @@ A queue is removed in steps: it is hidden from producers, drained, hidden from c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import trio
 
@@ -15,6 +16,7 @@ from eventstore.broker.topics import Topic, Topics
 from eventstore.errors import InvalidArgument, Unconsumed
 from eventstore.records.topic_names import DEAD, check_name, is_own
 from eventstore.settings.broker import BrokerSettings
+from eventstore.timing.work_time import on_thread
 
 
 class Administration:
@@ -99,7 +101,7 @@ class Administration:
 
     async def _change(self, change: Callable[[], Topic], name: str) -> Topic:
         async with self._one_at_a_time:
-            topic = await trio.to_thread.run_sync(change)
+            topic = await trio.to_thread.run_sync(on_thread, change)
         self._groups.topic_changed(name)
         return topic
 
@@ -114,5 +116,5 @@ class Administration:
             if missing <= 0:
                 return
             change = self._topics.create if topic is None else self._topics.add_queues
-            await trio.to_thread.run_sync(change, name, missing)
+            await trio.to_thread.run_sync(on_thread, partial(change, name, missing))
         self._groups.topic_changed(name)

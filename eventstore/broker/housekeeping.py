@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -20,6 +21,7 @@ from eventstore.broker.statistics import Statistics
 from eventstore.errors import EventStoreError
 from eventstore.records.state_record import QueueKey
 from eventstore.timing.shared_ticks import sleep_to_tick
+from eventstore.timing.work_time import on_thread
 
 _TICK_S: Final = 1.0
 _AGE_SAVED_US: Final = 3_600 * 1_000_000  # a restart loses at most this much of the age clock, and catches up with it
@@ -92,7 +94,7 @@ class Housekeeping:
             tree = self._document.tree()
             try:
                 await self._sync_log()
-                await trio.to_thread.run_sync(self._document.write, tree)
+                await trio.to_thread.run_sync(on_thread, partial(self._document.write, tree))
             except BaseException:
                 self._document.changed = True
                 raise

@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Collection
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
 import eventstore as es
+from eventstore.broker.broker import open_broker
 from eventstore.protocol.broker_requests import FindKey, Pull
 from eventstore.protocol.group_requests import Join, ShowGroup
 from eventstore.protocol.message_answers import Messages
@@ -21,6 +23,7 @@ from eventstore.protocol.requests import Ping
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.fair_turns import NOTED_S
 from eventstore.server.serve import Server
+from eventstore.settings.broker import BrokerSettings
 from eventstore.timing.work_time import WorkTime, counted, on_thread
 from tests.collisions import colliding
 from tests.server.conftest import Serve
@@ -215,3 +218,23 @@ def test_answers_to_many_connections_that_take_time_are_made_one_after_the_other
                 pass
         server.ask(lambda _: trio.lowlevel.remove_instrument(passes))
     assert 0 < passes.most <= many // 2, "not one for each connection"
+
+
+async def test_what_is_written_on_a_thread_is_part_of_the_request(tmp_path: Path) -> None:
+    taken: list[float] = []
+
+    def burn_long(*_: object) -> None:
+        began = time.thread_time()
+        for _ in range(20):
+            burn()
+        taken.append(time.thread_time() - began)
+
+    async with open_broker(tmp_path, BrokerSettings()) as broker:
+        document, topics = broker.groups.offsets.document, broker.topics
+        write, visible = document.write, topics.before_visible
+        document.write = lambda tree: (burn_long(), write(tree))[1]
+        topics.before_visible = lambda topic: (burn_long(), visible(topic))[1]
+        for work in (broker.administration.create_topic("orders", 1), broker.coordinator.set_policy("group", None)):
+            spent = WorkTime()
+            await counted(work, spent)
+            assert spent.seconds >= taken.pop()
