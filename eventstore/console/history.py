@@ -17,6 +17,7 @@ INTERVAL_S: Final = 5.0
 POINTS_MAX: Final = 720
 """An hour."""
 _MICROSECONDS: Final = 1e6
+_WORST: Final = "_lag_microseconds"
 
 Figures = Mapping[str, Any]
 
@@ -127,7 +128,9 @@ def disk_of(folder: str | None) -> dict[str, int]:
 
 
 def summed(found: Figures) -> Figures:
-    """Returns the figures of a server as they are; of a node, the sums of those of the shards that it serves, under its own."""
+    """Returns the figures of a server as they are; of a node, the sums of those of the shards that it serves, under its own;
+    of a lag the longest.
+    """
     shards = found.get("shards")
     if not isinstance(shards, list):
         return found
@@ -136,7 +139,7 @@ def summed(found: Figures) -> Figures:
         if shard.get("serving"):
             for name, value in shard.items():
                 if isinstance(value, int) and not isinstance(value, bool):
-                    sums[name] = sums.get(name, 0) + value
+                    sums[name] = max(sums.get(name, 0), value) if name.endswith(_WORST) else sums.get(name, 0) + value
     return {**sums, **found}
 
 

@@ -1,4 +1,4 @@
-"""The requests about reactions and alarms, each declared once with its code, values and checks."""
+"""The requests about reactions, projections and alarms, each declared once with its code, values and checks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Annotated, Final, TypeAlias
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
 from eventstore.model import ID_BYTES_MAX, VERSION_MAX
-from eventstore.protocol.limits import SILENCE_S_MAX
-from eventstore.protocol.request_declaration import Name, Request, integer, optional, request, text
+from eventstore.protocol.limits import INT64_MAX, INT64_MIN, SILENCE_S_MAX
+from eventstore.protocol.request_declaration import Count, Name, Request, integer, optional, request, text
 from eventstore.security.permissions import Needs, Permission, Wanted, on
 
 PARKED_ROWS_MAX: Final = 1_000
 ALARM_ROWS_MAX: Final = 1_000
+PROJECTION_ROWS_MAX: Final = 1_000
 NOTE_BYTES_MAX: Final = 1_000
 PARKED_DATA_BYTES_MAX: Final = 8_192
 _PARKING: Final = "$parked{"
@@ -92,6 +93,25 @@ class ReplayReaction(Request):
     sequence: Annotated[int, integer(1, VERSION_MAX)]
     who: _Note
     why: _Note
+
+
+@request(72, needs=on(Permission.STATS))
+class NoteProjection(Request):
+    """Says how far a projection is that the client runs: up to `position`. `oldest_us`: the time of the oldest of its events
+    after that, None if there is none. Counts until the connection ends.
+    """
+
+    projection: Name
+    position: Count
+    oldest_us: Annotated[int | None, optional(integer(INT64_MIN, INT64_MAX))]
+    parked: Count
+
+
+@request(73, needs=on(Permission.STATS))
+class ListProjections(Request):
+    """Asks how far the projections are of those who are connected, after the first `skip` of them."""
+
+    skip: Count = 0
 
 
 @request(67, needs=on(Permission.STATS))

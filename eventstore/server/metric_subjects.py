@@ -14,6 +14,7 @@ from eventstore.server.broker.service import BROKER_METRICS
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.outbox.publishing_metrics import PUBLICATION_LABELLED, PUBLISHING_METRICS
 from eventstore.server.process_metrics import DISK_METRICS, PROCESS_METRICS
+from eventstore.server.reactions.connected_projections import CONNECTED_PROJECTION_METRICS
 from eventstore.server.reactions.reaction_metrics import REACTION_LABELLED, REACTION_METRICS
 from eventstore.server.requests.dispatch import DISPATCH_METRICS
 from eventstore.server.requests.read_requests import READ_METRICS
@@ -32,6 +33,7 @@ METRICS_BY_SUBJECT: Final[Mapping[str, Sequence[Metric[Any]]]] = {
     "Broker": BROKER_METRICS,
     "Publishing": PUBLISHING_METRICS,
     "Reactions": REACTION_METRICS,
+    "Projections": CONNECTED_PROJECTION_METRICS,
     "Process": PROCESS_METRICS,
     "Disk": DISK_METRICS,
     "Alarms": ALARM_METRICS,

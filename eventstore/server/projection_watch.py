@@ -1,20 +1,31 @@
-"""What a projector says about itself, for the /metrics and /health of `eventstore project --http`."""
+"""What a projector says about itself: to its server, and by the /metrics and /health of `eventstore project --http`."""
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
 from eventstore.domain.event_batches import Followable, last_sequence
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.projector import Progress
-from eventstore.errors import Closed, ConnectionLost
+from eventstore.errors import Closed, ConnectionLost, PermissionDenied, UnknownOperation
 from eventstore.metrics import Metric, counter, gauge, text
 
+if TYPE_CHECKING:
+    from eventstore.client.aio.store import NetworkStore
+
 _LOOK_SECONDS: Final = 5.0
+
+
+class Part(NamedTuple):
+    """Of one shard, or of a store (the shard is None): as `ProjectionWatch` has it of all."""
+
+    sequence: int = 0
+    parked_keys: int = 0
+    oldest_us: int | None = None
 
 
 class ProjectionWatch:
@@ -28,34 +39,57 @@ class ProjectionWatch:
         self.projection = projection
         self.sequence = self.last_sequence = self.events = self.rows = self.parked_keys = 0
         self.oldest_us: int | None = None
-        self._sequences: dict[int | None, int] = {}
+        self.parts: dict[int | None, Part] = {}
+        self._taken = trio.Event()
 
     def take(self, progress: Progress) -> None:
         """Counts a written batch."""
         self.sequence, self.parked_keys = progress.checkpoint, progress.parked_keys
-        self._sequences[progress.shard] = progress.sequence if progress.shard is not None else progress.checkpoint
+        part = (progress.checkpoint, progress.parked_keys)
+        if progress.shard is not None:
+            part = (progress.sequence, progress.parked_of_shard)
+        before = self.parts.get(progress.shard)
+        self.parts[progress.shard] = Part(*part, None if before is None or progress.caught_up else before.oldest_us)
         self.events += progress.events
         self.rows += progress.rows
+        self._taken.set()
         if progress.caught_up:
             self.oldest_us = None
 
-    async def look_regularly(self, store: Followable) -> None:
-        """Looks at the store every few seconds, until cancelled."""
+    async def look_regularly(self, store: NetworkStore) -> None:
+        """Looks at the store every few seconds, and tells it what was found, until cancelled."""
         while True:
             with suppress(ConnectionLost, Closed):  # the projector waits for a shard that is away, and says so, or ends by it
                 await self.look(store)
-            await trio.sleep(_LOOK_SECONDS)
+                with suppress(UnknownOperation, PermissionDenied):  # it is older, or this identity may not
+                    await self.tell(store)
+            if self._taken.is_set():
+                await trio.sleep(_LOOK_SECONDS)
+            else:
+                with trio.move_on_after(_LOOK_SECONDS):
+                    await self._taken.wait()
+
+    async def tell(self, store: NetworkStore) -> None:
+        """Tells the store, or each shard, how far the table is, if something was read of it."""
+        told_of: list[tuple[int | None, NetworkStore]] = [*store.shards.items()] or [(None, store)]
+        for shard, told in told_of:
+            part = self.parts.get(shard)
+            if part is not None:
+                await told.note_projection(self.projection.name, part.sequence, part.oldest_us, part.parked_keys)
 
     async def look(self, store: Followable) -> None:
         """Finds out where the store ends, and the oldest event that is not folded."""
         wanted, found, end = self.projection, list[int](), 0
         parts: list[tuple[int | None, Followable]] = [*store.shards.items()] or [(None, store)]
         for shard, part in parts:
-            after, last = self._sequences.get(shard, 0), await last_sequence(part)
+            after, last, oldest = self.parts.get(shard, Part()).sequence, await last_sequence(part), list[int]()
             end += last
             if last > after:
                 async for event in part.read_all(after, wanted.wanted_types, wanted.aggregate_prefix, limit=1):
-                    found.append(event.timestamp)
+                    oldest.append(event.timestamp)
+            found += oldest
+            if shard in self.parts:
+                self.parts[shard] = self.parts[shard]._replace(oldest_us=min(oldest, default=None))
         self.last_sequence, self.oldest_us = end, min(found, default=None)
 
     @property

@@ -25,6 +25,7 @@ from eventstore.server.outbox.publishing import Publishing
 from eventstore.server.outbox.publishing_metrics import PUBLISHING_METRICS
 from eventstore.server.process_metrics import DISK_METRICS, PROCESS_METRICS
 from eventstore.server.prometheus import SourceCollector, figures_of
+from eventstore.server.reactions.connected_projections import CONNECTED_PROJECTION_METRICS, ConnectedProjections
 from eventstore.server.reactions.reaction_metrics import REACTION_METRICS
 from eventstore.server.reactions.reaction_runner import Reactions
 from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
@@ -119,6 +120,7 @@ def sources_of(
     broker: BrokerService | None,
     publishing: Publishing,
     reactions: Reactions,
+    projections: ConnectedProjections,
     verifying: Verifying,
     door: Doorkeeper | None,
     tls: ServerTls | None,
@@ -133,6 +135,7 @@ def sources_of(
         Source(READ_METRICS, lambda: reads),
         Source(SUBSCRIPTION_METRICS, lambda: subscriptions),
         Source(REACTION_METRICS, lambda: reactions),
+        Source(CONNECTED_PROJECTION_METRICS, lambda: projections),
         Source(PROCESS_METRICS, lambda: None),
         Source(DISK_METRICS, lambda: data),
     ]

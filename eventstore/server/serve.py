@@ -49,6 +49,7 @@ from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, embe
 from eventstore.server.net.gate import Gate
 from eventstore.server.outbox.publishing import Publishing, check_publish
 from eventstore.server.outbox.publishing_metrics import PublicationCollector
+from eventstore.server.reactions.connected_projections import ConnectedProjections
 from eventstore.server.reactions.other_shards import OtherShards
 from eventstore.server.reactions.reaction_handlers import parking_routes, reaction_routes
 from eventstore.server.reactions.reaction_metrics import ReactionCollector
@@ -235,6 +236,8 @@ async def _listening(
         operated = WithPublications(reactions, publishing)
         routes = appends.routes | commands.routes | reads.routes | subscriptions.routes
         routes |= maps.routes | reaction_routes(gate, nursery, operated) | parking_routes(gate, nursery, store)
+        projections = ConnectedProjections(gate, store.engine)
+        routes |= projections.routes
         alarms = alarms_of(settings)
         alarms.keep_silences(settings.data / SILENCES)
         routes |= alarm_routes(gate, alarms)
@@ -251,8 +254,8 @@ async def _listening(
             gate, store.opened.uuid, settings.requests_max, routes, reports.stats, node, seat, access.durability, door
         )
         sources = sources_of(
-            store, mailboxes, waiting, dispatch, reads, subscriptions, service, publishing, reactions, verifying, door,
-            security.tls, settings.data,
+            store, mailboxes, waiting, dispatch, reads, subscriptions, service, publishing, reactions, projections, verifying,
+            door, security.tls, settings.data,
         )  # fmt: skip
         collectors: list[Collector] = [ReactionCollector(reactions)]
         if broker is not None:

@@ -126,3 +126,17 @@ def test_an_aggregate_is_shown_as_the_domain_folds_it_at_any_version(serve: Serv
     assert "balance" not in visitor.get("/console/aggregates/one?id=acc-1&state=1").words.partition("owner")[0]
     assert "balance 570" in visitor.get("/console/aggregates/one?id=acc-1&state=99").words
     assert "no class of the domain applies all these events" in visitor.get("/console/aggregates/one?id=stranger").words
+
+
+def test_projections_of_connected_projectors_are_shown_with_their_lag_and_what_they_have_parked(serve: Serve) -> None:
+    server = serve()
+    visitor = Visitor(server.http)
+    assert "No projector is connected." in visitor.get("/console/reactions").words
+    with es.blocking.connect(server.address) as store:
+        store.append("a", [es.NewEvent("T")] * 5, 0)
+        store.note_projection("<balances>", 3, 1, 2)
+        page = visitor.get("/console/reactions")
+        assert re.search(r"<balances> 127\.0\.0\.1:\d+ 3 2 [\d,.]+ d 2", page.words)
+        assert "<balances>" not in page.text
+        assert "--retry-parked" in page.words
+        wait_until(lambda: "Keys parked by projections 2" in visitor.get("/console").words, "the overview has them")

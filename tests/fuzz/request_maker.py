@@ -216,6 +216,8 @@ MAKERS: Final[dict[type[Request], _Maker]] = {
     groups.ForgetTopic: lambda m: [m.one(_GROUPS), m.one(_TOPICS)],
     reactions.RecordParking: lambda m: [m.one(_AGGREGATES), m.one(["$Parked", "$Unparked", "T"]), m.data()],
     reactions.ListReactions: lambda m: [],
+    reactions.NoteProjection: lambda m: [m.one(_AGGREGATES), m.number(), m.maybe(m.number()), m.number()],
+    reactions.ListProjections: lambda m: [m.number(3)],
     reactions.ListParked: lambda m: [m.one(["notify", "none"]), m.number(3)],
     reactions.RetryParked: lambda m: [m.one(["notify", "none"]), m.maybe(m.one(_AGGREGATES)), "me", "why"],
     reactions.SkipParked: lambda m: [m.one(["notify", "none"]), m.one(_AGGREGATES), "me", "why"],

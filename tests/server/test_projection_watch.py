@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
+
+import pytest
+import trio
 
 import eventstore as es
 from eventstore.domain.projections.projector import Progress
 from eventstore.server.projection_watch import ProjectionWatch
+from eventstore.server.reactions.connected_projections import PROJECTIONS_MAX
 from tests.domain.projections.test_projection import ByOwner
+from tests.security.access_file import give
+from tests.server_thread import ServerThread
+from tests.waiting import DEADLINE_SECONDS
 
 MINUTE_US = 60_000_000
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerThread]:
+    with ServerThread(tmp_path / "data") as running:
+        yield running
 
 
 async def test_the_lag_is_that_of_the_oldest_event_of_its_types_that_is_not_folded(tmp_path: Path) -> None:
@@ -31,3 +46,47 @@ async def test_the_lag_is_that_of_the_oldest_event_of_its_types_that_is_not_fold
     assert (watch.sequence, watch.events, watch.rows) == (3, 2, 2)
     assert watch.attention is not None
     assert "2 keys are parked" in watch.attention
+
+
+async def test_the_server_says_what_connected_projectors_tell_it_and_how_late_they_are_by_now(server: ServerThread) -> None:
+    watch = ProjectionWatch(ByOwner())
+    an_hour_ago = int(time.time() * 1_000_000) - 60 * MINUTE_US
+    async with es.connect(server.address) as other:
+        async with es.connect(server.address, name="projector") as store:
+            await store.append_many([es.Commit("a", [es.NewEvent("Opened", {})] * 3, 0, "c", an_hour_ago)])
+            await watch.look(store)
+            await watch.tell(store)
+            assert await other.projections() == [], "nothing is known before the table was read"
+            watch.take(Progress(1, 1, 1, caught_up=False, parked_keys=2))
+            await watch.look(store)
+            await watch.tell(store)
+            (found,) = await other.projections()
+            assert (found.name, found.position, found.lag_events, found.parked, found.shard) == (ByOwner.name, 1, 2, 2, None)
+            assert 60 * MINUTE_US <= found.lag_microseconds < 61 * MINUTE_US
+            stats = await other.stats()
+            assert (stats["projections"], stats["projections_parked_keys"]) == (1, 2)
+            assert cast(int, stats["projections_lag_microseconds"]) >= found.lag_microseconds, "it grows without another word"
+            (does,) = [each.does for each in await other.clients() if each.name == "projector"]
+            assert does == f"projects {ByOwner.name}"
+            watch.take(Progress(2, 1, 3, caught_up=True))
+            await watch.tell(store)
+            assert [each[2:] for each in await other.projections()] == [(3, 0, 0, 0, None)]
+            for number in range(PROJECTIONS_MAX - 1):
+                await store.note_projection(f"p-{number:02}", number, None, 0)
+            with pytest.raises(es.InvalidArgument, match="16 projections, the limit"):
+                await store.note_projection("one-more", 0, None, 0)
+            names = [each.name for each in await other.projections()]
+            assert names == sorted(names)
+            assert [each.name for each in await other.projections(10)] == names[10:]
+        with trio.fail_after(DEADLINE_SECONDS):
+            while await other.projections():  # until the server has noticed that the projector has left
+                await trio.lowlevel.checkpoint()
+        assert (await other.stats())["projections"] == 0
+
+
+async def test_who_may_not_see_figures_may_not_add_to_them(tmp_path: Path) -> None:
+    token = give(tmp_path / "data", "ann", "read", "subscribe")
+    with ServerThread(tmp_path / "data") as server:
+        async with es.connect(server.address, token=token) as store:
+            with pytest.raises(es.PermissionDenied):
+                await store.note_projection("balances", 1, None, 0)

@@ -8,9 +8,11 @@ from eventstore.client.aio.reactions import NetworkAlarms, NetworkReactions
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.aio.routing.shards_broker import ShardsBroker
 from eventstore.client.aio.routing.shards_reactions import ShardsReactions
-from eventstore.client.session.results import read_cluster, read_rows, read_stats
+from eventstore.client.session.reaction_info import ProjectionInfo
+from eventstore.client.session.results import read_cluster, read_nothing, read_rows, read_stats
 from eventstore.client.session.server_info import ClientInfo
 from eventstore.flat import Scalar
+from eventstore.protocol.reaction_requests import ListProjections, NoteProjection
 from eventstore.protocol.requests import ListClients, Map, Stats
 from eventstore.records.cluster_map import ClusterMap
 
@@ -39,6 +41,26 @@ class Operated:
         several = {None: self._only("`clients`")} if self._several is None else self._several.connections()
         rows = [(shard, await each.call(ListClients(skip), read_rows(ClientInfo))) for shard, each in several.items()]
         return [row._replace(shard=shard) for shard, found in rows for row in found]
+
+    async def projections(self, skip: int = 0) -> list[ProjectionInfo]:
+        """Returns how far the projections are that connected clients run, by name: at most 1,000, after the first `skip`; of
+        several shards, those of each.
+        """
+        several = {None: self._only("`projections`")} if self._several is None else self._several.connections()
+        rows = [(shard, await each.call(ListProjections(skip), read_rows(ProjectionInfo))) for shard, each in several.items()]
+        return [row._replace(shard=shard) for shard, found in rows for row in found]
+
+    async def note_projection(self, name: str, position: int, oldest_us: int | None, parked: int) -> None:
+        """Has `projections` say how far a projection is that this client runs, until it disconnects: its table has the events
+        up to `position`, the oldest that it lacks is of `oldest_us` (µs since 1970; None: it lacks none), and `parked` keys are
+        parked. Of several shards, each is told by itself: `store.shards[number].note_projection`.
+
+        Raises:
+            UnknownOperation: the server is older.
+            InvalidArgument: this client runs 16 others.
+        """
+        request = NoteProjection(name, position, oldest_us, parked)
+        await self._only("`note_projection`").call(request, read_nothing)
 
     async def cluster_map(self) -> ClusterMap:
         """Returns which shard has which aggregates, and where each listens; a single store has them all."""

@@ -1,4 +1,4 @@
-"""What a server reports about its reactions, as values."""
+"""What a server reports about its reactions, and about projections of its clients, as values."""
 
 from __future__ import annotations
 
@@ -19,6 +19,23 @@ class ReactionInfo(NamedTuple):
     lag_microseconds: int
     parked: int
     error: str | None
+    shard: int | None = None
+
+
+class ProjectionInfo(NamedTuple):
+    """A projection that a connected client keeps up to date, as that says every few seconds. `address`: of this client.
+
+    `position`: its events up to this sequence are in the table, or parked; `lag_events`: events of any type after that, 0 if
+    none of them is for it; `lag_microseconds`: age of the first that is; `parked`: keys; `shard`: that of these events, in an
+    answer about several.
+    """
+
+    name: str
+    address: str
+    position: int
+    lag_events: int
+    lag_microseconds: int
+    parked: int
     shard: int | None = None
 
 

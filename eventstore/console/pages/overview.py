@@ -12,7 +12,7 @@ from eventstore.client.aio.store import NetworkStore
 from eventstore.console.charts import chart
 from eventstore.console.console import Console, Visit, route
 from eventstore.console.history import SERIES, Figures, Series
-from eventstore.console.rendering import count, size
+from eventstore.console.rendering import count, size, span
 from eventstore.console.streaming import Updates, stream
 from eventstore.flat import Scalar
 
@@ -22,6 +22,8 @@ _STATES: Final = (
     ("Subscriptions", "subscriptions", count), ("Waiting for the disk", "waiting_bytes", size),
     ("Version conflicts", "conflicts", count), ("Commands handled", "commands_handled", count),
     ("Reactions waiting", "reactions_waiting", count), ("Parked by reactions", "reactions_parked", count),
+    ("Projections connected", "projections", count), ("Keys parked by projections", "projections_parked_keys", count),
+    ("Projections are behind by", "projections_lag_microseconds", lambda value: span(value / 1_000_000)),
     ("Topics", "broker_topics", count), ("Groups", "broker_groups", count), ("Messages", "broker_messages", count),
     ("Longest in hand", "broker_oldest_in_hand_seconds", lambda value: f"{count(value)} s"),
     ("To be published", "publish_backlog", count), ("Parked by publishing", "publish_parked", count),

@@ -1,4 +1,4 @@
-"""Reactions: how far each is, and what it has parked."""
+"""Reactions: how far each is, and what it has parked; and the projections of connected clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,14 @@ async def _reactions(visit: Visit) -> Response:
     async def find(store: NetworkStore) -> dict[str, Any]:
         found = await store.reactions.progress()
         parked = await store.reactions.parked(name, skip) if name else []
-        return {"found": found, "parked": parked[:_SHOWN], "more": len(parked) > _SHOWN, "several": bool(store.shards)}
+        projections = await store.projections()
+        return {
+            "found": found,
+            "projections": projections,
+            "parked": parked[:_SHOWN],
+            "more": len(parked) > _SHOWN,
+            "several": bool(store.shards),
+        }
 
     found = await visit.ask(find)
     more = link("/reactions", name=name, skip=skip + _SHOWN) if found.pop("more") else None

@@ -25,8 +25,8 @@ class Progress(NamedTuple):
     """Sizes of a batch that was written, in events and rows. `caught_up`: there were no more events at that moment.
 
     `checkpoint`: the sequence up to which the table is complete; over several shards, the sum of theirs. `parked`: the keys
-    that this batch parked. `parked_keys`: how many are parked now. `shard`, `sequence`: whose events these were, and its
-    checkpoint.
+    that this batch parked. `parked_keys`: how many are parked now. `shard`, `sequence`, `parked_of_shard`: whose events these
+    were, its checkpoint, and its part of `parked_keys`.
     """
 
     events: int
@@ -37,6 +37,7 @@ class Progress(NamedTuple):
     parked_keys: int = 0
     shard: int | None = None
     sequence: int = 0
+    parked_of_shard: int = 0
 
 
 async def project(
@@ -101,8 +102,9 @@ async def project(
     def on_batch(number: int | None, events: int, rows: int, parked: tuple[Parked, ...]) -> bool:
         caught_up = all(line.caught_up for line in lines.values())
         if on_progress is not None:
-            parked_keys, sequence = sum(line.parked_keys for line in lines.values()), lines[number].checkpoint.sequence
-            on_progress(Progress(events, rows, _sequence(lines), caught_up, parked, parked_keys, number, sequence))
+            line, parked_keys = lines[number], sum(each.parked_keys for each in lines.values())
+            of_shard = number, line.checkpoint.sequence, line.parked_keys
+            on_progress(Progress(events, rows, _sequence(lines), caught_up, parked, parked_keys, *of_shard))
         return not (until_caught_up and lines[number].caught_up)
 
     try:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from eventstore import blocking
 from tests.alarms.receivers import http_receiver
 from tests.cli.processes import DEADLINE_SECONDS, Server, environment, line, output, refused, start, wait_for
 from tests.domain import postgresql
@@ -116,9 +117,13 @@ def test_it_serves_its_figures_and_its_health_and_sends_its_alarms(serve: Serve,
                 health = json.load(answer)
             with urllib.request.urlopen(f"{found[1]}/metrics", timeout=DEADLINE_SECONDS) as answer:
                 metrics = answer.read().decode()
+            with blocking.connect(server.store) as store:
+                wait_for(store.projections, "the projector tells its server how far it is")
+                told = store.projections()
     assert {"healthy": True, "degraded": True, "projection": "balances", "projection_sequence": 6}.items() <= health.items()
     assert (health["projection_lag_events"], health["projection_events"], health["projection_rows"]) == (0, 6, 3)
     assert (health["alarms"], health["attention"]) == ("six", "alarm six: projection_sequence is 6, > 5")
+    assert [each[:1] + each[2:] for each in told] == [("balances", 6, 0, 0, 0, None)]
     assert "eventstore_projection_sequence 6.0" in metrics
     assert "eventstore_projection_lag_seconds 0.0" in metrics
     assert 'eventstore_alarm{name="six"} 1.0' in metrics

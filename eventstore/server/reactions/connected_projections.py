@@ -1,0 +1,91 @@
+"""How far the projections are that clients keep up to date: as they say themselves, each while it is connected.
+
+The table of a projection is elsewhere, and so is what it has parked: the server knows what its projector tells it every few
+seconds (NOTE_PROJECTION), and how old the event is by now that the projector has not folded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import nsmallest
+from itertools import chain
+from typing import Final, NamedTuple, Protocol
+
+from eventstore.errors import InvalidArgument
+from eventstore.flat import Scalar
+from eventstore.metrics import Metric, gauge
+from eventstore.protocol import encode_ok
+from eventstore.protocol.reaction_requests import PROJECTION_ROWS_MAX, ListProjections, NoteProjection
+from eventstore.protocol.request_declaration import Request
+from eventstore.server.net.connection import Connection
+from eventstore.server.net.gate import Gate
+from eventstore.server.requests.dispatch import Route
+
+PROJECTIONS_MAX: Final = 16
+"""Of a connection."""
+
+
+class Log(Protocol):
+    @property
+    def visible_sequence(self) -> int: ...
+
+
+class ConnectedProjection(NamedTuple):
+    """As LIST_PROJECTIONS answers it."""
+
+    name: str
+    address: str
+    position: int
+    lag_events: int
+    lag_microseconds: int
+    parked: int
+
+
+class ConnectedProjections:
+    def __init__(self, gate: Gate, log: Log) -> None:
+        self._gate, self._log = gate, log
+        self._noted: dict[Connection, dict[str, NoteProjection]] = {}
+        self.routes: Mapping[type[Request], Route] = {NoteProjection: self._note, ListProjections: self._list}
+
+    def all(self) -> Iterator[ConnectedProjection]:
+        """Yields them in any order, on any thread."""
+        end, now = self._log.visible_sequence, time.time_ns() // 1_000
+        for connection, noted in list(self._noted.items()):
+            for each in () if connection.closed else list(noted.values()):
+                lag = (0, 0) if each.oldest_us is None else (max(0, end - each.position), max(0, now - each.oldest_us))
+                address = f"{connection.host}:{connection.port}"
+                yield ConnectedProjection(each.projection, address, each.position, *lag, each.parked)
+
+    def _note(self, connection: Connection, request_id: int, request: NoteProjection) -> None:
+        noted = self._noted.get(connection)
+        if noted is None:
+            self._noted = {each: said for each, said in self._noted.items() if not each.closed}
+            noted = self._noted[connection] = {}
+        if request.projection not in noted and len(noted) >= PROJECTIONS_MAX:
+            raise InvalidArgument(
+                f"this connection runs {PROJECTIONS_MAX} projections, the limit: use another one",
+                field="projection", limit=PROJECTIONS_MAX,
+            )  # fmt: skip
+        noted[request.projection] = request
+        connection.note_use(f"projects {request.projection}")
+        self._gate.send(connection, encode_ok(request_id))
+
+    def _list(self, connection: Connection, request_id: int, request: ListProjections) -> None:
+        rows: list[Sequence[Scalar]] = [*nsmallest(request.skip + PROJECTION_ROWS_MAX, self.all())]
+        self._gate.send(connection, encode_ok(request_id, *chain.from_iterable(rows[request.skip :])))
+
+
+CONNECTED_PROJECTION_METRICS: Final[tuple[Metric[ConnectedProjections], ...]] = (
+    gauge("projections", "projections that connected clients keep up to date", lambda found: sum(1 for _ in found.all())),
+    gauge(
+        "projections_parked_keys", "keys that they have parked",
+        lambda found: sum(each.parked for each in found.all()),
+        "it is not 0: mend the projection, then `eventstore project … --retry-parked`",
+    ),
+    gauge(
+        "projections_lag_microseconds", "age of the oldest event that one of their tables lacks; 0: none",
+        lambda found: max((each.lag_microseconds for each in found.all()), default=0),
+        "it grows: a projector or its database is slow, or stuck",
+    ),
+)  # fmt: skip
