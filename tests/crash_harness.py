@@ -15,12 +15,11 @@ import pytest
 from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk
 
 RUNS: Final = [
-    pytest.param("kept", 1, marks=pytest.mark.long),
-    ("lost", 1),
-    ("sectors", 1),
-    pytest.param("sectors", 2, marks=pytest.mark.long),
+    ("lost", 1, 5),
+    ("sectors", 2, 5),
+    *(pytest.param(*run, 1, marks=pytest.mark.long) for run in (("kept", 1), ("lost", 1), ("sectors", 1), ("sectors", 2))),
 ]
-"""Crash modes and seeds."""
+"""Crash modes, seeds, and at every how many operations there is a crash. An odd number: see `copy` of a life."""
 
 
 class Life(Protocol):

@@ -42,7 +42,7 @@ def test_the_size_of_queue_chunks_can_be_changed(before: int, after: int) -> Non
     broker.close()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 12))])
 def test_a_power_failure_while_lost_queue_chunks_are_built_again_loses_nothing(seed: int) -> None:
     for nth in range(1, 14):
         disk = SimulatedDisk(seed)

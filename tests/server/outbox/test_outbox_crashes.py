@@ -12,6 +12,7 @@ import pytest
 
 from eventstore.settings.broker import BrokerSettings
 from tests.broker.stepped import SMALL as SMALL_BROKER
+from tests.meeting_pairs import meeting_pairs
 from tests.server.outbox.outbox_world import World
 from tests.simulated_disk import CrashMode, SimulatedCrash
 
@@ -86,21 +87,22 @@ async def operations(world: World, side: str) -> int:
     return disk(world, side).operations - before
 
 
+CRASHES = [("store", one_machine), ("broker", one_machine), ("store", store_alone), ("broker", broker_alone)]
+"""The side whose operations are counted, and what crashes."""
+
+
 def disk(world: World, side: str):  # type: ignore[no-untyped-def] # one of two attributes
     return world.store_disk if side == "store" else world.broker_disk
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("mode", "seed"), RUNS)
-@pytest.mark.parametrize(
-    ("side", "recover"), [("store", one_machine), ("broker", one_machine), ("store", store_alone), ("broker", broker_alone)]
-)
-@pytest.mark.parametrize("settings", [SMALL_BROKER, ASYNC], ids=["sync", "async"])
+@pytest.mark.parametrize(("settings", "crash", "run"), meeting_pairs([SMALL_BROKER, ASYNC], CRASHES, RUNS, every=2))
 async def test_after_a_crash_at_any_operation_every_event_is_published_in_order(
-    tmp_path: Path, settings: BrokerSettings, side: str, recover: Recover, mode: CrashMode, seed: int
+    tmp_path: Path, settings: BrokerSettings, crash: tuple[str, Recover], run: tuple[CrashMode, int]
 ) -> None:
+    (side, recover), (mode, _) = crash, run
     total = await operations(World(tmp_path, settings), side)
-    for nth in range(1 + RUNS.index((mode, seed)) * _STRIDE // len(RUNS), total + 1, _STRIDE):
+    for nth in range(1 + RUNS.index(run) * _STRIDE // len(RUNS), total + 1, _STRIDE):
         world = World(tmp_path, settings)
         await world.outbox.resume()
         script = Script(world, deletes=True)

@@ -71,8 +71,14 @@ async def test_a_full_disk_refuses_appends_until_there_is_space(opening: Opener,
         assert not store.committer.poisoned.is_set()
 
 
-@pytest.mark.parametrize("mode", CRASH_MODES)
-@pytest.mark.parametrize("durability", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("durability", "mode"),
+    [
+        *(("sync", mode) for mode in CRASH_MODES),
+        ("async", "lost"),
+        *(pytest.param("async", mode, marks=pytest.mark.long) for mode in ("kept", "sectors")),
+    ],
+)
 async def test_commits_acknowledged_to_concurrent_clients_survive_a_crash(
     opening: Opener, tmp_path: Path, mode: CrashMode, durability: Literal["sync", "async"]
 ) -> None:

@@ -10,6 +10,7 @@ from eventstore.model import NewEvent
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.store.read import scan as scanning
+from tests.meeting_pairs import meeting_pairs
 from tests.store.conftest import Maker
 from tests.store.stepped import Stepped, raw
 
@@ -34,7 +35,10 @@ FILTERS = [
 ]
 
 
-@pytest.fixture(params=["sorted", "unsorted", "mixed"])
+LAYOUTS = ["sorted", "unsorted", "mixed"]
+
+
+@pytest.fixture(params=LAYOUTS)
 def mixed(request: pytest.FixtureRequest, opened: Maker) -> Stepped:
     """Commits of one to seven events of three types; all files sorted, none, or the first ones."""
     store = opened()
@@ -50,8 +54,9 @@ def mixed(request: pytest.FixtureRequest, opened: Maker) -> Stepped:
     return store
 
 
-@pytest.mark.parametrize("window", [1, 2, 3, 5, 4096])
-@pytest.mark.parametrize("wanted", FILTERS, ids=range(len(FILTERS)))  # not by name: the order in a set differs
+@pytest.mark.parametrize(
+    ("mixed", "wanted", "window"), meeting_pairs(LAYOUTS, FILTERS, [1, 2, 3, 5, 4096], every=3), indirect=["mixed"]
+)
 def test_every_matching_event_comes_exactly_once(
     mixed: Stepped, wanted: EventFilter, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

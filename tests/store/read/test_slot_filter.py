@@ -18,6 +18,7 @@ from eventstore.records.slots import SLOTS, slot_of
 from eventstore.records.splits import Split, slot_filter
 from eventstore.store.read import scan as scanning
 from eventstore.store.read.reader_place import check_place
+from tests.meeting_pairs import meeting_pairs
 from tests.store.conftest import Maker
 from tests.store.stepped import Stepped, events_bytes, raw
 
@@ -33,7 +34,10 @@ FILTERS = [
 ]
 
 
-@pytest.fixture(params=["sorted", "unsorted", "mixed"])
+LAYOUTS = ["sorted", "unsorted", "mixed"]
+
+
+@pytest.fixture(params=LAYOUTS)
 def split(request: pytest.FixtureRequest, opened: Maker) -> Stepped:
     store = opened()
     for number in range(90):
@@ -54,9 +58,11 @@ def commit_end(store: Stepped, sequence: int) -> int:
     return max((end for end in [*ends, len(state)] if end <= sequence), default=0)
 
 
-@pytest.mark.parametrize("window", [1, 5, 4096])
-@pytest.mark.parametrize("through", [0, 1, 90, 10_000])
-@pytest.mark.parametrize("wanted", FILTERS, ids=range(len(FILTERS)))
+@pytest.mark.parametrize(
+    ("split", "wanted", "through", "window"),
+    meeting_pairs(LAYOUTS, FILTERS, [0, 1, 90, 10_000], [1, 5, 4096], every=3),
+    indirect=["split"],
+)
 def test_both_sides_of_a_split_hand_out_each_event_before_it_once(
     split: Stepped, wanted: EventFilter, through: int, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
