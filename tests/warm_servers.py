@@ -62,14 +62,17 @@ _warm = cache(_Warm)
 class ForkedProcess:
     """`eventstore ARGUMENTS…`, with the methods of `subprocess.Popen` that tests use."""
 
-    def __init__(self, arguments: Sequence[str], environment: dict[str, str], output: IO[bytes]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], environment: dict[str, str], output: IO[bytes], errors: IO[bytes] | None = None
+    ) -> None:
         self.returncode: int | None = None
         self._exit, theirs = os.pipe()
         self._reading = threading.Lock()
         weakref.finalize(self, os.close, self._exit)  # not when the code was read: another thread may be looking
         with open(os.devnull, "rb") as nothing:
             try:
-                self.pid = _warm().fork(arguments, environment, [nothing.fileno(), output.fileno(), output.fileno(), theirs])
+                outputs = [output.fileno(), (errors or output).fileno()]
+                self.pid = _warm().fork(arguments, environment, [nothing.fileno(), *outputs, theirs])
             finally:
                 os.close(theirs)
 

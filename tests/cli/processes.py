@@ -15,9 +15,10 @@ from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
 from tests.cli.warm import send_request
+from tests.warm_servers import ForkedProcess
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 120.0
@@ -92,8 +93,13 @@ def run(*arguments: object, store: str | None = None, text: str | None = None) -
     return _warm().run([*map(str, arguments), *(["--store", store] if store else [])], text)
 
 
+def fork(*arguments: object, stdout: IO[bytes], stderr: IO[bytes]) -> ForkedProcess:
+    """Starts a command that takes a while, from a process that has the libraries; the caller waits for its end."""
+    return ForkedProcess([*map(str, arguments)], environment(), stdout, stderr)
+
+
 def start(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
-    """Starts a command; the caller waits for its end."""
+    """Starts a command as a shell does; the caller waits for its end."""
     return subprocess.Popen([*PROGRAM, *map(str, arguments)], env=environment(), **options)
 
 
@@ -122,10 +128,9 @@ class Server:
         self.data = data
         self.log = data.with_suffix(".log")
         with open(self.log, "wb") as log:
-            self.process = start(
-                "serve", "--data", data, "--listen", "127.0.0.1:0", "--log-format", "json", *options,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+            self.process = fork(
+                "serve", "--data", data, "--listen", "127.0.0.1:0", "--log-format", "json", *options, stdout=log, stderr=log
+            )
         wait_for(lambda: self.said("serving") or self.process.poll() is not None, "the server starts")
         serving = self.said("serving")
         assert serving is not None, self.log.read_text()

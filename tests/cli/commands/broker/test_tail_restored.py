@@ -7,13 +7,13 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import Popen
 
 import pytest
 
 import eventstore as es
-from tests.cli.processes import start, wait_for
+from tests.cli.processes import DEADLINE_SECONDS, fork, wait_for
 from tests.server_thread import ServerThread
+from tests.warm_servers import ForkedProcess
 
 
 class Restored:
@@ -41,17 +41,17 @@ class Restored:
         self.server.start()
 
     @contextmanager
-    def tail(self, *options: object) -> Iterator[Popen[bytes]]:
+    def tail(self, *options: object) -> Iterator[ForkedProcess]:
         """Runs the command until it has shown the past."""
         with open(self._out, "wb") as out, open(self._err, "wb") as err:
             store = ("--store", self.server.address)
-            process = start("message", "tail", "orders", *options, *store, stdout=out, stderr=err)
+            process = fork("message", "tail", "orders", *options, *store, stdout=out, stderr=err)
         try:
             wait_for(lambda: "caught up" in self.said or process.poll() is not None, "the past is shown")
             yield process
         finally:
             process.kill()
-            process.wait()
+            process.wait(DEADLINE_SECONDS)
 
     @property
     def shown(self) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import Server, output, refused, run, start, wait_for
+from tests.cli.processes import Server, fork, output, refused, run, wait_for
 
 
 def parsed(*arguments: object, server: Server, text: str | None = None) -> object:
@@ -97,7 +97,7 @@ def test_messages_are_shown_as_they_arrive_and_by_tag(shared: Server, topic: str
     output("message", "send", topic, "one", "--tag", "paid", store=shared.store)
     out, err = tmp_path / "out", tmp_path / "err"
     with open(out, "wb") as stdout, open(err, "wb") as stderr:
-        tail = start("message", "tail", topic, "--tags", "paid", "--store", shared.store, stdout=stdout, stderr=stderr)
+        tail = fork("message", "tail", topic, "--tags", "paid", "--store", shared.store, stdout=stdout, stderr=stderr)
     try:
         wait_for(lambda: "caught up" in err.read_text(), "the past is shown")
         output("message", "send", topic, "two", "--tag", "cancelled", store=shared.store)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from eventstore import blocking
-from tests.cli.processes import Server, line, output, refused, run, start, wait_for
+from tests.cli.processes import Server, fork, line, output, refused, run, start, wait_for
 
 Serve = Callable[..., Server]
 REAL_DATA = Path(__file__).parents[4].parent / "shared" / "data"
@@ -214,7 +214,7 @@ def test_an_import_survives_a_restart_of_the_server(serve: Serve, tmp_path: Path
     path = _write(tmp_path / "a.jsonl", _lines(30_000))
     errors = tmp_path / "errors"
     with open(tmp_path / "summary", "wb") as summary, open(errors, "wb") as stderr:
-        importing = start("import", path, "--json", "--store", server.store, stdout=summary, stderr=stderr)
+        importing = fork("import", path, "--json", "--store", server.store, stdout=summary, stderr=stderr)
     wait_for(lambda: server.stats()["events"] > 1_000, "the import has begun")
     server.stop(signal.SIGKILL)
     wait_for(lambda: errors.read_text() == "connection lost, trying again for 30 s\n", "the loss is reported")

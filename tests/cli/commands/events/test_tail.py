@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cli.processes import Server, line, output, refused, run, start, wait_for
+from tests.cli.processes import Server, fork, line, output, refused, run, start, wait_for
 
 Serve = Callable[..., Server]
 
@@ -36,7 +36,7 @@ def test_new_events_follow_the_stored_ones(serve: Serve) -> None:
     _fill(server, 3)
     out, err = server.data.with_suffix(".out"), server.data.with_suffix(".err")
     with open(out, "wb") as stdout, open(err, "wb") as stderr:
-        tail = start("tail", "--after", 0, "--json", "--store", server.store, stdout=stdout, stderr=stderr)
+        tail = fork("tail", "--after", 0, "--json", "--store", server.store, stdout=stdout, stderr=stderr)
     try:
         wait_for(lambda: "caught up at sequence 3" in err.read_text(), "the subscription catches up")
         output("append", "late", "--type", "T", "--data", "1", store=server.store)
@@ -53,7 +53,7 @@ def test_only_new_events_are_shown_from_the_end_on(serve: Serve) -> None:
     _fill(server, 3)
     out, err = server.data.with_suffix(".out"), server.data.with_suffix(".err")
     with open(out, "wb") as stdout, open(err, "wb") as stderr:
-        tail = start("tail", "--end", "--aggregate", "o-1", "--json", "--store", server.store, stdout=stdout, stderr=stderr)
+        tail = fork("tail", "--end", "--aggregate", "o-1", "--json", "--store", server.store, stdout=stdout, stderr=stderr)
     try:
         wait_for(lambda: "caught up at sequence 3" in err.read_text(), "the subscription begins")
         for name in ("o-10", "o-1"):
@@ -82,7 +82,7 @@ def test_a_tail_that_is_interrupted_says_after_which_event(serve: Serve) -> None
     _fill(server, 3)
     out, err = server.data.with_suffix(".out"), server.data.with_suffix(".err")
     with open(out, "wb") as stdout, open(err, "wb") as stderr:
-        tail = start("tail", "--end", "--position", "--store", server.store, stdout=stdout, stderr=stderr)
+        tail = fork("tail", "--end", "--position", "--store", server.store, stdout=stdout, stderr=stderr)
     try:
         wait_for(lambda: "caught up at sequence 3" in err.read_text(), "the subscription begins")
         output("append", "late", "--type", "T", "--data", "1", store=server.store)

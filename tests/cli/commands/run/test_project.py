@@ -20,7 +20,7 @@ import pytest
 
 from eventstore import blocking
 from tests.alarms.receivers import http_receiver
-from tests.cli.processes import DEADLINE_SECONDS, Server, environment, line, output, refused, start, wait_for
+from tests.cli.processes import DEADLINE_SECONDS, Server, environment, fork, line, output, refused, wait_for
 from tests.domain import postgresql
 
 ACCOUNTS = ("acc-0", "acc-1", "acc-2")
@@ -52,7 +52,7 @@ class Projector:
         name = uuid.uuid4().hex
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         with open(self._out, "wb") as out, open(self._err, "wb") as err:
-            self.process = start(*PROJECT, *arguments, "--store", server.store, stdout=out, stderr=err)
+            self.process = fork(*PROJECT, *arguments, "--store", server.store, stdout=out, stderr=err)
 
     @property
     def said(self) -> str:

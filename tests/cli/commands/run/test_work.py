@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.processes import DEADLINE_SECONDS, Server, output, refused, start, wait_for
+from tests.cli.processes import DEADLINE_SECONDS, Server, fork, output, refused, wait_for
 
 pytestmark = pytest.mark.usefixtures("examples")
 Serve = Callable[..., Server]
@@ -24,9 +23,9 @@ class Worker:
     def __init__(self, store: str, log: Path, *options: object) -> None:
         self._log = log
         with open(log, "wb") as out:
-            self.process = start(
+            self.process = fork(
                 "work", "--domain", "bank:app", "--store", store, "--listen", "127.0.0.1:0", "--log-format", "json", *options,
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                stdout=out, stderr=out,
             )  # fmt: skip
         wait_for(lambda: self.said("working") or self.process.poll() is not None, "the worker starts")
         working = self.said("working")
