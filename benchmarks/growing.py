@@ -9,6 +9,8 @@ growing     4 shards on 1 node; a second node joins, and the cluster is rebalanc
             the subscription saw: `lost`, `doubled` and `reordered` count events, and each must be 0
 moving      appends one at a time to a shard of two replicas, at first in quiet, then while the one that leads moves to a third
             node, which a limit holds to so many bytes a second: the 99th percentile, and how fast the replica was copied
+reading     a subscription from the beginning until it has caught up, to a shard on one node, and again when three splits have
+            made four of it, which have its files and leave out what is not theirs: events/s, medians of rounds
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import argparse
 import gzip
 import json
 import shutil
+import statistics
 import sys
 import threading
 import time
@@ -219,6 +222,38 @@ def moving(megabytes: int, rate: int, quiet_s: float) -> Figures:
     }  # fmt: skip
 
 
+def reading(events: int, rounds: int) -> Figures:
+    with Cluster(1, "--set=file_size_bytes=8388608") as cluster, cluster.client() as store:
+        for first in range(0, events, 1_000):
+            commits = [
+                es.Commit(f"r-{at % 9_973}", [es.NewEvent("Happened", b"x" * 256)], es.ANY)
+                for at in range(first, first + 1_000)
+            ]
+            store.append_many(commits)
+        before = [_read(cluster, events) for _ in range(rounds)]
+        for shard in (0, 0, 1):
+            took = wait_until_split(cluster.options, CLUSTER, split(cluster.options, CLUSTER, shard, 2), _WAIT_S)
+            say(f"   shard {shard} is split after {took:.1f} s")
+        after = [_read(cluster, events) for _ in range(rounds)]
+    rates = {"before, events/s": statistics.median(before), "after three splits, events/s": statistics.median(after)}
+    return {**rates, "after to before": rates["after three splits, events/s"] / rates["before, events/s"]}
+
+
+def _read(cluster: Cluster, events: int) -> float:
+    """Returns how many events a second a new subscription gets until it has caught up."""
+    seen: set[tuple[str, int]] = set()
+    with cluster.client() as store:
+        began = time.perf_counter()
+        for item in store.subscribe():
+            if isinstance(item, es.CaughtUp):
+                break
+            if isinstance(item, es.Event) and not item.aggregate_id.startswith("$"):
+                seen.add((item.aggregate_id, item.version))
+        seconds = time.perf_counter() - began
+    assert len(seen) == events, f"{len(seen)} of {events} events were seen"
+    return events / seconds
+
+
 def _appends(store: BlockingStore, done: Callable[[], bool]) -> list[float]:
     """Appends one at a time; returns how long each one took."""
     found: list[float] = []
@@ -272,6 +307,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows["growing" + (f" {number + 1}" if options.rounds > 1 else "")] = partial(growing, events, phase)
     size = options.size or (200 if options.quick else 2_000)
     rows["moving"] = partial(moving, size, options.rate * 1_000_000, 5.0 if options.quick else 30.0)
+    rows["reading"] = partial(reading, 100_000 if options.quick else 500_000, 3 if options.quick else 5)
     chosen = {name: measure for name, measure in rows.items() if options.rows in name}
     report_rows(chosen, f"growing{'-quick' if options.quick else ''}", as_json=options.json)
     return 0
