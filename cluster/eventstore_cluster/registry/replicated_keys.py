@@ -6,6 +6,7 @@ shard/N       slots, store, `Lineage` and `ShardState` of a shard; changed by it
 leader/N      leased by the process that was elected: member, run, where the other replicas reach it, and since when it leads
 left/N        epoch, node and reason of a leader that ended and could still say why; a killed node says nothing
 serving/N     leased by the same process once it takes appends: where clients reach it, and its epoch
+unserved/N    a shard that was split off, until the first of its leaders takes appends
 node/NAME     leased by a node: where clients ask it for the map
 replica/N/NAME  leased by the process of a replica: its incarnations, and how its logs ended when it started; of a shard in
                 preparation, how many files it has
@@ -39,6 +40,7 @@ SHARDS: Final = "shard/"
 LEADERS: Final = "leader/"
 LEFT: Final = "left/"
 SERVING: Final = "serving/"
+UNSERVED: Final = "unserved/"
 FORMAT: Final = 1
 """Of these keys and of what replicas say to each other. A change that an older program would misread takes the next number."""
 NEW: Final = "new"

@@ -20,6 +20,7 @@ from eventstore_cluster.registry.replicated_keys import (
     LEFT,
     SERVING,
     SHARDS,
+    UNSERVED,
     LeftKey,
     ServingKey,
     ShardKey,
@@ -127,7 +128,7 @@ class ShardRegistry:
 
     async def serve(self, leader_revision: int, serving: ServingKey) -> bool:
         """Says where clients find the leader, if it still leads. Returns False if this has to be tried again."""
-        changes: dict[str, Tree | None] = {self._serving: serving.value()}
+        changes: dict[str, Tree | None] = {self._serving: serving.value(), f"{UNSERVED}{self._number}": None}
         return bool(await self._transact({self._leader: leader_revision}, changes, {self._serving}))
 
     def peers(self, but: str) -> dict[str, str]:

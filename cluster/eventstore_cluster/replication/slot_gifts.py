@@ -20,6 +20,7 @@ from eventstore_cluster.registry.replicated_keys import (
     LEADERS,
     LEFT,
     SHARDS,
+    UNSERVED,
     LeftKey,
     ShardKey,
     leader_value,
@@ -82,6 +83,7 @@ def give(shard: int, own: ShardKey, swap: Swap, cut: Cut, seen: Snapshot) -> Gif
         given = replace(key, slots=birth.slots, state=state, lineage=Lineage((split,), ancestors, birth))
         changes[f"{SHARDS}{child}"] = given.value()
         others[f"{LEFT}{child}"] = LeftKey(swap.state.epoch, "", f"it was split off: from shard {shard}").value()
+        others[f"{UNSERVED}{child}"] = {}
         slots = without_slots(slots, birth.slots)
     lineage = replace(own.lineage, splits=(*own.lineage.splits, *splits))
     compared = {key: seen.revision_of(key) for key in changes}

@@ -55,3 +55,8 @@ def test_a_split_that_cannot_be_finished_says_why_and_since_when_and_ends_when_i
         wait_until(lambda: read_serving(keys(etcd, cluster).value("serving/1")) is not None, "shard 1 is served")
         assert json.loads(run_cluster(etcd, cluster, "plans", "--json").stdout) == []
         wait_until(lambda: not any(each.failing for each in nodes_of(keys(etcd, cluster)).values()), "all replicas run")
+        for name in list(three.nodes)[1:]:
+            three.kill(name)
+        wait_until(lambda: "serving/1" not in keys(etcd, cluster).entries, "no process serves shard 1 any more")
+        plans = json.loads(run_cluster(etcd, cluster, "plans", "--json").stdout)
+        assert plans == [], "its split is over"

@@ -10,7 +10,7 @@ from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
 from eventstore_cluster.registry.node_keys import MOVING, read_moving
 from eventstore_cluster.registry.preparing import preparing_of
 from eventstore_cluster.registry.registry import Snapshot
-from eventstore_cluster.registry.replicated_keys import ShardKey
+from eventstore_cluster.registry.replicated_keys import UNSERVED, ShardKey
 from eventstore_cluster.replica.registry_state import ShardState
 from eventstore_cluster.status import ShardRow
 
@@ -58,7 +58,7 @@ def under_way(seen: Snapshot, rows: Mapping[int, ShardRow]) -> list[UnderWay]:
         *(
             _born(number, key, view)
             for number, key in view.shards.items()
-            if number not in wanted and _is_born(number, key, view)
+            if number not in wanted and f"{UNSERVED}{number}" in seen.entries and number not in view.serving
         ),
     ]
 
@@ -70,12 +70,8 @@ def moved(seen: Snapshot) -> list[int]:
     return [number for number, state in wanted.items() if state.wanted or state.successor]
 
 
-def _is_born(number: int, key: ShardKey, view: ClusterView) -> bool:
-    """Whether the shard was split off, and is not served: perhaps it never was."""
-    return key.lineage.birth is not None and number not in view.serving
-
-
 def _born(number: int, key: ShardKey, view: ClusterView) -> UnderWay:
+    """Tells of a shard that was split off, and was never served."""
     assert key.lineage.birth is not None
     does = f"is split off shard {key.lineage.birth.parent}; {view.troubles()[number]}"
     return UnderWay(number, key.state.replicas, key.state.replicas, view.leaders.get(number), (), (), does)
