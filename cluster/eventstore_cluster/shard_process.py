@@ -11,14 +11,14 @@ import os
 import socket
 import sys
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 
 from eventstore.chunks.documents import Tree
-from eventstore.chunks.files import OsFiles
+from eventstore.chunks.files import NO_SPACE, OsFiles
 from eventstore.chunks.opening import LOCK
-from eventstore.errors import EventStoreError, FolderRefused, InvalidArgument, to_wire
+from eventstore.errors import EventStoreError, FolderRefused, InvalidArgument, StorageFull, to_wire
 from eventstore.records.cluster_map import read_cluster_map
 from eventstore.server.access.security import Security
 from eventstore.server.bootstrap import run_to_end, stop_on_signals
@@ -31,6 +31,7 @@ from eventstore_cluster.shard_start import ShardStart, plain, read_start
 LOCK_WAIT_S: Final = 60.0
 """How long the process of a killed node, which still closes the store, is waited for."""
 _LOCK_POLL_S: Final = 0.05
+E = TypeVar("E", bound=Exception)
 
 
 class ShardProcess:
@@ -127,15 +128,30 @@ async def _main(taken: socket.socket) -> None:
         message = await channel.receive()
         if message is None:  # the node is gone already
             return
+        folder = "the data folder"
         try:
             start = read_start(message)
             settings = start.settings()
+            folder = str(settings.data)
             configure_logs(settings.log_format, settings.log_level, start.identity.shard)
             await _process_of(channel, start, settings).run()
         except* EventStoreError as group:
             error = _first(group)
             await channel.send({"failed": [plain(each) for each in to_wire(error)]})
             raise error from None
+        except* OSError as group:
+            cause = _first(group)
+            error = _of_the_system(folder, cause)
+            await channel.send({"failed": [plain(each) for each in to_wire(error)]})
+            if cause.errno in NO_SPACE:
+                raise error from None
+            raise
+
+
+def _of_the_system(folder: str, error: OSError) -> EventStoreError:
+    if error.errno in NO_SPACE:
+        return StorageFull(f"no space left in {folder} ({error.strerror}); free some space: it is tried again")
+    return EventStoreError(f"{error.filename or folder}: {error.strerror or error}")
 
 
 def _process_of(channel: Channel, start: ShardStart, settings: ServerSettings) -> ShardProcess:
@@ -146,11 +162,10 @@ def _process_of(channel: Channel, start: ShardStart, settings: ServerSettings) -
     return made
 
 
-def _first(group: BaseExceptionGroup[EventStoreError]) -> EventStoreError:
-    error: BaseException = group
+def _first(group: BaseExceptionGroup[E]) -> E:
+    error: E | BaseExceptionGroup[E] = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, EventStoreError)
     return error
 
 

@@ -225,7 +225,7 @@ class ShardRunner:
             case {"lease": str(lease)} if lease.isdecimal():
                 self._lease = int(lease)
             case {"left": str(reason)}:
-                self._left = reason
+                self._left, self._told = reason, EventStoreError(reason)
             case {"sit_out": True}:
                 self._sits_out = True
             case {"failed": list(flat)} if flat:

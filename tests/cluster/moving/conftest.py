@@ -1,7 +1,8 @@
-"""An etcd for all tests of a module."""
+"""An etcd for all tests of a module, and a name for the cluster of each."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -13,3 +14,8 @@ from tests.cluster.etcd.real_etcd import Etcd, running
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
     with running(tmp_path_factory.mktemp("etcd")) as (one,):
         yield one
+
+
+@pytest.fixture
+def cluster() -> str:
+    return f"c{uuid.uuid4().hex}"
