@@ -110,6 +110,7 @@ class Preparation:
             try:
                 if said is None:
                     await trio.to_thread.run_sync(self._clone.prepare_broker, self._shard, self._settings)
+                    await self._say(through, "")  # many files take a while
                 while await trio.to_thread.run_sync(self._clone.link_sorted, through + 1):
                     await self._sorter.list_in_directory(through + 1)
                     through += 1
