@@ -15,6 +15,7 @@ from eventstore_cluster.nodes.moving.progress import UnderWay, moved, under_way
 from eventstore_cluster.nodes.placing.fleet import Fleet
 from eventstore_cluster.nodes.placing.plan import Plan
 from eventstore_cluster.nodes.placing.survey import surveyed
+from eventstore_cluster.nodes.splitting.asking import given_away
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.node_keys import DRAINING, MOVING, MovingKey, read_moving
@@ -112,7 +113,8 @@ def take_back(etcd: EtcdOptions, cluster: str, shard: int | None) -> list[int]:
                 if state.split:
                     splits.append(number)
                 elif shard is not None:
-                    raise InvalidArgument(f"nothing is wanted of shard {shard} that is not done", field="shard", value=shard)
+                    nothing = f"nothing is wanted of shard {shard} that is not done{given_away(state)}"
+                    raise InvalidArgument(nothing, field="shard", value=shard)
                 continue
             wanted = None if state.wanted is None else state.before
             await write_shard(registry, seen, number, replace(found, state=replace(state, wanted=wanted, successor=None)))

@@ -88,13 +88,17 @@ async def call_off(registry: EtcdRegistry, seen: Snapshot, shard: int) -> tuple[
     """
     found = shard_key(seen, shard)
     if not found.state.split:
-        done = "; the slots that it has given away stay where they are" if found.state.splits else ""
-        raise InvalidArgument(f"shard {shard} is not being split{done}", field="shard", value=shard)
+        raise InvalidArgument(f"shard {shard} is not being split{given_away(found.state)}", field="shard", value=shard)
     key = f"{SHARDS}{shard}"
     changes: dict[str, Tree | None] = {f"{SHARDS}{child}": None for child in found.state.split}
     changes[key] = replace(found, state=replace(found.state, split=())).value()
     await _written(registry, {key: seen.revision_of(key)}, changes, shard)
     return found.state.split
+
+
+def given_away(state: ShardState) -> str:
+    """Returns what to add for those who want to take back a split that is done; nothing if the shard was never split."""
+    return "; the slots that it has given away stay where they are" if state.splits else ""
 
 
 async def _written(registry: EtcdRegistry, compared: dict[str, int], changes: Changes, shard: int) -> None:
