@@ -28,7 +28,7 @@ from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefu
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease, now
-from eventstore_cluster.registry.replica_keys import EARLIER_MAX, ReplicaKey
+from eventstore_cluster.registry.replica_keys import ReplicaKey
 from eventstore_cluster.registry.replicated_keys import LeftKey
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import Leader, Member
@@ -40,10 +40,11 @@ from eventstore_cluster.replication.follower_sorting import sort_committed
 from eventstore_cluster.replication.links import Links
 from eventstore_cluster.replication.log_split import LogSplit
 from eventstore_cluster.replication.logs.follower_logs import FollowerLogs
+from eventstore_cluster.replication.lost_files import LostFiles
 from eventstore_cluster.replication.mending import FinalFiles, OtherFiles, give_way_to_rot
 from eventstore_cluster.replication.peer_frames import PeerHello
 from eventstore_cluster.replication.replica_metrics import REPLICA_METRICS, Leads, ReplicaCollector
-from eventstore_cluster.replication.run import Run
+from eventstore_cluster.replication.run import Run, key_of
 from eventstore_cluster.replication.shard_registry import ShardRegistry
 from eventstore_cluster.shard_process import ShardProcess
 from eventstore_cluster.shard_start import ReplicaStart, ShardStart, plain
@@ -139,36 +140,34 @@ class ReplicaProcess(ShardProcess):
             _log.warning("the lease is not revoked", error=error.message)
 
     async def _replicate(self, gateway: Gateway, lease: Lease) -> None:
-        own, identity, run = self._replica, self._start.identity, secrets.token_hex(8)
+        own, identity, run, incarnation = self._replica, self._start.identity, secrets.token_hex(8), None
         registry = ShardRegistry(EtcdRegistry(gateway, own.registry), identity.shard, lease, run)
         with bind(own.peers, "peers") as listener:
             host, port = own.host or listener.getsockname()[0], listener.getsockname()[1]
-            incarnation = None
             if own.parent is not None:
+                above, say = self._settings.data.parent / f"shard-{own.parent}", partial(self._present, registry)
+                clone = Cloning(own.node, run, f"{host}:{port}", lease.id)
                 async with until(self._stopping):
-                    above, say = self._settings.data.parent / f"shard-{own.parent}", partial(self._present, registry)
-                    clone = Cloning(own.node, run, f"{host}:{port}", lease.id)
                     identity, incarnation = await cloned(above, self._settings, identity, clone, registry, say)
-                if self._stopping.is_set():
-                    return
             self._identity = identity
-            opened = partial(FollowerLogs, OsFiles(), self._settings, identity, own.node, incarnation)
-            logs = await trio.to_thread.run_sync(opened)
+            hello = PeerHello(identity.cluster.bytes, identity.shard, own.node, run)
+            asking = OtherFiles(Links(listener, hello, self._security), registry, own.node)
+            fetched = await LostFiles(OsFiles(), self._settings.data, identity).fetch(registry, asking, self._stopping)
+            if self._stopping.is_set():
+                return
+            logs = await trio.to_thread.run_sync(FollowerLogs, OsFiles(), self._settings, identity, own.node, incarnation)
             me = Leader(Member(own.node, logs.incarnation.token), run, f"{host}:{port}")
             machine = Replica(
                 me, logs.incarnation.earlier, logs.tails, logs.last_crcs, limits=Limits(),
                 new_nonce=lambda: secrets.token_hex(8), now=now(),
                 candidate_from=now() + (own.lease_s if own.sit_out else 0.0), known=own.known,
             )  # fmt: skip
-            key = ReplicaKey(
-                me.member.incarnation, run, machine.last_epoch, machine.ends, logs.reach, logs.documents.led,
-                logs.incarnation.earlier[-EARLIER_MAX:], address=me.address,
-            )  # fmt: skip
-            await self._present(registry, key)
-            ours = FinalFiles(logs, lambda: None if self._driver is None else self._driver.committed)
-            links = Links(listener, PeerHello(identity.cluster.bytes, identity.shard, own.node, run), self._security, ours.read)
+            await self._present(registry, key_of(machine, logs))
+            ours = FinalFiles(logs, lambda: self._driver and self._driver.committed, partial(registry.says_in_sync, me.member))
+            links = Links(listener, hello, self._security, ours.read)
             others = OtherFiles(links, registry, own.node)
             self._verifying = verifying = Verifying(self._settings, ours.folders, others)
+            verifying.note_mended(fetched)
             self._follows = [Source(VERIFYING_METRICS, lambda: verifying)]
             driver = self._driver = Driver(Run(machine, logs, registry, lease), links, self._end, self._wake)
             async with trio.open_nursery() as nursery:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, final
 
 import anyio
 import trio
@@ -51,6 +51,7 @@ TICK_S: Final = 0.1
 _log = get_logger("eventstore.cluster")
 
 
+@final
 class Driver:
     """`elected`: set when the replica is to lead; then `leadership` is what the store is opened with. `ended`: called when the
     process has to end at once; it does not return.

@@ -40,9 +40,13 @@ class Links:
     """
 
     def __init__(
-        self, listener: socket.socket, hello: PeerHello, security: Security, read_file: Callable[[FileWanted], bytes | None]
+        self,
+        listener: socket.socket,
+        hello: PeerHello,
+        security: Security,
+        read_file: Callable[[FileWanted], bytes | None] = lambda _: None,
     ) -> None:
-        """`read_file`: answers, on a thread, what other replicas want of files."""
+        """`read_file`: answers, on a thread, what other replicas want of files; nothing, if this one only asks."""
         self._listener, self._read_file = listener, read_file
         self._reading = trio.CapacityLimiter(1)
         self._peers = Peers(hello, security)

@@ -35,6 +35,7 @@ from eventstore_cluster.replication.logs.follower_logs import FollowerLogs
 from eventstore_cluster.replication.peer_frames import FileWanted
 from eventstore_cluster.replication.shard_registry import ShardRegistry
 
+_ALL: Final = 1 << 62
 _PIECE_BYTES: Final = 1024 * 1024
 _PIECES: Final = 16  # in memory at a time
 _AGAIN_S: Final = 2.0
@@ -45,10 +46,11 @@ _log = get_logger("eventstore.cluster")
 class FinalFiles:
     """The files of a replica that nothing writes to any more, and that are never cut back (R6): a record of a later one is
     committed. `folders`: in the order in which they are verified. `committed`: returns what is, None: it is not known yet.
+    `in_sync`: returns whether this replica is: then its sorted files were final when they were sorted, and still are.
     """
 
-    def __init__(self, logs: FollowerLogs, committed: Callable[[], Ends | None]) -> None:
-        self._committed = committed
+    def __init__(self, logs: FollowerLogs, committed: Callable[[], Ends | None], in_sync: Callable[[], bool]) -> None:
+        self._committed, self._in_sync = committed, in_sync
         self.folders = [
             events_of(logs.events.folder, partial(self._committed_in, 0)),
             messages_of(logs.messages.folder, partial(self._committed_in, 1)),
@@ -57,7 +59,9 @@ class FinalFiles:
 
     def _committed_in(self, kind: int) -> int:
         ends = self._committed()
-        return 0 if ends is None else ends[kind][0]
+        if ends is None:  # perhaps because a replica that has lost a file is waited for
+            return _ALL if kind == 0 and self._in_sync() else 0
+        return ends[kind][0]
 
     def read(self, wanted: FileWanted) -> bytes | None:
         """Returns what another replica asks for, at most a megabyte; None if there is no such file, or it is not final.

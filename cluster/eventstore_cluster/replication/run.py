@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eventstore_cluster.registry.etcd.lease import Lease
+from eventstore_cluster.registry.replica_keys import EARLIER_MAX, ReplicaKey
 from eventstore_cluster.replica.replica import Replica
 from eventstore_cluster.replication.logs.follower_logs import FollowerLogs
 from eventstore_cluster.replication.shard_registry import ShardRegistry
@@ -18,3 +19,10 @@ class Run:
     logs: FollowerLogs
     registry: ShardRegistry
     lease: Lease
+
+
+def key_of(replica: Replica, logs: FollowerLogs) -> ReplicaKey:
+    """Returns what a run that begins tells the registry of itself."""
+    me, earlier = replica.me, logs.incarnation.earlier[-EARLIER_MAX:]
+    reach, led = logs.reach, logs.documents.led
+    return ReplicaKey(me.member.incarnation, me.run, replica.last_epoch, replica.ends, reach, led, earlier, address=me.address)

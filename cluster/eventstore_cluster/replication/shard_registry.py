@@ -28,7 +28,7 @@ from eventstore_cluster.registry.replicated_keys import (
     read_shard,
     seen_of,
 )
-from eventstore_cluster.replica.registry_state import Seen, Swap
+from eventstore_cluster.replica.registry_state import Member, Seen, Swap
 from eventstore_cluster.replica.replica import HANDED_OVER
 from eventstore_cluster.replication.slot_gifts import Cut, give, keys_of
 
@@ -77,6 +77,10 @@ class ShardRegistry:
     def children(self) -> dict[int, ShardKey]:
         """Returns the shards in preparation that are to get slots of this one, as they were read last."""
         return {} if self.key is None else keys_of(self.key.state.split, self._latest)
+
+    def says_in_sync(self, member: Member) -> bool:
+        """Whether the replica was in sync when the keys were read last."""
+        return self.key is not None and member in self.key.state.in_sync
 
     async def hint(self) -> None:
         """Returns when the keys may have changed since the last read."""

@@ -108,6 +108,10 @@ class Verifying:
             self.rotten.pop(path, None)
             self._lacking.pop(path, None)
 
+    def note_mended(self, files: int) -> None:
+        """Counts files that were found missing, and mended, before it runs."""
+        self.found, self.mended = self.found + files, self.mended + files
+
     async def _mend(self) -> None:
         """Has what is damaged replaced by what other replicas have."""
         if self._others is None or trio.current_time() < self._mended_at + _PAUSE_S:

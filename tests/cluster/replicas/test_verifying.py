@@ -77,6 +77,57 @@ def test_a_leader_with_rot_hands_over_and_mends_it_as_a_follower(three: ThreeNod
 
 
 @pytest.mark.long
+def test_a_file_that_a_replica_has_lost_is_fetched_before_it_starts_and_counted(three: ThreeNodes) -> None:
+    name = three.followers()[0]
+    good = first_file(three, name).read_bytes()
+    three.stop(name)
+    first_file(three, name).unlink()
+    three.start(name)
+    three.wait_until_in_sync()
+    assert first_file(three, name).read_bytes() == good
+    assert metric(three, name, "rot_found_total") == metric(three, name, "rot_mended_total") == 1
+    assert metric(three, name, "rot_files") == 0
+    (said,) = three.nodes[name].said("rot")
+    assert said["error"] == f"{first_file(three, name)} is missing"
+    assert three.nodes[name].said("rot was mended")
+
+
+@pytest.mark.long
+def test_a_lost_file_that_only_a_leader_has_which_waits_for_its_loser_is_fetched(tmp_path: Path, etcd: Etcd) -> None:
+    with ThreeNodes(tmp_path, etcd, "lost", replicas=2, **SETTINGS) as nodes:
+        with nodes.client() as store:
+            for number in range(200):
+                store.append(f"a-{number}", [es.NewEvent("Counted", bytes(500))], 0)
+        names = nodes.state().replicas
+        for name in names:
+            wait_until((first_file(nodes, name).with_suffix(".index")).exists, f"{name} sorts a file")
+        loser = next(name for name in names if name != nodes.leader())
+        lost = first_file(nodes, loser)
+        good = lost.read_bytes()
+        for name in names:
+            nodes.stop(name)
+        kept = lost.rename(nodes.folder / "kept")
+        for name in names:
+            nodes.start(name)
+        nodes.wait_until_in_sync()
+        assert lost.read_bytes() == good
+        with nodes.client() as store:
+            assert len(list(store.read_all())) == 200
+        other = first_file(nodes, next(name for name in names if name != loser))
+        for name in names:
+            nodes.stop(name)
+        lost.unlink()
+        other.unlink()
+        for name in names:
+            nodes.start(name)
+        refused = f"{lost}: is missing; restore it. Nothing was changed"
+        wait_until(lambda: refused in nodes.nodes[loser].attention(), "no replica has it, and health names it")
+        kept.rename(lost)
+        nodes.wait_until_in_sync()
+        assert other.read_bytes() == good
+
+
+@pytest.mark.long
 def test_rot_that_no_replica_can_mend_degrades_health_until_one_is_restored(three: ThreeNodes) -> None:
     paths = [first_file(three, each).with_name("0000000002.events") for each in three.nodes]
     for path in paths:

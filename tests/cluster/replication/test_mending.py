@@ -112,7 +112,7 @@ async def test_a_file_of_messages_that_may_still_be_cut_back_is_neither_compared
         last = broker.engine.front.chunk
     logs = FollowerLogs(OsFiles(), ServerSettings(data=tmp_path), SHARD, "n1")
     ends: list[Ends | None] = [None]
-    finals = FinalFiles(logs, lambda: ends[0])
+    finals = FinalFiles(logs, lambda: ends[0], lambda: False)
     wanted = FileWanted(0, MESSAGES, last - 1, 0, HEADER_LENGTH)
     header = finals.folders[1].folder.read_header(last - 1)
     assert header.completed

@@ -101,6 +101,11 @@ async def write_shard(registry: EtcdRegistry, seen: Snapshot, shard: int, key: S
     return revision
 
 
+def given_away(state: ShardState) -> str:
+    """Returns what to add for those who want to take back a split that is done; nothing if the shard was never split."""
+    return "; the slots that it has given away stay where they are" if state.splits else ""
+
+
 def check_free(shard: int, state: ShardState) -> None:
     """Raises InvalidArgument: something is wanted of the shard that is not done yet."""
     busy = None

@@ -10,12 +10,11 @@ from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.accepting_loss import check_format, shard_key
 from eventstore_cluster.nodes.cluster_view import cluster_view, nodes_of, not_created
 from eventstore_cluster.nodes.first_read import first_read, on_registry
-from eventstore_cluster.nodes.moving.asking import Asked, ask, write_shard
+from eventstore_cluster.nodes.moving.asking import Asked, ask, given_away, write_shard
 from eventstore_cluster.nodes.moving.progress import UnderWay, moved, under_way
 from eventstore_cluster.nodes.placing.fleet import Fleet
 from eventstore_cluster.nodes.placing.plan import Plan
 from eventstore_cluster.nodes.placing.survey import surveyed
-from eventstore_cluster.nodes.splitting.asking import given_away
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.node_keys import DRAINING, MOVING, MovingKey, read_moving

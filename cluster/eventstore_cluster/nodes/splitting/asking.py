@@ -15,7 +15,7 @@ from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.records.cluster_map import SlotRange
 from eventstore_cluster.nodes.accepting_loss import check_format, shard_key
 from eventstore_cluster.nodes.addresses import check_apart
-from eventstore_cluster.nodes.moving.asking import check_free
+from eventstore_cluster.nodes.moving.asking import check_free, given_away
 from eventstore_cluster.nodes.splitting.plan import even_parts, new_numbers
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
@@ -94,11 +94,6 @@ async def call_off(registry: EtcdRegistry, seen: Snapshot, shard: int) -> tuple[
     changes[key] = replace(found, state=replace(found.state, split=())).value()
     await _written(registry, {key: seen.revision_of(key)}, changes, shard)
     return found.state.split
-
-
-def given_away(state: ShardState) -> str:
-    """Returns what to add for those who want to take back a split that is done; nothing if the shard was never split."""
-    return "; the slots that it has given away stay where they are" if state.splits else ""
 
 
 async def _written(registry: EtcdRegistry, compared: dict[str, int], changes: Changes, shard: int) -> None:
