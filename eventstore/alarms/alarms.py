@@ -79,6 +79,8 @@ class Alarms:
         async with trio.open_nursery() as nursery:
             for each in self.deliveries:
                 nursery.start_soon(each.run)
+            if self._kept is not None:
+                nursery.start_soon(self._kept.run, self._interval_s)
             while True:
                 began = time.monotonic()
                 try:
@@ -91,8 +93,6 @@ class Alarms:
                 await sleep_to_tick(max(self._interval_s, took / _SHARE_MAX))
 
     def _figures(self, read: ReadFigures) -> list[Figure]:
-        if self._kept is not None:
-            self._kept.write()
         return list(read(self.watch.figures))
 
     def take(self, figures: list[Figure]) -> None:
@@ -119,7 +119,7 @@ class Alarms:
     def silence(self, name: str, seconds: int, who: str, why: str) -> None:
         """Sends nothing of an alarm for so long; 0: sends again at once.
 
-        It is in the file with the next evaluation: what is lost by then is said once more.
+        It is in the file as soon as the disk takes it: what is lost by then is said once more.
 
         Raises:
             InvalidArgument: there is no such alarm.

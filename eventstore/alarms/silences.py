@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import trio
+
 from eventstore.alarms.watch import Silence
 from eventstore.chunks.documents import Tree, read_tree, write_document
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import Corrupt
+from eventstore.timing.shared_ticks import sleep_to_tick
 
 SILENCES: Final = "silences.json"
 _US: Final = 1_000_000
@@ -25,6 +28,7 @@ class KeptSilences:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._unwritten: Tree | None = None
+        self._noted = trio.Event()
         self.attention: str | None = None
 
     def read(self, now: float, wall_us: int) -> dict[str, Silence]:
@@ -46,6 +50,17 @@ class KeptSilences:
             name: {"until": each.until_us, "seconds": each.until - now, "who": each.who, "why": each.why}
             for name, each in silences.items()
         }
+        self._noted.set()
+
+    async def run(self, again_s: float) -> None:
+        """Writes what is noted, and again every `again_s` seconds what failed, until cancelled. No evaluation waits for it."""
+        while True:
+            await self._noted.wait()
+            self._noted = trio.Event()
+            await trio.to_thread.run_sync(self.write)  # not abandoned: the last write, at the end, is of the same files
+            if self._unwritten is not None:
+                self._noted.set()
+                await sleep_to_tick(again_s)
 
     def write(self) -> None:
         """Replaces the file if anything was noted; blocks, for a thread. What fails is reported, and tried again."""

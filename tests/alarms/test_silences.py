@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 import eventstore as es
 from eventstore.alarms.alarms import Alarms
@@ -12,7 +15,7 @@ from eventstore.alarms.silences import SILENCES, KeptSilences
 from eventstore.alarms.watch import Silence
 from eventstore.settings.alarms import AlarmSettings
 from tests.alarms.test_server_alarms import server_with
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 HOUR_US = 3_600_000_000
 
@@ -68,14 +71,43 @@ def test_a_silence_of_a_rule_that_there_is_no_more_is_left_out(tmp_path: Path) -
     assert alarms.watch.silences == {}
 
 
-def test_what_cannot_be_written_is_said_and_tried_again(tmp_path: Path) -> None:
+async def running(alarms: Alarms, until: Callable[[], object]) -> None:
+    """Evaluates on nothing until this holds."""
+    with trio.fail_after(DEADLINE_SECONDS):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(alarms.run, lambda wanted: ())
+            while not until():
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+
+
+async def test_what_cannot_be_written_is_said_and_tried_again(tmp_path: Path) -> None:
     path = tmp_path / "missing" / SILENCES
-    alarms = Alarms(AlarmSettings())
+    alarms = Alarms(AlarmSettings(interval_s=0.05))
     alarms.keep_silences(path)
     alarms.silence("slow_syncs", 3600, "ada", "a new disk")
-    alarms._figures(lambda wanted: [])
-    assert "a restart ends the silence of alarms" in str(alarms.attention)
+    await running(alarms, lambda: "a restart ends the silence of alarms" in str(alarms.attention))
     path.parent.mkdir()
-    alarms._figures(lambda wanted: [])
-    assert alarms.attention is None
+    await running(alarms, lambda: alarms.attention is None)
     assert path.exists()
+
+
+async def test_no_evaluation_waits_for_a_disk_that_hangs(tmp_path: Path) -> None:
+    path = tmp_path / SILENCES
+    alarms = Alarms(AlarmSettings(interval_s=0.05))
+    alarms.keep_silences(path)
+    os.mkfifo(path)  # read as the former document: that waits until somebody opens it to write
+    alarms.silence("slow_syncs", 3600, "ada", "a new disk")
+    hangs = list[bool]()
+
+    def is_written() -> bool:
+        if alarms.evaluations == 5 and not hangs:
+            writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # refused unless somebody waits
+            hangs.append(True)
+            path.unlink()
+            os.close(writer)
+        return path.is_file()
+
+    await running(alarms, is_written)
+    assert hangs
+    assert KeptSilences(path).read(0, 0).keys() == {"slow_syncs"}
