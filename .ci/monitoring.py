@@ -28,6 +28,10 @@ groups:
         for: 1m
         labels: {severity: critical}
         annotations: {summary: "{{ $labels.instance }} does not answer"}
+      - alert: EventstoreRestarts
+        expr: changes(eventstore_process_start_time_seconds[15m]) > 2
+        labels: {severity: warning}
+        annotations: {summary: "{{ $labels.instance }} starts again and again", description: "its log says why it ends"}
       - alert: EventstoreAlarmsNotDelivered
         expr: increase(eventstore_alarm_notices_undelivered_total[10m]) > 0
         labels: {severity: warning}

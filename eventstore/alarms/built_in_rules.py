@@ -16,6 +16,9 @@ file_damaged: sort_stopped_at_file > 0
 rot_found: rot_files > 0
 directory_damaged: directory_damaged > 0
 sorting_fails: sort_failures > 0 for 600
+worker_cut_off: shards_away > 0 for 30
+commands_not_stored: persist_failures > 0 for 60
+aggregates_not_replayed: restore_failures > 0 for 60
 reaction_waits: reaction_waiting > 0 for 10
 reaction_parked: reaction_parked > 0
 reaction_late: reaction_lag_seconds > 60 for 60

@@ -21,12 +21,14 @@ from eventstore.server.requests.read_requests import READ_METRICS
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS
 from eventstore.server.requests.waiting_commands import WAITING_METRICS
 from eventstore.server.verification.verifying import VERIFYING_METRICS
+from eventstore.server.work.worked_shards import WORKER_METRICS
 from eventstore.store.store_stats import STORE_METRICS
 
 METRICS_BY_SUBJECT: Final[Mapping[str, Sequence[Metric[Any]]]] = {
     "Store": STORE_METRICS,
     "Verifying": VERIFYING_METRICS,
     "Commands": (*MAILBOX_METRICS, *WAITING_METRICS),
+    "Workers": WORKER_METRICS,
     "Connections": (*DISPATCH_METRICS, *READ_METRICS, *SUBSCRIPTION_METRICS),
     "TLS": TLS_METRICS,
     "Access": ACCESS_METRICS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ from eventstore.metrics import Metric, gauge
 
 _STATM: Final = "/proc/self/statm"
 _STATM_BYTES_MAX: Final = 256
+_STARTED: Final = int(time.time())  # this module is loaded once, at the start
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -29,6 +31,10 @@ def _resident_bytes(_: object) -> int | None:
 
 PROCESS_METRICS: Final[tuple[Metric[None], ...]] = (
     gauge("process_id", "number of the process", lambda _: os.getpid()),
+    gauge(
+        "process_start_time_seconds", "when it started, in seconds since 1970", lambda _: _STARTED,
+        "it changes again and again: the log says why the process ended",
+    ),
     gauge(
         "resident_bytes", "memory of the process, mapped files included", _resident_bytes,
         "it grows without a bound",

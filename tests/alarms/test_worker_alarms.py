@@ -31,3 +31,15 @@ def test_a_worker_says_what_its_reactions_parked_until_it_is_silenced(tmp_path: 
     assert [(each["alarm"], each["state"]) for post in posted for each in post["changes"]] == [("reaction_parked", "raised")]
     assert posted[0]["source"].startswith("worker ")
     echoes.failing.clear()
+
+
+def test_a_worker_says_that_its_store_is_away_until_it_is_back(tmp_path: Path) -> None:
+    settings = {"alarm_interval_s": 0.05, "alarm_quiet_s": 0.0, "alarm_rules": "worker_cut_off: shards_away > 0"}
+    with DomainHost("work", tmp_path, **settings) as worker, worker.connect() as asked:
+        assert asked.stats()["shards_away"] == 0
+        worker.store.stop_servers()
+        wait_until(lambda: asked.stats()["alarms"] == "worker_cut_off", "it is raised")
+        assert asked.stats()["attention"] == "the store is away: commands wait"
+        worker.store.start_servers()
+        wait_until(lambda: asked.stats()["alarms"] is None, "it is over")
+        assert asked.stats()["attention"] is None

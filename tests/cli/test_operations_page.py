@@ -22,6 +22,7 @@ from eventstore.server.net import fair_turns, run_queue
 from eventstore.server.net.connection import BOUND_MAX
 from eventstore.server.projection_watch import PROJECTION_METRICS
 from eventstore.server.prometheus import exported_name
+from eventstore.server.work.worked_shards import WORKER_METRICS
 from eventstore.settings.server import ServerSettings
 from eventstore.settings.setting_declaration import DeclaredSetting, declared_settings
 from eventstore.settings.sources import load_with_origins
@@ -138,7 +139,7 @@ def test_every_metric_is_explained(serve: Serve) -> None:
         served = {line.split()[2] for line in answer.read().decode().splitlines() if line.startswith("# TYPE ")}
     declared: tuple[Any, ...] = (
         *PROJECTION_METRICS, *REPLICA_METRICS, *REPLICA_LABELLED, LEADER_CHANGES, *SHARD_METRICS, *NODE_FIGURES, NODE_ALARM,
-        *ACCESS_METRICS, *TLS_METRICS,
+        *ACCESS_METRICS, *TLS_METRICS, *WORKER_METRICS,
     )  # fmt: skip
     of_others = {
         f"{exported_name(each.name)}{'_total' if each.kind == 'counter' else ''}" for each in declared if each.kind != "text"

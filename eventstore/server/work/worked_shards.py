@@ -12,6 +12,7 @@ from typing import Final
 import trio
 
 from eventstore.client.aio.store import NetworkStore
+from eventstore.metrics import Metric, gauge
 from eventstore.server.logs import get_logger
 
 _LOOK_S: Final = 1.0
@@ -39,11 +40,18 @@ class WorkedShards:
         return len(self.stores) > 1
 
     @property
+    def away(self) -> list[int]:
+        """The shards that are not reached."""
+        return [number for number, store in self.stores.items() if not store.connected]
+
+    @property
     def attention(self) -> str | None:
-        """Says which shards are away, and which ones wait with them."""
-        away = [number for number, store in self.stores.items() if not store.connected] if self.has_several else []
+        """Says that the store is away, or which shards are, and which ones wait with them."""
+        away = self.away
         if not away:
             return None
+        if not self.has_several:
+            return "the store is away: commands wait"
         also = self._sharing(away)
         more = f", and those of {_named(also)}: mailboxes are shared until the worker is started again" if also else ""
         return f"{_named(away)} {'are' if len(away) > 1 else 'is'} away: commands to their aggregates wait{more}"
@@ -70,6 +78,14 @@ class WorkedShards:
                 elif not store.connected and number not in away:
                     away.add(number)
                     log.warning("a shard is away: commands to its aggregates wait", shard=number)
+
+
+WORKER_METRICS: Final[tuple[Metric[WorkedShards], ...]] = (
+    gauge(
+        "shards_away", "shards that a worker does not reach; 1: its only store", lambda shards: len(shards.away),
+        "it is not 0: commands to their aggregates wait",
+    ),
+)  # fmt: skip
 
 
 def _named(shards: Sequence[int]) -> str:

@@ -62,7 +62,7 @@ from eventstore.server.requests.waiting_commands import WAITING_METRICS, Waiting
 from eventstore.server.work.remote_access import remote_access
 from eventstore.server.work.shard_mailboxes import ShardMailboxes
 from eventstore.server.work.shard_reactions import ShardReactions
-from eventstore.server.work.worked_shards import WorkedShards, least_of
+from eventstore.server.work.worked_shards import WORKER_METRICS, WorkedShards, least_of
 from eventstore.settings.server import ServerSettings
 
 
@@ -176,6 +176,7 @@ async def _working(
         sources: list[Source[Any]] = [
             Source(MAILBOX_METRICS, mailboxes.stats),
             Source(WAITING_METRICS, lambda: waiting),
+            Source(WORKER_METRICS, lambda: shards),
             Source(DISPATCH_METRICS, lambda: dispatch),
             Source(PROCESS_METRICS, lambda: None),
         ]
