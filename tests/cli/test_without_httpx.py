@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eventstore.cli.commands.watch.cluster import cluster
-from tests.cli.processes import environment
+from tests.cli.processes import environment, run
 
 HIDDEN = "import sys; sys.modules['httpx'] = None; from eventstore.cli.main import run; sys.exit(run(sys.argv[1:]))"
 ETCD = ["--etcd", "http://127.0.0.1:9"]
@@ -19,6 +19,7 @@ COMMANDS = {
     "cancel": ["0"], "pause": [], "resume": [], "limits": ["--moves", "4"], "rebalance": [], "drain": ["n1"],
     "replicas": ["3"], "remove": ["n1"],
 }  # fmt: skip
+MISSING = 2, "error: etcd is asked by httpx, which is not installed; pip install 'eventstore-trio[cluster]'\n"
 ELSEWHERE = {"extract"}
 
 
@@ -35,10 +36,18 @@ def test_every_command_about_etcd_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_says_what_asks_etcd_and_how_it_is_installed(tmp_path: Path, command: str) -> None:
-    assert said(["cluster", command, *COMMANDS[command], *ETCD], tmp_path) == (
-        2, "error: etcd is asked by httpx, which is not installed; pip install 'eventstore-trio[cluster]'\n",
-    )  # fmt: skip
+def test_a_command_says_what_asks_etcd_and_how_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    (tmp_path / "httpx.py").write_text("raise ModuleNotFoundError(name='httpx')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    done = run("cluster", command, *COMMANDS[command], *ETCD)
+    assert (done.returncode, done.stderr) == MISSING
+
+
+def test_a_command_says_so_in_a_process_of_its_own(tmp_path: Path) -> None:
+    assert said(["cluster", "status", *ETCD], tmp_path) == MISSING
 
 
 def test_a_command_that_was_not_told_where_etcd_is_ends_in_one_line_as_well(tmp_path: Path) -> None:

@@ -72,8 +72,15 @@ async def taken(stream: Any, count: int) -> list[es.Event]:
     return found
 
 
-@pytest.mark.parametrize("backend", ["trio", "asyncio"])
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    ("restarts", "backend"),
+    [
+        (False, "trio"),
+        (True, "asyncio"),
+        pytest.param(False, "asyncio", marks=pytest.mark.long),
+        pytest.param(True, "trio", marks=pytest.mark.long),
+    ],
+)
 def test_a_subscription_goes_on_through_splits_wherever_it_is(cluster: LedShards, backend: str, restarts: bool) -> None:
     written, chance = Written(cluster), random.Random(5)
 

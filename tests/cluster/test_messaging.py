@@ -54,7 +54,7 @@ async def send(address: str, first: int, last: int) -> None:
                 left = [each for each, done in zip(left, outcomes, strict=True) if isinstance(done, es.EventStoreError)]
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["calm", "killed"])
+@pytest.mark.parametrize("killed", [pytest.param(False, marks=pytest.mark.long), True], ids=["calm", "killed"])
 def test_each_message_is_handled_and_those_of_a_key_in_order(tmp_path: Path, killed: bool) -> None:
     handled, done = Handled(), trio.Event()
 

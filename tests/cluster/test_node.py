@@ -235,7 +235,7 @@ def test_the_folder_of_serve_is_taken_over_and_given_back_with_every_event(tmp_p
     assert versions == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("first", [ServerProcess, NodeProcess])
+@pytest.mark.parametrize("first", [ServerProcess, pytest.param(NodeProcess, marks=pytest.mark.long)])
 def test_a_position_is_valid_under_serve_and_a_node_that_share_a_folder_in_turn(
     tmp_path: Path, first: type[ServerProcess | NodeProcess]
 ) -> None:

@@ -61,8 +61,10 @@ async def bring_up(address: str, path: Path, projection: d.Projection[Any], **op
         return await d.project(store, projection, d.SQLiteTarget(path), until_caught_up=True, **options)
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    ("shards", "restarts"),
+    [(2, False), (1, True), pytest.param(1, False, marks=pytest.mark.long), pytest.param(2, True, marks=pytest.mark.long)],
+)
 def test_a_table_that_was_left_before_splits_is_brought_up_after_them(tmp_path: Path, shards: int, restarts: bool) -> None:
     path = tmp_path / "rows.db"
     with LedShards(tmp_path, shards) as cluster:
@@ -82,7 +84,7 @@ def test_a_table_that_was_left_before_splits_is_brought_up_after_them(tmp_path: 
         assert sorted(names) == [f"totals@{number}" for number in range(shards + 4)]
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_projector_goes_on_through_splits(tmp_path: Path, shards: int) -> None:
     path = tmp_path / "rows.db"
 

@@ -75,8 +75,10 @@ def publish(source: str, target: str, checkpoint: Path | None) -> None:
     trio.run(run)
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("is_running", [False, True])
+@pytest.mark.parametrize(
+    ("shards", "is_running"),
+    [(1, False), (2, True), pytest.param(2, False, marks=pytest.mark.long), pytest.param(1, True, marks=pytest.mark.long)],
+)
 def test_events_of_a_cluster_are_published_to_a_server_through_splits(tmp_path: Path, shards: int, is_running: bool) -> None:
     checkpoint = tmp_path / "place.json"
 

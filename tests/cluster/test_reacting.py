@@ -41,7 +41,7 @@ def finished(address: str) -> bool:
     return types.count("Sent") == types.count("Received") + types.count("TakenBack")
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["calm", "killed"])
+@pytest.mark.parametrize("killed", [pytest.param(False, marks=pytest.mark.long), True], ids=["calm", "killed"])
 def test_transfers_between_accounts_of_different_shards_take_effect_once(tmp_path: Path, killed: bool) -> None:
     rng = random.Random(7)
     with NodeProcess(tmp_path / "data", 3, domain="bank:app") as node:

@@ -101,8 +101,10 @@ async def test_a_worker_that_was_paused_through_three_splits_goes_on(tmp_path: P
             assert [await store.version(each) for each in ids] == [3] * len(ids)
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    ("shards", "restarts"),
+    [(2, False), (1, True), pytest.param(1, False, marks=pytest.mark.long), pytest.param(2, True, marks=pytest.mark.long)],
+)
 async def test_a_worker_goes_on_through_splits_and_keeps_the_order_of_commands(
     tmp_path: Path, shards: int, restarts: bool
 ) -> None:

@@ -45,7 +45,7 @@ async def survives(world: World, process: subprocess.Popen[str]) -> None:
 
 VARIANTS = [
     ("trio", "parallel", 1),
-    pytest.param("trio", "parallel", 8, marks=pytest.mark.heavy),
+    pytest.param("trio", "parallel", 8, marks=pytest.mark.long),
     pytest.param("asyncio", "sequential", 4, marks=pytest.mark.heavy),
     pytest.param("blocking", "key", 4, marks=pytest.mark.heavy),
     pytest.param("blocking", "sequential", 2, marks=pytest.mark.heavy),

@@ -153,7 +153,7 @@ def sorted_on_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("damage", [None, zero_leaf_of, flip_keys])
+@pytest.mark.parametrize("damage", [None, pytest.param(zero_leaf_of, marks=pytest.mark.long), flip_keys])
 @pytest.mark.usefixtures("every_directory_is_large")
 async def test_a_large_directory_is_read_completely_in_the_background(
     tmp_path: Path, sorted_on_disk: Path, damage: Callable[[Path, str], None] | None
