@@ -24,10 +24,11 @@ from eventstore.settings.server import ServerSettings
 from eventstore.store.data_folder import ShardIdentity
 from eventstore.store.opening import note_shard
 from eventstore_cluster.channel import Channel
-from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
+from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryUnavailable
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease, now
+from eventstore_cluster.registry.etcd.lease_keeping import keep_renewed
 from eventstore_cluster.registry.replica_keys import ReplicaKey
 from eventstore_cluster.registry.replicated_keys import LeftKey
 from eventstore_cluster.replica.limits import Limits
@@ -111,22 +112,17 @@ class ReplicaProcess(ShardProcess):
 
     async def _keep(self, gateway: Gateway, lease: Lease) -> None:
         """Renews the lease from its beginning on, as long as the disk answers (R11)."""
-        asked = trio.current_time()
-        while True:
-            await trio.sleep_until(asked + lease.ttl_s / 3)  # a slow answer does not put off the next request
-            asked = trio.current_time()
-            if self._driver is not None and self._driver.sync_takes_s() > _SYNC_MAX_S:
-                _log.warning("the disk does not answer: the lease is not renewed")
-                continue
-            try:
-                kept = await lease.keep_alive(gateway)
-            except (RegistryUnavailable, RegistryRefused) as error:
-                _log.warning("the lease cannot be renewed", error=error.message)
-                continue
-            if not kept and self._driver is not None:
-                self._driver.do(self._driver.replica.lease_lost())
-            elif not kept:
-                self._end("the lease of this process ran out before it joined", False)
+
+        def may_ask() -> bool:
+            if self._driver is None or self._driver.sync_takes_s() <= _SYNC_MAX_S:
+                return True
+            _log.warning("the disk does not answer: the lease is not renewed")
+            return False
+
+        await keep_renewed(gateway, lease, may_ask)
+        if self._driver is None:
+            self._end("the lease of this process ran out before it joined", False)
+        self._driver.do(self._driver.replica.lease_lost())
 
     async def _revoke(self, gateway: Gateway, lease: Lease) -> None:
         """Gives the lease back; a leader that was told to stop says why first: another may be elected at once."""

@@ -71,6 +71,22 @@ class Gateway:
             self._first += 1
         raise RegistryUnavailable(f"etcd does not answer: {'; '.join(failures)}. Check that a quorum of it runs")
 
+    async def call_one(self, attempt: int, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the answer of one endpoint, another one with each attempt; later calls go to the one that answered.
+
+        Raises:
+            RegistryUnavailable, RegistryRefused
+        """
+        at = self._first + attempt
+        endpoint = self._options.endpoints[at % len(self._options.endpoints)]
+        try:
+            answer = await self._authenticated(endpoint, path, json.dumps(body).encode())
+        except (httpx.TransportError, _Passing) as error:
+            raise RegistryUnavailable(f"etcd does not answer: {endpoint}: {_cause(error)}") from error
+        if attempt:
+            self._first = at
+        return answer
+
     @asynccontextmanager
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[str]]:
         """Sends a request whose answers come as lines, until the block is left.

@@ -37,16 +37,18 @@ class Lease:
         granted = min(ttl_s, int(answer["TTL"]))
         return Lease(int(answer["ID"]), ttl_s, asked + granted * MARGIN)
 
-    async def keep_alive(self, gateway: Gateway) -> bool:
-        """Renews the lease. Returns False if etcd does not know it any more.
+    async def keep_alive(self, gateway: Gateway, attempt: int | None = None) -> bool:
+        """Renews the lease. Returns False if etcd does not know it any more. `attempt`: asks only one endpoint, another one
+        each time; attempts may be under way together.
 
         Raises:
             RegistryUnavailable: it may still be renewed, until it runs out.
+            RegistryRefused
         """
-        asked = now()
-        answer = await gateway.call("/v3/lease/keepalive", {"ID": str(self.id)})
+        asked, path, body = now(), "/v3/lease/keepalive", {"ID": str(self.id)}
+        answer = await (gateway.call(path, body) if attempt is None else gateway.call_one(attempt, path, body))
         granted = min(self.ttl_s, int(answer.get("result", {}).get("TTL", 0)))
-        self.until = asked + granted * MARGIN if granted > 0 else 0.0
+        self.until = max(self.until, asked + granted * MARGIN) if granted > 0 else 0.0
         return granted > 0
 
     async def revoke(self, gateway: Gateway) -> None:
