@@ -22,6 +22,10 @@ class HelloTimeout(OSError):
         super().__init__(f"connected, but the hello was not answered within {timeout_s:g} s")
 
 
+class TlsFailed(OSError):
+    """The two sides do not agree on TLS, or one of them does not accept the other."""
+
+
 def tls_refused(reason: str) -> str:
     """Returns why TLS failed, in words where the reason has a frequent cause."""
     known = {
@@ -39,10 +43,8 @@ def connection_lost(attempts: Sequence[Attempt], whose: str = "") -> ConnectionL
     """Returns the error for callers that waited for a connection; it names each address that was tried, and `whose` that is."""
     tried = ",".join(str(address) for address, _ in attempts)
     why = "; ".join(_why(error) for _, error in attempts)
-    hints = {_hint(error) for _, error in attempts}
-    hint = hints.pop() if len(hints) == 1 else "is one of the servers running?"
     each = "; ".join(f"{address}: {_why(error)}" for address, error in attempts)
-    return ConnectionLost(f"{whose}{each}; {hint}", address=tried, cause=why)
+    return ConnectionLost(f"{whose}{each}{_hint([error for _, error in attempts])}", address=tried, cause=why)
 
 
 def not_opened(attempts: Sequence[Attempt]) -> EventStoreError:
@@ -93,6 +95,11 @@ def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or "the connection was closed"
 
 
-def _hint(error: Exception) -> str:
-    hangs = isinstance(error, HelloTimeout)
-    return "is this the port of an event store, and not its --http?" if hangs else "is the server running?"
+def _hint(errors: Sequence[Exception]) -> str:
+    """Returns what to check, unless a server has answered and said what is wrong."""
+    if any(isinstance(each, EventStoreError | TlsFailed) for each in errors):
+        return ""
+    hangs = {isinstance(each, HelloTimeout) for each in errors}
+    if len(hangs) > 1:
+        return "; is one of the servers running?"
+    return "; is this the port of an event store, and not its --http?" if True in hangs else "; is the server running?"

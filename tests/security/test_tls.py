@@ -104,7 +104,7 @@ def test_one_who_does_not_speak_tls_is_told_to(tls_server: ServerThread) -> None
 
 
 def test_one_who_speaks_tls_to_a_plain_server_is_told_that_it_is_none(tmp_path: Path, certificates: Certificates) -> None:
-    with ServerThread(tmp_path / "data") as server, pytest.raises(ConnectionLost, match="does not speak TLS"):
+    with ServerThread(tmp_path / "data") as server, pytest.raises(ConnectionLost, match=r"does not speak TLS; is it tcp://\?$"):
         es.blocking.connect(
             server.address.replace("tcp://", "tls://"), ssl_context=certificates.context(), reconnect_timeout=0
         ).__enter__()

@@ -17,7 +17,7 @@ from typing import Final
 import anyio
 
 from eventstore.client.address import Address
-from eventstore.client.connection_errors import HelloTimeout, tls_refused
+from eventstore.client.connection_errors import HelloTimeout, TlsFailed, tls_refused
 from eventstore.client.options import Options
 from eventstore.client.session.session import Session
 from eventstore.security.tls_socket import TlsSocket, reason_of
@@ -80,11 +80,10 @@ class Link:
         except (OSError, ValueError, anyio.ClosedResourceError):
             return b""
 
-    @property
-    def why_refused(self) -> str | None:
-        """Why TLS ended the connection."""
-        failed = self._socket.failed if isinstance(self._socket, TlsSocket) else None
-        return None if failed is None else tls_refused(failed)
+    def check_tls(self) -> None:
+        """Raises TlsFailed if TLS has ended the connection."""
+        if isinstance(self._socket, TlsSocket) and self._socket.failed is not None:
+            raise TlsFailed(tls_refused(self._socket.failed))
 
     def drop(self) -> None:
         """Ends the connection; the reading task sees its end."""
@@ -113,7 +112,8 @@ async def open_link(address: Address, session: Session[anyio.Event], options: Op
                 while session.welcome is None:
                     data = await link.read()
                     if not data:
-                        raise OSError(link.why_refused or "the connection was closed before the hello was answered")
+                        link.check_tls()
+                        raise OSError("the connection was closed before the hello was answered")
                     session.receive(data)
             except BaseException:
                 link.close()
@@ -137,7 +137,7 @@ async def _secured(sock: socket.socket, address: Address, options: Options) -> s
                 secured.feed()
     except ssl.SSLError as error:
         secured.close()
-        raise OSError(tls_refused(reason_of(error))) from None
+        raise TlsFailed(tls_refused(reason_of(error))) from None
     except BaseException:
         secured.close()
         raise

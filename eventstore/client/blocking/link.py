@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from eventstore.client.address import Address
-from eventstore.client.connection_errors import HelloTimeout, tls_refused
+from eventstore.client.connection_errors import HelloTimeout, TlsFailed, tls_refused
 from eventstore.client.options import Options
 from eventstore.client.session.calls import Flag
 from eventstore.client.session.session import Session
@@ -38,10 +38,6 @@ _receiving: Final[set[Link]] = set()  # of this process; adding and discarding a
 
 class Silence(OSError):
     """The peer neither sent nor took anything for the whole timeout."""
-
-
-class TlsFailed(OSError):
-    """The two sides do not agree on TLS, or one of them does not accept the other."""
 
 
 class EndOfStream(OSError):
@@ -98,9 +94,9 @@ class Link:
             raise HelloTimeout(timeout_s) from None
         except EndOfStream:
             failed = self.socket.failed if isinstance(self.socket, TlsSocket) else None
-            raise EndOfStream(
-                tls_refused(failed) if failed else "the connection was closed before the hello was answered"
-            ) from None
+            if failed:
+                raise TlsFailed(tls_refused(failed)) from None
+            raise EndOfStream("the connection was closed before the hello was answered") from None
         except ssl.SSLError as error:
             raise TlsFailed(tls_refused(reason_of(error))) from None
 
