@@ -78,6 +78,7 @@ def test_what_is_parked_is_shown_to_all_and_done_with_the_permission_alone_and_a
         assert "ValueError: a bug <b>" in found.words
         assert "<b>" not in found.text
         assert "Skip this" not in found.words
+        assert "Nothing is parked." in ann.get(f"/console/reactions?name=echo&skip={2**63 - 1}").words
         assert ann.post("/console/do/skip", given).status == 403
         assert len(store.reactions.parked("echo")) == 1
         root.sign_in(admin)

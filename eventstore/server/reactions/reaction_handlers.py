@@ -9,7 +9,7 @@ from itertools import chain, islice
 import trio
 
 from eventstore.flat import Scalar
-from eventstore.model import NewEvent
+from eventstore.model import VERSION_MAX, NewEvent
 from eventstore.protocol.reaction_requests import (
     PARKED_ROWS_MAX,
     ListParked,
@@ -48,7 +48,8 @@ class _ReactionHandlers:
 
     @answers(ListParked, size=LIST_BYTES)
     async def list_parked(self, request: ListParked) -> Sequence[Scalar]:
-        rows = islice(self._runner.parked(request.reaction), request.skip, request.skip + PARKED_ROWS_MAX)
+        skip = min(request.skip, VERSION_MAX - PARKED_ROWS_MAX)  # islice counts no further
+        rows = islice(self._runner.parked(request.reaction), skip, skip + PARKED_ROWS_MAX)
         return list(chain.from_iterable(astuple(each)[1:] for each in rows))
 
     @answers(RetryParked)
