@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
 from eventstore.fields import escaped, for_people
@@ -98,6 +99,11 @@ def print_event(event: Event, shard: int | None = None, *, with_aggregate: bool)
     if event.metadata is not None:
         parts.append("metadata " + _payload(event.metadata, bool(event[8] & METADATA_IS_JSON)))
     print_line("  ".join(parts))
+
+
+def moment(us: int | None) -> str | None:
+    """Returns a time, in microseconds since 1970, to the second; None for none and for 0."""
+    return f"{datetime.fromtimestamp(us / 1e6, UTC):%FT%TZ}" if us else None
 
 
 def at_shard(shard: int | None) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import getpass
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
+from eventstore.cli.terminal.output import moment, print_json, print_line, print_note, print_table
 from eventstore.cli.terminal.paging import all_rows
 from eventstore.cli.terminal.program import Command, command_group
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
@@ -148,15 +147,11 @@ def _connected(address: str) -> Iterator[BlockingStore]:
         yield connected
 
 
-def _shown(row: dict[str, object]) -> tuple[object, ...]:
+def _shown(row: dict[str, Any]) -> tuple[object, ...]:
     until = row["silenced_until"]
-    silenced = None if until is None else f"until {_time(until)} by {row['silenced_by']}: {row['silenced_because']}"
+    silenced = None if until is None else f"until {moment(until)} by {row['silenced_by']}: {row['silenced_because']}"
     what = row["text"] or row["rule"]
-    return row["server"], row["name"], row["subject"], row["state"], _time(row["since"]), what, silenced
-
-
-def _time(us: object) -> str | None:
-    return f"{datetime.fromtimestamp(us / 1e6, UTC):%FT%TZ}" if isinstance(us, int) and us else None
+    return row["server"], row["name"], row["subject"], row["state"], moment(row["since"]), what, silenced
 
 
 def _seconds(text: str) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import typer
 
-from eventstore.cli.terminal.output import print_json, print_note
+from eventstore.cli.terminal.output import moment, print_json, print_note
 from eventstore.cli.terminal.paging import all_rows
 from eventstore.cli.terminal.shard_rows import members_of, print_rows
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
@@ -61,6 +60,5 @@ def _print_table(found: list[ClientInfo]) -> None:
 
 
 def _shown(client: ClientInfo) -> tuple[object, ...]:
-    since = f"{datetime.fromtimestamp(client.since / 1e6, UTC):%FT%TZ}"
     does = client.does.replace("\n", ", ")
-    return client.name, client.identity, client.address, since, does, client.last_request, client.unsent_bytes
+    return client.name, client.identity, client.address, moment(client.since), does, client.last_request, client.unsent_bytes

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import getpass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eventstore.cli.terminal.broker_connection import check_is_one, one_shard
-from eventstore.cli.terminal.output import print_json, print_line, print_note
+from eventstore.cli.terminal.output import moment, print_json, print_line, print_note
 from eventstore.cli.terminal.paging import all_rows
 from eventstore.cli.terminal.program import Command, command_group
 from eventstore.cli.terminal.shard_rows import members_of, print_rows
@@ -58,7 +57,7 @@ def show(name: Name, as_json: AsJson = False, store: StoreAddress = DEFAULT_STOR
     if as_json:
         print_json([members_of(each) for each in parked])
         return
-    rows = [(*each[:4], each.attempts, f"{datetime.fromtimestamp(each.when / 1e6, UTC):%FT%TZ}", each.why) for each in parked]
+    rows = [(*each[:4], each.attempts, moment(each.when), each.why) for each in parked]
     if rows:
         columns = ("aggregate", "version", "sequence", "type", "attempts", "parked", "why")
         print_rows(columns, rows, [each.shard for each in parked])
