@@ -212,9 +212,10 @@ class ListAggregates(Request):
 
 @request(71, needs=on(Permission.STATS))
 class ListClients(Request):
-    """Asks for those who are connected, after the first `skip` of them."""
+    """Asks for up to `limit` of those who are connected, after the first `skip` of them."""
 
     skip: Count = 0
+    limit: Annotated[int, integer(1, CLIENT_ROWS_MAX)] = CLIENT_ROWS_MAX
 
 
 @request(70, needs=ANYONE)

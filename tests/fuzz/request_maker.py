@@ -172,7 +172,7 @@ MAKERS: Final[dict[type[Request], _Maker]] = {
     events.Unsubscribe: lambda m: [m.subscription()],
     events.Stats: lambda m: [],
     events.Ping: lambda m: [],
-    events.ListClients: lambda m: [m.number(3)],
+    events.ListClients: lambda m: [m.number(3), m.number(1_000)],
     events.Send: lambda m: m.rows(m.command) or m.command(),
     events.ListAggregates: lambda m: [m.maybe("a-"), m.maybe(m.one(_AGGREGATES)), m.number(100)],
     events.Map: lambda m: [0],  # with another number it waits for a change

@@ -147,7 +147,7 @@ EXAMPLES = {
     "stats": encode_request(10, Stats()),
     "stats-answer": encode_ok(10, "events", 1),
     "ping": encode_request(11, Ping()),
-    "list-clients": encode_request(12, ListClients()),
+    "list-clients": encode_request(12, ListClients(0, 100)),
     "list-clients-answer": encode_ok(12, "shop", "10.0.0.9:4711", None, 1, "sends to bills", "SendMessages", 0),
     "send": encode_request(13, Send([("Deposit", "acc-1", "c-9", b'{"cents":100}', None)])),
     "send-messages": encode_request(14, SendMessages("orders", [(b"{}", "order-42", "paid", None, None)])),

@@ -14,7 +14,7 @@ from eventstore.client.session.results import read_cluster, read_nothing, read_r
 from eventstore.client.session.server_info import ClientInfo
 from eventstore.flat import Scalar
 from eventstore.protocol.reaction_requests import ListProjections, NoteProjection
-from eventstore.protocol.requests import ListClients, Map, Stats
+from eventstore.protocol.requests import CLIENT_ROWS_MAX, ListClients, Map, Stats
 from eventstore.records.cluster_map import ClusterMap
 
 
@@ -37,10 +37,13 @@ class Operated:
         connection = self._only("`stats`") if len(shards) == 1 and shards[0].leader is not None else self._connection
         return connection.call(Stats(), read_stats)
 
-    def clients(self, skip: int = 0) -> list[ClientInfo]:
-        """Returns who is connected, oldest first: at most 1,000, after the first `skip`; of several shards, those of each."""
+    def clients(self, skip: int = 0, limit: int = CLIENT_ROWS_MAX) -> list[ClientInfo]:
+        """Returns who is connected, oldest first: at most `limit` (1 to 1,000), after the first `skip`; of several shards, as
+        many of each.
+        """
         several = {None: self._only("`clients`")} if self._several is None else self._several.connections()
-        rows = [(shard, each.call(ListClients(skip), read_rows(ClientInfo))) for shard, each in several.items()]
+        request = ListClients(skip, limit)
+        rows = [(shard, each.call(request, read_rows(ClientInfo))) for shard, each in several.items()]
         return [row._replace(shard=shard) for shard, found in rows for row in found]
 
     def projections(self, skip: int = 0) -> list[ProjectionInfo]:

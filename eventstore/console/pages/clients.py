@@ -27,9 +27,9 @@ async def _clients(visit: Visit) -> Response:
     async def find(store: NetworkStore) -> dict[str, Any]:
         """Returns clients from `skip` on, of several shards as many of each, and the end of a log that is one."""
         if not store.shards:
-            found, end = {None: await store.clients(skip)}, (await store.stats()).get("events")
+            found, end = {None: await store.clients(skip, _ROWS_MAX + 1)}, (await store.stats()).get("events")
             return {"found": found, "end": end, "silent": []}
-        answers = await of_shards(store, lambda shard: shard.clients(skip))
+        answers = await of_shards(store, lambda shard: shard.clients(skip, _ROWS_MAX + 1))
         return {
             "found": answers,
             "end": None,

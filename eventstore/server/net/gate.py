@@ -54,7 +54,7 @@ class Gate:
         self._handle: Callable[[Connection, bytes], None]
         self._end_turn: Callable[[], None]
         self.may_send: Callable[[], bool] | None = None
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
         self.holding: set[Connection] = set()
         self.outbound = OutboundBudget(limits.unsent_bytes_max, limits.outgoing_bytes_max, limits.connections_max)
         self.acceptor = Acceptor(listener, self._selector, self.connections, limits.connections_max, self.drop, make)
@@ -119,7 +119,7 @@ class Gate:
             connection = key.data
             if connection is None:
                 for newcomer in self.acceptor.accept(now):
-                    self.connections.add(newcomer)
+                    self.connections[newcomer] = None
                     self._watch(newcomer, now)
                 continue
             if not connection.greeted and self.turns.newcomers_wait():
@@ -265,7 +265,7 @@ class Gate:
             return
         if connection.watched:
             connection.watch(self._selector, 0)
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         self.holding.discard(connection)
         self.outbound.forget(connection)
         self.turns.queue.spent_s += len(connection.bound) * _END_S

@@ -111,7 +111,7 @@ class Dispatch:
 
     def _list_clients(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, ListClients)
-        rows = client_rows(self.gate, self._door, request.skip)
+        rows = client_rows(self.gate, self._door, request.skip, request.limit)
         self.gate.send(connection, encode_ok(request_id, *rows))
 
     def _answer_stats(self, connection: Connection, request_id: int, _: Request) -> None:

@@ -35,7 +35,10 @@ def test_the_clients_of_a_server_are_listed_with_what_they_do(tmp_path: Path) ->
         assert [each["since"] for each in listed] == sorted(each["since"] for each in listed)
         assert "shard" not in listed[0]
         assert "sends to bills" in output("clients", store=server.address)
-        assert len(store.clients(1)) == len(store.clients()) - 1
+        everyone = [each.address for each in store.clients()]
+        assert [each.address for each in store.clients(1, 1)] == everyone[1:2]
+        assert [each.address for each in store.clients(1)] == everyone[1:]
+        assert store.clients(2**63 - 1) == []
 
 
 async def test_a_client_that_does_much_is_shown_with_the_first_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
