@@ -13,10 +13,11 @@ class Limits:
     the in-sync set; `hand_over_lag_s`: it is not handed leadership, nor before it has sent a Fetch that follows an answer of
     after it was named, nor if its last one is older than `hand_over_silence_s`. `stall_max_s`: a leader that commits nothing
     for so long while something waits resigns. `retry_s`: between reads of the registry that nothing else asks for. `rank_s`: a
-    member waits so long for each that should lead before it, and `head_start_s` for the one that leadership is handed to. A
-    shard is split when its current event file has `split_file_bytes` at most, or others were begun for that `files_begun_max`
-    times; its leader resigns if the slots that it holds back are not given away in `split_max_s`. Likewise it is handed over
-    with `hand_over_file_bytes` at most, and when the successor has sorted the files before; or after `hand_over_sort_s`.
+    member waits so long for each that should lead before it, `head_start_s` for the one that leadership is handed to, and
+    `unreached_s` for any if the others do not reach it. A shard is split when its current event file has `split_file_bytes` at
+    most, or others were begun for that `files_begun_max` times; its leader resigns if the slots that it holds back are not
+    given away in `split_max_s`. Likewise it is handed over with `hand_over_file_bytes` at most, and when the successor has
+    sorted the files before; or after `hand_over_sort_s`.
     """
 
     poll_s: float = 0.5
@@ -30,6 +31,7 @@ class Limits:
     retry_s: float = 2.0
     rank_s: float = 0.1
     head_start_s: float = 0.5
+    unreached_s: float = 2.0
     split_file_bytes: int = 1024 * 1024
     split_max_s: float = 10.0
     hand_over_file_bytes: int = 4 * 1024 * 1024

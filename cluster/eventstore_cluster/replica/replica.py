@@ -32,7 +32,7 @@ class Replica:
 
     `me`: the member, the run and the address of this process. `earlier`: incarnations of this folder that a transaction may
     have left in the registry, latest last (R9). `logs`: the log on the disk, synced. `candidate_from`: not elected before.
-    `known`: what its node has heard of the shard; then what this run has seen of it itself.
+    `known`: what its node has heard of the shard; then what this run has seen of it itself. `unreached`: by others, it seems.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Replica:
         self.registrar = Registrar(new_nonce)
         self.following = Following(me.member, me.run, logs, crcs, limits)
         self.leading: Leading | None = None
-        self.ended = False
+        self.ended = self.unreached = False
         self._earlier = frozenset(Member(me.member.node, incarnation) for incarnation in earlier)
         self._limits = limits
         self._known = known
@@ -202,11 +202,13 @@ class Replica:
     def _turn(self, state: ShardState) -> float:
         assert self._vacant_since is not None
         node = self.me.member.node
+        left = {self.me.member} | (set() if state.successor else {state.leader})  # one that handed over is back soon
+        late_s = self._limits.unreached_s if self.unreached and state.in_sync - left else 0.0
         if node == state.successor:
-            return self._vacant_since
+            return self._vacant_since + late_s
         rank = state.replicas.index(node) if node in state.replicas else len(state.replicas)
         head_start_s = self._limits.head_start_s if state.successor in {each.node for each in state.in_sync} else 0.0
-        return self._vacant_since + head_start_s + rank * self._limits.rank_s
+        return self._vacant_since + head_start_s + rank * self._limits.rank_s + late_s
 
     def _begin(self) -> list[Action]:
         return [] if self.following.busy else [Begin(self.registrar.state.epoch)]

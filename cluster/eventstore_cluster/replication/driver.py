@@ -166,6 +166,8 @@ class Driver:
                 self._links.follow(None)
             case Begin(epoch):
                 _log.info("elected: the log is opened for writing", epoch=epoch)
+                if self.replica.unreached:
+                    _log.warning("elected though others may not reach it: no other replica was", why=self._links.unreached)
                 self._epoch = epoch
                 self.elected.set()
                 self._changed()

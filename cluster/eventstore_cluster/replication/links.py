@@ -91,7 +91,7 @@ class Links:
                 _log.info("this replica is reached at its address", address=address)
             elif why is not None and self.unreached is None:
                 _log.warning("this replica may not be reached", error=why)
-            self.unreached = why
+            self.unreached, self._replica.unreached = why, why is not None
             await trio.sleep(_LOOK_S)
 
     async def _who_answers(self, address: str) -> str | None:

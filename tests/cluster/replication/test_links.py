@@ -57,6 +57,7 @@ async def test_an_address_where_nobody_answers_is_noticed(tmp_path: Path) -> Non
     address = nobody()
     async with replica_of(tmp_path, "n1", address) as (links, _):
         said = await said_by(links)
+        assert links._replica.unreached
     assert f"others are to reach this replica at {address}, and this node does not reach itself there" in said
     assert "--advertise" in said
 

@@ -104,6 +104,34 @@ def test_a_run_that_leads_as_another_incarnation_of_its_folder_ends() -> None:
     assert own.tick(1.0, 10.0) == []
 
 
+@pytest.mark.parametrize("successor", [None, "n1"])
+def test_a_replica_that_others_do_not_reach_is_elected_only_if_no_other_one_is(successor: str | None) -> None:
+    own, limits = replica(), Limits()
+    own.unreached = True
+    own.tick(0.0, 10.0)
+    vacant = replace(state(3), successor=successor)
+    assert own.saw(Seen(5, vacant, 4), 0.0) == []
+    turn = limits.head_start_s + limits.rank_s * len(vacant.replicas)  # of the last one that others reach
+    assert not any(isinstance(each, Transact) for each in own.tick(turn, 10.0))
+    (elect,) = [each for each in own.tick(turn + limits.unreached_s, 10.0) if isinstance(each, Transact)]
+    assert elect.swap.leads == ME
+
+
+def test_a_replica_that_others_do_not_reach_does_not_wait_if_it_alone_is_in_sync_or_when_they_do_again() -> None:
+    alone, left, other = replica(), replica(), replica()
+    for each in (alone, left, other):
+        each.unreached = True
+        each.tick(0.0, 10.0)
+    (elect,) = alone.saw(Seen(5, replace(state(3, ME.member), in_sync_min=1), 4), 0.0)
+    assert isinstance(elect, Transact)
+    (elect,) = left.saw(Seen(5, replace(state(3), leader=OTHER), 4), 0.0)  # the other one has led, and is gone
+    assert isinstance(elect, Transact)
+    assert other.saw(Seen(5, state(3), 4), 0.0) == []
+    other.unreached = False
+    (elect,) = other.tick(0.1, 10.0)
+    assert isinstance(elect, Transact)
+
+
 def test_a_member_of_the_set_is_elected_when_nobody_leads_and_begins_an_epoch() -> None:
     own = replica()
     own.tick(0.0, 10.0)
