@@ -22,7 +22,7 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState, LifespanState
 
-from eventstore.console.subject import CONNECTIONS_MAX
+from eventstore.console.open_connections import OpenConnection, OpenConnections
 from eventstore.security.tls_socket import reason_of, subject_text
 from eventstore.timing.pace import Pace
 
@@ -31,6 +31,8 @@ SUBJECT: Final = "eventstore.subject"
 _HANDSHAKE_S: Final = 10.0
 _LOOK_S: Final = 0.1
 _PART_BYTES: Final = 4096
+_SENT_BYTES: Final = 65_536
+_TAKEN_S: Final = 10.0
 _log = logging.getLogger(__name__)
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -66,7 +68,7 @@ class _Listener:
         self._config.errorlog = logging.getLogger("eventstore.console.http")
         self._config.include_server_header = False
         self._config.keep_alive_timeout = 10
-        self._open = 0
+        self._open = OpenConnections()
         self._counted_s = 0.0  # of this thread's processor time
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
@@ -88,6 +90,7 @@ class _Listener:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._beside)
+                nursery.start_soon(self._end_all)
                 ready.set()
                 await trio.serve_listeners(self._handle, [listener])
 
@@ -97,28 +100,43 @@ class _Listener:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._scope.cancel)
 
+    async def _end_all(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:  # a connection whose client takes nothing is not ended by being cancelled
+            self._open.end_all()
+
     async def _handle(self, stream: trio.SocketStream) -> None:
-        if self._open >= CONNECTIONS_MAX:
+        host = "a client"
+        with suppress(OSError):  # it is gone already
+            host = str(stream.socket.getpeername()[0])
+        connection = self._open.admit(stream, host)
+        if connection is None:
             await trio.aclose_forcefully(stream)
             return
-        self._open += 1
         try:
-            await self._serve(stream)
+            with connection.scope:
+                await self._serve(connection)
+        except (trio.ClosedResourceError, OSError):
+            pass  # it gave way, or is gone
         except Exception:  # of one connection; the others continue
             _log.exception("a connection of HTTP has failed")
         finally:
-            self._open -= 1
+            self._open.remove(connection)
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
-        if self._context is None:
-            await self._speak(stream, None)
+    async def _serve(self, connection: OpenConnection) -> None:
+        first = b""
+        with trio.move_on_after(_HANDSHAKE_S):  # connections that are opened and closed cost little until here
+            first = await connection.stream.socket.recv(1, socket.MSG_PEEK)
+        if not first:
             return
-        client = "a client"
-        with suppress(OSError):  # it is gone already
-            client = str(stream.socket.getpeername()[0])
-        await self._my_turn()
+        stream: Any = _Patient(connection)
+        if self._context is None:
+            await self._speak(connection, stream, None)
+            return
+        await self._my_turn(connection)
         secure = trio.SSLStream(stream, self._context(), server_side=True, https_compatible=True)
         with trio.move_on_after(_HANDSHAKE_S) as waited:
             try:
@@ -126,11 +144,11 @@ class _Listener:
             except trio.BrokenResourceError as error:  # it does not speak TLS, or is not let in
                 cause = error.__cause__
                 why = reason_of(cause) if isinstance(cause, SSLError) else "it was begun and not ended"
-                self._failed(client, why)
+                self._failed(connection.host, why)
                 return
         if not waited.cancelled_caught:
             found = secure.getpeercert()
-            await self._speak(secure, subject_text(found.get("subject", ())) if found else None)
+            await self._speak(connection, secure, subject_text(found.get("subject", ())) if found else None)
 
     async def _allowed(self) -> None:
         while True:
@@ -139,28 +157,83 @@ class _Listener:
                 return
             await trio.sleep(min(wait_s, _LOOK_S))
 
-    async def _my_turn(self) -> None:
-        """Returns when a client may be served, after those that were: this thread takes little for itself."""
+    async def _my_turn(self, connection: OpenConnection) -> None:
+        """Returns when a client may be served, of each host in rotation: this thread takes little for itself."""
         self._count()
-        async with self._turn:  # one looks whether it may go on, for all that wait
+        async with connection.line, self._turn:  # one looks whether it may go on, for all that wait
             await self._allowed()
 
     def _count(self) -> None:
         before, self._counted_s = self._counted_s, time.thread_time()
         self._pace.add(self._counted_s - before)
 
-    async def _speak(self, stream: Any, subject: str | None) -> None:
+    async def _speak(self, connection: OpenConnection, stream: Any, subject: str | None) -> None:
+        async def turn() -> None:
+            self._open.heard(connection)
+            connection.answering += 1
+            try:
+                await self._my_turn(connection)
+            finally:
+                connection.answering -= 1
+
         async def app(scope: Any, receive: Any, send: Any) -> None:
             scope[SUBJECT] = subject
-            await self._my_turn()
+            connection.answering += 1
             try:
-                await self._app(scope, receive, send)
+                await turn()
+                await self._app(scope, receive, _taking_the_rest(receive, send))
             finally:
+                connection.answering -= 1
                 self._count()
 
         state = ConnectionState(LifespanState())
-        paced: Any = _Paced(stream, self._my_turn)
+        paced: Any = _Paced(stream, turn)
         await TCPServer(ASGIWrapper(app), self._config, self._workers, state, paced)
+
+
+def _taking_the_rest(receive: Any, send: Any) -> Any:
+    """Returns `send` that takes what is left of a request while it ends the answer: hypercorn waits for that to be taken, for
+    ever, also after the client has gone.
+    """
+
+    async def rest() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def sending(message: Any) -> None:
+        if message["type"] != "http.response.body" or message.get("more_body", False):
+            await send(message)
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rest)
+            await send(message)
+            nursery.cancel_scope.cancel()
+
+    return sending
+
+
+class _Patient:
+    """A socket that ends its connection if the client takes nothing for a while: hypercorn waits for ever."""
+
+    def __init__(self, connection: OpenConnection) -> None:
+        self._connection, self._stream = connection, connection.stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def send_all(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            with trio.move_on_after(_TAKEN_S) as waited:
+                try:
+                    await self._stream.send_all(rest[:_SENT_BYTES])
+                except trio.BrokenResourceError:
+                    self._connection.end()
+                    raise
+            if waited.cancelled_caught:
+                self._connection.end()
+                raise trio.BrokenResourceError("the client takes nothing")
+            rest = rest[_SENT_BYTES:]
 
 
 class _Paced:

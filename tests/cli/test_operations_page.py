@@ -13,7 +13,7 @@ import pytest
 
 from eventstore import errors
 from eventstore.alarms.alarm_metrics import NODE_ALARM
-from eventstore.console import subject
+from eventstore.console import listener, subject
 from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX, KIB, MIB, PAGE_BYTES_MAX
 from eventstore.server.access.access_metrics import ACCESS_METRICS
 from eventstore.server.access.tls_metrics import TLS_METRICS
@@ -87,7 +87,7 @@ def test_the_bounds_that_are_no_settings_are_those_of_the_code() -> None:
         f"page, {PAGE_BYTES_MAX // MIB} MiB",
         f"waiting, {BOUND_MAX}",
         f"slice, {fair_turns.SLICE_S * 1000:g} ms; turn, {run_queue.TURN_S * 1000:g} ms",
-        f"HTTP, {subject.CONNECTIONS_MAX} connections",
+        f"HTTP, {subject.CONNECTIONS_MAX} connections; {listener._TAKEN_S:g} s to take {listener._SENT_BYTES // KIB} KiB",
         f"log, {LINES_A_MINUTE} lines a minute",
     ]
 
