@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from eventstore.records.cluster_map import SlotRange
+from eventstore.records.slots import SLOTS, slot_of
 from eventstore.server.requests.owned_slots import OwnedSlots
 from tests.cluster.simulation.checks import Broken
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.disk import Record
 
-IDS: Final = [f"a-{number}" for number in range(24)]
+_COUNT: Final = 24
+
+
+def _spread() -> Iterator[str]:
+    """Yields ids, the first in each of as many even ranges of slots: other parts of a split have other aggregates."""
+    for place in range(_COUNT):
+        yield next(name for number in count() if slot_of(name := f"a-{number}") * _COUNT // SLOTS == place)
+
+
+IDS: Final = list(_spread())
 
 
 class Event(NamedTuple):

@@ -6,6 +6,7 @@ import contextlib
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.errors import EventStoreError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _SHARDS_MAX: Final = 5
 _CALLED_OFF: Final = 0.05
+_UNHEARD_S: Final = 0.5
 _AGAIN: Final = 0.15
 _READ: Final = 0.2
 
@@ -83,12 +85,22 @@ class Family:
         if self._random.random() < 0.5:  # others are to get slots
             self._schedule.after(0.6, lambda: self._split(parent, self._random.choice((2, 3))))
 
-    def _command(self, begun: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        def done() -> None:
-            with contextlib.suppress(EventStoreError, StopIteration):
-                begun().send(None)
+    def _call_off_unheard(self, parent: World, machine: Machine) -> None:
+        """As `_call_off`; its leader hears of that only with what is asked for next: other shards are to get slots by then."""
+        shard = parent.number_of_shard
+        parent.registry_away[machine.name] = self._schedule.now + _UNHEARD_S
+        self._at_once(lambda: call_off(self._registry, self._seen(), shard))
+        ask = partial(self._at_once, lambda: ask_to_split(self._registry, self._seen(), shard, 3))
+        self._schedule.after(_UNHEARD_S / 2, ask)
 
-        self._schedule.after(0.0 if self._schedule.quiet else self._random.choice((0.0, 0.02, 0.5)), done)
+    def _command(self, begun: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._schedule.after(
+            0.0 if self._schedule.quiet else self._random.choice((0.0, 0.02, 0.5)), lambda: self._at_once(begun)
+        )
+
+    def _at_once(self, begun: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        with contextlib.suppress(EventStoreError, StopIteration):
+            begun().send(None)
 
     def _seen(self) -> Snapshot:
         """Returns the keys that a person's command reads."""
@@ -201,13 +213,15 @@ class Family:
         if self._schedule.quiet:
             return
         at = self._random.choice((0.0, 0.002, 0.05, 0.3))
-        match self._random.choice(("nothing", "crash", "machine", "call off", "registry", "nothing")):
+        match self._random.choice(("nothing", "crash", "machine", "call off", "call off unheard", "registry", "nothing")):
             case "crash":
                 self._schedule.after(at, lambda: world.stop(machine, restart_s=self._random.choice((0.1, 3.0))))
             case "machine":
                 self._schedule.after(at, lambda: self.stop(machine.name, self._random.choice((0.1, 3.0))))
             case "call off":
                 self._schedule.after(at, lambda: self._call_off(world))
+            case "call off unheard":
+                self._call_off_unheard(world, machine)
             case "registry":
                 world.registry_away[machine.name] = self._schedule.now + self._random.choice((0.5, 3.0, 9.0))
 
@@ -235,8 +249,17 @@ class Family:
 
     def read(self, process: Process) -> None:
         """Now and then a client reads an aggregate at this leader, which may answer."""
+        self._check_taken(process)
         if self._random.random() < _READ and (mine := process.store.owned):
             self._read(process, self._random.choice(mine))
+
+    def _check_taken(self, process: Process) -> None:
+        """A leader that holds nothing back for a split takes what its shard owns, as far as it has heard."""
+        key, leading = process.shard_key, process.replica.leading
+        if key is None or leading is None or leading.splitting.holding:
+            return
+        if process.store.owned != (wanted := owned(key.slots)):
+            raise Broken(f"{process.run} takes {process.store.owned}, and owns {wanted}")
 
     def _read(self, process: Process, aggregate: str) -> None:
         self.aggregates.read(process.run, aggregate, process.visible)

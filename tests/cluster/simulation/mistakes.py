@@ -284,6 +284,12 @@ def _takes_slots_again(splitting: Splitting, committed: Ends | None, held_at: fl
     return []
 
 
+def _gives_to_later(splitting: Splitting, committed: Ends | None, held_at: float, now: float) -> list[Action]:
+    """Gives slots to whichever shards are to get some now, though others were held back."""
+    splitting._held_for = splitting._registrar.state.split or splitting._held_for
+    return _give(splitting, committed, held_at, now)
+
+
 def _all_clones(splitting: Splitting, shard: int) -> frozenset[Member]:
     """Counts clones whose parents are not in sync."""
     seen = splitting._registrar.seen
@@ -369,8 +375,9 @@ MISTAKES = (
     Mistake(
         "split", "a new shard begins with what is not committed", Splitting, "_give", _gives_before_committed, 60, splits=True
     ),
+    Mistake("split", "a leader goes on after a split was called off", Splitting, "_give", _takes_slots_again, 60, splits=True),
     Mistake(
-        "split", "a leader goes on after a split was called off", Splitting, "_give", _takes_slots_again, 60, 28, splits=True
+        "split", "a leader gives slots to the shards of a later split", Splitting, "_give", _gives_to_later, 60, 10, splits=True
     ),
     Mistake("split", "clones count whose parent is not in sync", Splitting, "_members", _all_clones, 60, splits=True),
     Mistake("split", "a leader owns what its shard owned before", Process, "own_slots", _what_it_saw_first, 60, splits=True),
