@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -167,10 +168,16 @@ def test_the_command_shows_and_checks_the_trail(tmp_path: Path) -> None:
         with es.blocking.connect(server.address, token=token) as store:
             store.broker.create_topic("orders")
         shown = run("audit", "--store", server.address, "--token-file", file)
-        assert "CREATE_TOPIC  auditor" in shown.stdout
+        assert re.fullmatch(r"1  CREATE_TOPIC  auditor  \(.+\)  if_missing=False, topic=orders\n", shown.stdout)
         head = run("audit", "--verify", "--store", server.address, "--token-file", file).stdout.strip()
         assert head.startswith("1:")
         assert run("audit", "--verify", "--head", head, "--store", server.address, "--token-file", file).returncode == 0
         wrong = run("audit", "--verify", "--head", "1:" + "0" * 64, "--store", server.address, "--token-file", file)
         assert wrong.returncode == 1
         assert "another hash" in wrong.stderr
+        give(data, "shipping", "reader")
+        server.ask(lambda running: running.security.look())
+        with es.blocking.connect(server.address, token=token) as store:
+            wait_until(lambda: len(records(store)) == 2, "the change is recorded")
+        changed = run("audit", "--store", server.address, "--token-file", file)
+        assert changed.stdout.splitlines()[1] == "2  ACCESS_CHANGED  –  change=added: reader, name=shipping"

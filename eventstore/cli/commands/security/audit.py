@@ -47,7 +47,9 @@ def audit(
                 print_json(dict(values))
             else:
                 details = ", ".join(f"{name}={value}" for name, value in values["details"].items() if value is not None)
-                print_line(f"{head.version}  {values['what']}  {values['who'] or '–'}  ({values['origin']})  {details}")
+                origin = values["origin"] and f"({values['origin']})"  # a change of access has none
+                parts = (str(head.version), values["what"], values["who"] or "–", origin, details)
+                print_line("  ".join(part for part in parts if part))
     if verify:
         print_line(str(head) if head.version else "there are no records")
     else:

@@ -38,7 +38,8 @@ def stats(
         print_json(stats)
     else:
         for subject, figures in _by_subject(stats).items():
-            print_table(subject, ("figure", "value"), figures.items())
+            shown = {name: str(value) if name == "process_id" else value for name, value in figures.items()}  # without commas
+            print_table(subject, ("figure", "value"), shown.items())
         if "shards" in stats:
             print_note("")  # apart from the last table
             print_note("this is a node; `eventstore cluster status` shows its shards, whose addresses have their figures")

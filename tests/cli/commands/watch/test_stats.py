@@ -15,6 +15,7 @@ def test_figures_are_grouped_by_subject_and_json_is_flat(shared: Server) -> None
     shown = {each.split()[0] for each in lines if each}
     assert not set(figures) - shown
     assert not any(isinstance(each, dict) for each in figures.values())
+    assert ["process_id", str(figures["process_id"])] in [each.split() for each in lines]  # as kill takes it
 
 
 def test_a_figure_of_a_newer_server_is_shown_last() -> None:
