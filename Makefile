@@ -15,7 +15,7 @@ FAILED_AGAIN := { echo "The failed tests run once more, one at a time:"; \
 
 .PHONY: help demo demo-cluster test test-quick test-long check generate bench clean
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(VENV)/.runtime: pyproject.toml constraints.txt
 	@echo "Installing the store and its 12 dependencies (trio, msgpack, lmdb, numpy, ...) into $(VENV)"
