@@ -107,6 +107,8 @@ def test_what_a_command_and_its_reactions_did_is_on_one_page(serve: Serve) -> No
         assert re.findall(r'class="depth-(\d)">\s*<article.*?<a [^>]*>([^<]+)</a>', found.text, re.DOTALL) == [
             ("0", "b"), ("1", "echo-b"),
         ]  # fmt: skip
+    assert "and after it, these 2. What" in found.words
+    assert "and after it, this one. What" in visitor.get("/console/aggregates/chain?id=stranger&version=1").words
     assert visitor.get("/console/aggregates/chain?id=b&version=9").status == 400
 
 
