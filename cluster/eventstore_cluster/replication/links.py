@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -27,6 +28,8 @@ _ANSWER_S: Final = 10.0
 _LOOK_S: Final = 30.0
 """Between looks at who answers at the own address."""
 _LOOK_AGAIN_S: Final = 0.5
+REACHED_S: Final = 60.0
+"""For so long after its connection another replica proves that this one is reached."""
 _LOOKS: Final = 3
 """So many in a row that fail say that an address is wrong: one may be late."""
 _log = get_logger("eventstore.cluster")
@@ -36,7 +39,7 @@ class Links:
     """`listener`: bound; `hello`: what this replica says of itself; `security`: how it and the others prove that.
 
     `unreached`: why the others do not reach this replica by the address that they are told, as far as that shows from here;
-    None if they may.
+    None if they may, as when the replica of another node is connected here, or was of late.
     """
 
     def __init__(
@@ -56,7 +59,9 @@ class Links:
         self._replica: Replica
         self._do: Callable[[list[Action]], None]
         self._nursery: trio.Nursery | None = None
-        self._run = hello.run
+        self._node, self._run = hello.node, hello.run
+        self._reaching: set[int] = set()
+        self._heard_at = -math.inf
         self.unreached: str | None = None
 
     async def run(self, replica: Replica, do: Callable[[list[Action]], None]) -> None:
@@ -81,18 +86,31 @@ class Links:
         """Sees, again and again, who answers at the own address, as the others would; until cancelled."""
         failed = 0
         while True:
-            found = await self._who_answers(address)
+            found = await self._what_is_wrong(address)
             failed = 0 if found is None else failed + 1
             if 0 < failed < _LOOKS:
                 await trio.sleep(_LOOK_AGAIN_S)
                 continue
             why = found and f"others are to reach this replica at {address}, and {found}; see --advertise"
-            if why is None and self.unreached is not None:
-                _log.info("this replica is reached at its address", address=address)
-            elif why is not None and self.unreached is None:
-                _log.warning("this replica may not be reached", error=why)
-            self.unreached, self._replica.unreached = why, why is not None
+            self._note(why)
             await trio.sleep(_LOOK_S)
+
+    def _note(self, why: str | None) -> None:
+        if why is None and self.unreached is not None:
+            _log.info("this replica is reached at its address", address=self._replica.me.address)
+        elif why is not None and self.unreached is None:
+            _log.warning("this replica may not be reached", error=why)
+        self.unreached, self._replica.unreached = why, why is not None
+
+    async def _what_is_wrong(self, address: str) -> str | None:
+        """Returns why others may not reach this replica at the address; None if they do, which its own attempt is no proof
+        against: a gateway may send nothing back inside.
+        """
+        found = None if self._is_reached() else await self._who_answers(address)
+        return None if self._is_reached() else found  # an attempt may take seconds
+
+    def _is_reached(self) -> bool:
+        return bool(self._reaching) or trio.current_time() < self._heard_at + REACHED_S
 
     async def _who_answers(self, address: str) -> str | None:
         """Returns what is wrong at the own address; None if this process answers there."""
@@ -170,7 +188,16 @@ class Links:
         except (OSError, EventStoreError) as error:
             _log.warning("a connection is refused", error=str(error))
             return
-        await self._talk(peer, follows=False)
+        if peer.hello.node == self._node:  # this process, which looks
+            await self._talk(peer, follows=False)
+            return
+        self._reaching.add(peer.number)
+        self._note(None)
+        try:
+            await self._talk(peer, follows=False)
+        finally:
+            self._reaching.discard(peer.number)
+            self._heard_at = trio.current_time()
 
     async def _talk(self, peer: Peer, *, follows: bool) -> None:
         """Passes on what the other side sends, until the connection ends."""

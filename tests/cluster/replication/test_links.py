@@ -17,7 +17,7 @@ from eventstore_cluster.replica.epochs import Tail
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import Leader, Member
 from eventstore_cluster.replica.replica import Replica
-from eventstore_cluster.replication.links import Links
+from eventstore_cluster.replication.links import REACHED_S, Links
 from eventstore_cluster.replication.peer_frames import PeerHello
 from tests.waiting import eventually
 
@@ -76,6 +76,29 @@ async def test_an_address_where_something_else_answers_is_noticed(tmp_path: Path
 async def test_an_address_that_cannot_be_one_is_noticed(tmp_path: Path, host: str) -> None:
     async with replica_of(tmp_path, "n1", f"{host}:7701") as (links, _):
         assert f"({host} is not the name of a machine)" in await said_by(links)
+
+
+async def test_a_replica_that_another_one_reaches_is_reached_though_not_by_itself(tmp_path: Path) -> None:
+    """As behind a gateway that sends nothing back inside."""
+    address = nobody()
+    async with replica_of(tmp_path, "n1", address) as (links, own):
+        await said_by(links)
+        async with replica_of(tmp_path, "n2") as (other, _):
+            other.follow(Leader(Member("n1", "i"), "run of n1", own))
+
+            async def reached() -> bool:
+                return links.unreached is None
+
+            await eventually(reached, "it knows that it is reached")
+            assert not links._replica.unreached
+
+        async def alone() -> bool:
+            return not links._reaching
+
+        await eventually(alone, "it has noticed that the other one is gone")
+        assert await links._what_is_wrong(address) is None  # it was there just now
+        links._heard_at -= REACHED_S
+        assert "does not reach itself" in str(await links._what_is_wrong(address))
 
 
 async def test_a_replica_that_reaches_itself_says_nothing(tmp_path: Path) -> None:
