@@ -202,10 +202,10 @@ class Replica:
     def _turn(self, state: ShardState) -> float:
         assert self._vacant_since is not None
         node = self.me.member.node
+        if node == state.successor:  # by a person or a plan; behind some gateways a sound replica seems unreached
+            return self._vacant_since
         left = {self.me.member} | (set() if state.successor else {state.leader})  # one that handed over is back soon
         late_s = self._limits.unreached_s if self.unreached and state.in_sync - left else 0.0
-        if node == state.successor:
-            return self._vacant_since + late_s
         rank = state.replicas.index(node) if node in state.replicas else len(state.replicas)
         head_start_s = self._limits.head_start_s if state.successor in {each.node for each in state.in_sync} else 0.0
         return self._vacant_since + head_start_s + rank * self._limits.rank_s + late_s

@@ -104,7 +104,7 @@ def test_a_run_that_leads_as_another_incarnation_of_its_folder_ends() -> None:
     assert own.tick(1.0, 10.0) == []
 
 
-@pytest.mark.parametrize("successor", [None, "n1"])
+@pytest.mark.parametrize("successor", [None, "n2"])
 def test_a_replica_that_others_do_not_reach_is_elected_only_if_no_other_one_is(successor: str | None) -> None:
     own, limits = replica(), Limits()
     own.unreached = True
@@ -117,14 +117,16 @@ def test_a_replica_that_others_do_not_reach_is_elected_only_if_no_other_one_is(s
     assert elect.swap.leads == ME
 
 
-def test_a_replica_that_others_do_not_reach_does_not_wait_if_it_alone_is_in_sync_or_when_they_do_again() -> None:
-    alone, left, other = replica(), replica(), replica()
-    for each in (alone, left, other):
+def test_a_replica_that_others_do_not_reach_does_not_wait_if_it_alone_is_left_or_is_named_or_when_they_do_again() -> None:
+    alone, left, named, other = replica(), replica(), replica(), replica()
+    for each in (alone, left, named, other):
         each.unreached = True
         each.tick(0.0, 10.0)
     (elect,) = alone.saw(Seen(5, replace(state(3, ME.member), in_sync_min=1), 4), 0.0)
     assert isinstance(elect, Transact)
     (elect,) = left.saw(Seen(5, replace(state(3), leader=OTHER), 4), 0.0)  # the other one has led, and is gone
+    assert isinstance(elect, Transact)
+    (elect,) = named.saw(Seen(5, replace(state(3), successor="n1"), 4), 0.0)  # or it would never be handed leadership
     assert isinstance(elect, Transact)
     assert other.saw(Seen(5, state(3), 4), 0.0) == []
     other.unreached = False
