@@ -19,6 +19,7 @@ from typing import Final
 
 import trio
 
+from eventstore.fields import counted
 from eventstore.server.net.answer_turns import AnswerTurns
 from eventstore.server.net.busy_polling import Ready
 from eventstore.server.net.connection import BUSY, Connection
@@ -145,8 +146,8 @@ class FairTurns:
         if now >= self._log_due:
             self._log_due = now + _LOG_S
             _log.warning(
-                "a client takes more than its share of the server's time (%s); it is served more slowly, for %d others",
-                self.last_slowed, others,
+                "a client takes more than its share of the server's time (%s); it is served more slowly, for %s",
+                self.last_slowed, counted(others, "other client"),
             )  # fmt: skip
 
     def others_wait(self, besides: Container[Connection] = ()) -> bool:

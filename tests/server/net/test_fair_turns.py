@@ -59,7 +59,9 @@ async def first_rested(turns: FairTurns) -> Connection:
     return rested[0]
 
 
-async def test_a_connection_that_took_too_long_rests_while_others_are_served_and_then_goes_on(pair: list[Connection]) -> None:
+async def test_a_connection_that_took_too_long_rests_while_others_are_served_and_then_goes_on(
+    pair: list[Connection], caplog: pytest.LogCaptureFixture
+) -> None:
     greedy, other = pair
     greedy.name, greedy.doing = "reports", Pull
     turns, other.owed = FairTurns(pair, Clock()), 1
@@ -68,6 +70,7 @@ async def test_a_connection_that_took_too_long_rests_while_others_are_served_and
     turns.charge(greedy, 0.020)
     assert greedy.resting
     assert (turns.slowed, turns.last_slowed) == (1, f"reports, {greedy.host}:{greedy.port}, Pull")
+    assert "it is served more slowly, for 1 other client" in caplog.messages[-1]
     assert await first_rested(turns) is greedy
     assert not greedy.resting
 
