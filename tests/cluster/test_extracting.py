@@ -11,10 +11,13 @@ import pytest
 import eventstore as es
 from eventstore.blocking import connect
 from eventstore.chunks.files import OsFiles
+from eventstore.protocol.answers import Ok
+from eventstore.protocol.reaction_requests import RecordParking
 from eventstore.store.verification import verify
 from tests.cluster.node_process import NodeProcess
 from tests.logged_process import EVENTSTORE
 from tests.server.commands.tallies import AddOften, Raise
+from tests.server.raw import RawClient
 from tests.server_process import ServerProcess
 
 TALLIES = "tests.server.commands.tallies:app"
@@ -55,6 +58,21 @@ def test_an_extract_is_served_and_has_the_events_of_the_shard_byte_for_byte(node
         assert again is not None
         assert again.version == 2, "both events of its commit"
         assert store.append(first.aggregate_id, [es.NewEvent("More", b"")], 3).version == 4
+
+
+def test_what_is_left_out_is_counted_so_that_the_sum_is_what_the_status_shows(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 1) as node:
+        (row,) = node.rows()
+        with connect(node.address) as store:
+            store.append("a", [es.NewEvent("Made")] * 3, 0)
+        with RawClient(int(str(row.leader).rpartition(":")[2])) as client:
+            assert isinstance(client.ask(RecordParking("$parked{a}", "$Unparked", b"{}")), Ok)
+        (row,) = node.rows()
+        said = extract(node.address, "0", str(tmp_path / "zero")).stdout
+        done = json.loads(extract(node.address, "0", str(tmp_path / "again"), "--json").stdout)
+    assert row.events == 4
+    assert f"3 events of shard 0, up to its sequence 4, are in {tmp_path / 'zero'}; 1 is left out" in said
+    assert (done["events"], done["sequence"], done["left_out"]) == (3, 4, 1)
 
 
 def test_an_extract_knows_the_commands_that_its_commits_were_made_for(tmp_path: Path) -> None:

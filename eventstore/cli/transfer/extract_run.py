@@ -32,12 +32,15 @@ _STORE: Final = "store"
 
 @dataclass(slots=True)
 class Extracted:
-    """`sequence`: of the shard, up to which its events were read; `position`: the same, for readers of that shard alone."""
+    """`sequence`: of the shard, up to which its events were read; `position`: the same, for readers of that shard alone.
+    `left_out`: of those up to it, the server's own, and those that another shard has got by a split.
+    """
 
     shard: int
     events: int = 0
     commits: int = 0
     sequence: int = 0
+    left_out: int = 0
     position: str = ""
 
 
@@ -63,6 +66,8 @@ async def extract(address: str, shard: int, folder: Path, on_progress: Callable[
                             raise result
                     on_progress(done, last)
             done.position = str(stream.position)
+            done.sequence = max(done.sequence, last)  # what is left out has no event to be handed out
+            done.left_out = done.sequence - done.events
         OsFiles().rename(partial, folder)
         OsFiles().sync_folder(folder.parent)
     return done

@@ -83,5 +83,7 @@ def extract(
     if as_json:
         print_json({**asdict(done), "folder": str(folder)})
         return
-    print(f"{counted(done.events, 'event')} of shard {shard}, up to its sequence {done.sequence}, are in {folder}.")
+    out = done.left_out
+    rest = f"; {out:,} {'is' if out == 1 else 'are'} left out, the server's own or of slots that it gave away" if out else ""
+    print(f"{counted(done.events, 'event')} of shard {shard}, up to its sequence {done.sequence}, are in {folder}{rest}.")
     print(f"It is a single store: eventstore serve --data {folder}")
