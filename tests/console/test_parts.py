@@ -46,13 +46,14 @@ def test_a_counter_that_begins_again_makes_a_gap_and_no_negative_rate() -> None:
     assert [each for each in history.values["events"] if each == each] == [20.0, 10.0]
 
 
-def test_the_figures_of_a_node_are_the_sums_of_the_shards_it_serves() -> None:
+def test_the_figures_of_a_node_are_the_sums_of_the_shards_it_serves_and_of_a_lag_the_longest() -> None:
     shards = [
-        {"serving": True, "events": 3, "poisoned": False},
-        {"serving": True, "events": 4},
+        {"serving": True, "events": 3, "poisoned": False, "projections_lag_microseconds": 5},
+        {"serving": True, "events": 4, "projections_lag_microseconds": 3},
         {"serving": False, "events": 9},
     ]
-    assert summed({"shards": shards, "attention": None})["events"] == 7
+    found = summed({"shards": shards, "attention": None})
+    assert (found["events"], found["projections_lag_microseconds"]) == (7, 5)
 
 
 def test_figures_are_written_for_people() -> None:
