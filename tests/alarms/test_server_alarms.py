@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import urllib.request
 from pathlib import Path
 
@@ -104,6 +105,16 @@ def test_the_commands_list_silence_and_test(tmp_path: Path) -> None:
                 with pytest.raises(InvalidArgument, match="there is no alarm 'nothing'"):
                     store.alarms.silence("nothing", 60, who="ada", why="x")
             assert run("alarms", "silence", "full", "--for", "soon", "--because", "x", *address).returncode == 2
+
+
+def test_a_server_that_does_not_answer_is_no_success(tmp_path: Path) -> None:
+    with socket.socket() as away, server_with(tmp_path / "data", "full: disk_free_bytes / disk_bytes > 2") as server:
+        away.bind(("127.0.0.1", 0))  # and does not listen
+        both = f"{server.address},127.0.0.1:{away.getsockname()[1]}"
+        listed = run("alarms", "list", "--store", both)
+        assert (listed.returncode, listed.stdout) == (1, "no alarm is raised where it was asked\n")
+        silenced = run("alarms", "silence", "full", "--because", "known", "--store", both)
+        assert (silenced.returncode, silenced.stdout) == (1, f"{server.address}: full is silenced for 1h\n")
 
 
 def test_who_silences_is_audited_and_needs_the_permission(tmp_path: Path) -> None:

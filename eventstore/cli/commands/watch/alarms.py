@@ -29,18 +29,19 @@ def list_(
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """List the alarms that are raised, or will be if it continues, and since when. The exit code is 1 if one is raised.
+    """List the alarms that are raised, or will be if it continues, and since when.
 
-    With --all also the quiet ones, so all rules. Nodes and shards of a cluster have alarms of their own: name the addresses of
-    all its nodes.
+    The exit code is 1 if one is raised, or a server does not answer. With --all also the quiet ones, so all rules. Nodes and
+    shards of a cluster have alarms of their own: name the addresses of all its nodes.
 
     \b
     Example:
       eventstore alarms list --all
     """
+    silent: list[str] = []
     rows = [
         {"server": address, **each._asdict()}
-        for address, connected in _servers(store)
+        for address, connected in _servers(store, silent)
         for each in all_rows(connected.alarms.list)
         if every or each.state != "quiet" or each.silenced_until is not None
     ]
@@ -49,8 +50,8 @@ def list_(
     elif rows:
         print_table(None, ("server", "alarm", "of", "state", "since", "what", "silenced"), map(_shown, rows))
     else:
-        print_line("no alarm is raised")
-    if any(row["state"] == "raised" for row in rows):
+        print_line("no alarm is raised" + (" where it was asked" if silent else ""))
+    if silent or any(row["state"] == "raised" for row in rows):
         raise typer.Exit(1)
 
 
@@ -64,8 +65,8 @@ def send_test(store: StoreAddress = DEFAULT_STORE) -> None:
     Example:
       eventstore alarms test
     """
-    none = False
-    for address, connected in _servers(store):
+    none, silent = False, list[str]()
+    for address, connected in _servers(store, silent):
         ways = connected.alarms.test(who=getpass.getuser())
         print_line(
             f"{address}: a test is sent by {' and '.join(ways)}; if it does not arrive, the server's log says why"
@@ -75,6 +76,7 @@ def send_test(store: StoreAddress = DEFAULT_STORE) -> None:
         none = none or not ways
     if none:
         print_note("the settings alarm_mail_server and alarm_webhook say where; `eventstore settings` shows them")
+    if none or silent:
         raise typer.Exit(1)
 
 
@@ -95,17 +97,21 @@ def silence(
     Example:
       eventstore alarms silence group_behind --for 8h --because "billing is migrated"
     """
-    seconds = _seconds(length)
-    for address, connected in _servers(store):
+    seconds, silent = _seconds(length), list[str]()
+    for address, connected in _servers(store, silent):
         connected.alarms.silence(alarm, seconds, who=getpass.getuser(), why=because)
         print_line(f"{address}: {alarm} is {f'silenced for {length}' if seconds else 'not silenced'}")
+    if silent:
+        raise typer.Exit(1)
 
 
-def _servers(store: str) -> Iterator[tuple[str, BlockingStore]]:
+def _servers(store: str, silent: list[str]) -> Iterator[tuple[str, BlockingStore]]:
     """Yields a connection to each server: the one at the address; of a cluster all nodes that were named, and all its shards.
 
+    `silent` gets those that do not answer, which are named on standard error.
+
     Raises:
-        EventStoreError: none of those named answers. One that does not is named on standard error.
+        EventStoreError: none of those named answers.
     """
     from eventstore.client.address import parse_addresses
     from eventstore_cluster.status import address_of
@@ -121,6 +127,7 @@ def _servers(store: str) -> Iterator[tuple[str, BlockingStore]]:
                 yield address, connected
         except EventStoreError as error:
             failed.append(_unless_wrong(error))
+            silent.append(address)
             print_note(f"{address}: {error.message}")
     if len(failed) == len(named):
         raise failed[0]
@@ -130,6 +137,7 @@ def _servers(store: str) -> Iterator[tuple[str, BlockingStore]]:
                 with _connected(address) as connected:
                     yield address, connected
             except EventStoreError as error:
+                silent.append(address)
                 print_note(f"{address}: {_unless_wrong(error).message}")
 
 
