@@ -55,7 +55,8 @@ class FairTurns:
 
     def begin(self) -> float:
         """Begins a turn; returns when."""
-        self._newcomers_end = self.queue.spent_s = 0.0
+        self._newcomers_end = 0.0
+        self.queue.begin_turn()
         return trio.current_time()
 
     async def wait(self, descriptor: int) -> None:
@@ -80,8 +81,9 @@ class FairTurns:
         """Ends a turn, whose answers are sent."""
         if self._queue_began:
             now, took, self._queue_began = trio.current_time(), self.clock() - self._queue_began, 0.0
+            rest = self.queue.rest(took)
             if self.queue.quick_at > self._queue_ended:
-                self.queue.rests_until = now + took
+                self.queue.rests_until = now + rest
             self._queue_ended = now
 
     def newcomers_wait(self) -> bool:

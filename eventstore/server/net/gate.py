@@ -133,6 +133,7 @@ class Gate:
             if queue.spent_s < QUICK_S_MAX and (connection.busy < BUSY or (alone and not queue)):
                 if connection.busy < BUSY and not connection.slow_answer_s:
                     queue.quick_at = now
+                    queue.quick += 1
                 self._receive(connection, now)
             else:
                 queue.add(connection)

@@ -19,23 +19,36 @@ from eventstore.server.net.connection import Connection
 SLICE_S: Final = 0.0005
 TURN_S: Final = 0.001
 QUICK_S_MAX: Final = 0.005
+_SEVERAL: Final = 3
 ACTIVE_S: Final = 0.05
 """A client that was served within this time is likely to ask again."""
 
 
 class RunQueue:
     """`spent_s`: what this turn took so far, and what its requests will still take. `quick_at`: when one was served that did
-    not wait here. `rests_until`: no connection that waits is served before.
+    not wait here; `quick`: how many in this turn. `rests_until`: no connection that waits is served before.
     """
 
     def __init__(self) -> None:
         self._peers: dict[str, deque[Connection]] = {}
         self.spent_s = 0.0
         self.rests_until = self.quick_at = 0.0
+        self.quick = self._quick_most = 0
 
     def __len__(self) -> int:
         """How many peers wait."""
         return len(self._peers)
+
+    def begin_turn(self) -> None:
+        self.spent_s = 0.0
+        self._quick_most, self.quick = max(self._quick_most, self.quick), 0
+
+    def rest(self, took: float) -> float:
+        """Returns how long those rest that were served, which took so long: twice as long where several others are served, who
+        would have half of their rate otherwise.
+        """
+        most, self._quick_most = max(self._quick_most, self.quick), 0
+        return took * (2 if most >= _SEVERAL else 1)
 
     def serves_others(self, now: float) -> bool:
         """Whether clients are served as well that do not wait here."""
