@@ -2,9 +2,9 @@
 
 Each connection has tasks of its own for them, all of which the event loop would run before it serves a socket again. So answers
 that take long begin one after the other: those of connections whose last answer did, and the first ones of all. While others
-are served, such answers have a third of the time. The peer that had the least of it is next, so those that wait have equal
-shares, whether they ask all the time or wait for each answer. One whose last answer was quick does not wait, unless some of
-those just turned out to take long. What waits for a thread or a disk holds up none.
+are served, such answers have a third of the time, and beside several a quarter. The peer that had the least of it is next, so
+those that wait have equal shares, whether they ask all the time or wait for each answer. One whose last answer was quick does
+not wait, unless some of those just turned out to take long. What waits for a thread or a disk holds up none.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from eventstore.server.net.connection import Connection
 from eventstore.server.net.run_queue import ACTIVE_S, QUICK_S_MAX, SLICE_S, TURN_S, RunQueue
 
 _SHARE: Final = 1 / 3
+_SHARE_BESIDE_SEVERAL: Final = 1 / 4
 _LONG_S: Final = SLICE_S
 _PAUSE_S: Final = 0.0001
 _ONE_S_MAX: Final = QUICK_S_MAX / 2  # one alone, however long, does not have those wait that were quick
@@ -155,4 +156,7 @@ class AnswerTurns:
     @property
     def _share(self) -> float:
         """Returns how much of the time such answers may take."""
-        return _SHARE if self._queue.serves_others(trio.current_time()) else 1.0
+        now = trio.current_time()
+        if not self._queue.serves_others(now):
+            return 1.0
+        return _SHARE_BESIDE_SEVERAL if self._queue.serves_several(now) else _SHARE

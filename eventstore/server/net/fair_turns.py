@@ -70,7 +70,9 @@ class FairTurns:
             await trio.lowlevel.checkpoint()
 
     def serve_queue(self, receive: Callable[[Connection, float], None], now: float) -> None:
-        """Serves those whose turn it is; they rest as long, if others asked for something since they were served before."""
+        """Serves those whose turn it is. They rest as long, or twice as long for several others, if those asked for something
+        since they were served before.
+        """
         queue = self.queue
         if queue and queue.rests_until <= now:
             self._queue_began = self.clock()
@@ -81,9 +83,8 @@ class FairTurns:
         """Ends a turn, whose answers are sent."""
         if self._queue_began:
             now, took, self._queue_began = trio.current_time(), self.clock() - self._queue_began, 0.0
-            rest = self.queue.rest(took)
             if self.queue.quick_at > self._queue_ended:
-                self.queue.rests_until = now + rest
+                self.queue.rests_until = now + took * (2 if self.queue.serves_several(now) else 1)
             self._queue_ended = now
 
     def newcomers_wait(self) -> bool:

@@ -32,27 +32,27 @@ class RunQueue:
     def __init__(self) -> None:
         self._peers: dict[str, deque[Connection]] = {}
         self.spent_s = 0.0
-        self.rests_until = self.quick_at = 0.0
-        self.quick = self._quick_most = 0
+        self.rests_until = self.quick_at = self._several_at = 0.0
+        self.quick = 0
 
     def __len__(self) -> int:
         """How many peers wait."""
         return len(self._peers)
 
     def begin_turn(self) -> None:
-        self.spent_s = 0.0
-        self._quick_most, self.quick = max(self._quick_most, self.quick), 0
-
-    def rest(self, took: float) -> float:
-        """Returns how long those rest that were served, which took so long: twice as long where several others are served, who
-        would have half of their rate otherwise.
-        """
-        most, self._quick_most = max(self._quick_most, self.quick), 0
-        return took * (2 if most >= _SEVERAL else 1)
+        if self.quick >= _SEVERAL:
+            self._several_at = self.quick_at
+        self.spent_s, self.quick = 0.0, 0
 
     def serves_others(self, now: float) -> bool:
         """Whether clients are served as well that do not wait here."""
         return now - self.quick_at < ACTIVE_S
+
+    def serves_several(self, now: float) -> bool:
+        """Whether several of them asked in one turn lately: they would have half of their rate if those who take more had half
+        of the time.
+        """
+        return now - self._several_at < ACTIVE_S
 
     def add(self, connection: Connection) -> None:
         """Has a connection wait, until `served` yields it. It is not read meanwhile."""
