@@ -7,13 +7,15 @@ shard stays in the set of the old one, in order, and only its batches go to anot
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from eventstore.client.aio.store import NetworkStore
 from eventstore.metrics import Metric, gauge
 from eventstore.server.logs import get_logger
+
+if TYPE_CHECKING:
+    from eventstore.client.aio.store import NetworkStore
 
 _LOOK_S: Final = 1.0
 
