@@ -249,7 +249,7 @@ async def test_a_new_shard_of_a_split_that_is_not_served_is_under_way_and_not_pa
         made = await created(registry, 2, 2)
         born = replace(made.shards[1], lineage=replace(made.shards[1].lineage, birth=Birth(0, made.shards[1].slots)))
         moved = replace(made.shards[0], state=replace(made.shards[0].state, successor="n2"))
-        await registry.transact({}, {"shard/0": moved.value(), "shard/1": born.value()})
+        await registry.transact({}, {"shard/0": moved.value(), "shard/1": born.value(), "unserved/1": {}})
         plans = {each["shard"]: each["does"] for each in await trio.to_thread.run_sync(asked, "plans")}
         assert plans[1].startswith("is split off shard 0; no process serves it: ")
         assert plans.keys() == {0, 1}

@@ -123,6 +123,8 @@ def test_a_node_runs_the_replicas_that_the_registry_gives_it(tmp_path: Path, etc
         assert "shards 4, replicas 1, in sync at least 1, nodes n1, n2" in create(etcd, cluster, 4, 1)
         for node, shards in ((one, [0, 2]), (two, [1, 3])):
             wait_until(lambda node=node, shards=shards: node.replicas() == shards, "it runs its replicas")  # type: ignore[misc] # as above
+        folder = tmp_path / "n1" / "shard-0"
+        wait_until(folder.exists, "its first replica has a folder")
         pids = one.shard_pids()
 
         def moved(seen: Snapshot) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def test_a_node_runs_the_replicas_that_the_registry_gives_it(tmp_path: Path, etc
         change(etcd, cluster, moved)
         wait_until(lambda: (one.replicas(), two.replicas()) == ([2], [0, 1, 3]), "the replica is elsewhere")
         assert len(one.shard_pids()) == len(pids) - 1
-        assert (tmp_path / "n1" / "shard-0").exists()
+        assert folder.exists()
         wait_until(lambda: len(two.shard_pids()) == 3, "its process runs")
         left = one.shard_pids() + two.shard_pids()
         assert (one.terminate(), two.terminate()) == (0, 0)
@@ -166,7 +168,7 @@ def test_a_restarted_node_knows_its_cluster_and_its_folder(tmp_path: Path, etcd:
 def test_the_folder_of_a_node_of_another_cluster_is_refused(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
     with NamedNode(tmp_path, "n1", etcd.url, cluster) as node:
         create(etcd, cluster, 1, 1)
-        wait_until(lambda: node.replicas() == [0], "it runs its replica")
+        wait_until((tmp_path / "n1" / "shard-0").exists, "its replica has a folder")
         assert node.terminate() == 0
     change(etcd, cluster, lambda seen: {"cluster": {**(seen.value("cluster") or {}), "uuid": "7" * 32}})
     said = refused("node", "--data", tmp_path / "n1", "--name", "n1", "--cluster", cluster, "--etcd", etcd.url)

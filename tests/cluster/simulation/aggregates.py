@@ -25,6 +25,7 @@ def _spread() -> Iterator[str]:
 
 
 IDS: Final = list(_spread())
+_SLOT_OF: Final = {each: slot_of(each) for each in IDS}
 
 
 class Event(NamedTuple):
@@ -37,7 +38,8 @@ class Event(NamedTuple):
 
 def owned(slots: Iterable[SlotRange]) -> list[str]:
     """Returns the aggregates in these slots."""
-    return [each for each in IDS if not OwnedSlots(list(slots), lambda: 1).refusals([each])]
+    ranges = list(slots)
+    return [each for each, slot in _SLOT_OF.items() if any(low <= slot <= high for low, high in ranges)]
 
 
 class LedStore:
