@@ -145,6 +145,8 @@ class ReplicaProcess(ShardProcess):
                 clone = Cloning(own.node, run, f"{host}:{port}", lease.id)
                 async with until(self._stopping):
                     identity, incarnation = await cloned(above, self._settings, identity, clone, registry, say)
+                if self._stopping.is_set():
+                    return
             self._identity = identity
             hello = PeerHello(identity.cluster.bytes, identity.shard, own.node, run)
             asking = OtherFiles(Links(listener, hello, self._security), registry, own.node)

@@ -11,7 +11,7 @@ import trio
 from eventstore.domain.event_batches import Followable, last_sequence
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.projector import Progress
-from eventstore.errors import Closed, ConnectionLost, PermissionDenied, UnknownOperation
+from eventstore.errors import Closed, ConnectionLost, EventStoreError
 from eventstore.metrics import Metric, counter, gauge, text
 
 if TYPE_CHECKING:
@@ -59,10 +59,9 @@ class ProjectionWatch:
     async def look_regularly(self, store: NetworkStore) -> None:
         """Looks at the store every few seconds, and tells it what was found, until cancelled."""
         while True:
-            with suppress(ConnectionLost, Closed):  # the projector waits for a shard that is away, and says so, or ends by it
+            with suppress(Closed):  # the projector ends by it
                 await self.look(store)
-                with suppress(UnknownOperation, PermissionDenied):  # it is older, or this identity may not
-                    await self.tell(store)
+                await self.tell(store)
             if self._taken.is_set():
                 await trio.sleep(_LOOK_SECONDS)
             else:
@@ -75,22 +74,29 @@ class ProjectionWatch:
         for shard, told in told_of:
             part = self.parts.get(shard)
             if part is not None:
-                await told.note_projection(self.projection.name, part.sequence, part.oldest_us, part.parked_keys)
+                with suppress(EventStoreError):  # it is away, older, or this identity may not: only a figure is missing
+                    await told.note_projection(self.projection.name, part.sequence, part.oldest_us, part.parked_keys)
 
     async def look(self, store: Followable) -> None:
-        """Finds out where the store ends, and the oldest event that is not folded."""
-        wanted, found, end = self.projection, list[int](), 0
+        """Finds out where the store ends, and the oldest event that is not folded; of all shards, unless one is away."""
+        wanted, found, end, whole = self.projection, list[int](), 0, True
         parts: list[tuple[int | None, Followable]] = [*store.shards.items()] or [(None, store)]
         for shard, part in parts:
-            after, last, oldest = self.parts.get(shard, Part()).sequence, await last_sequence(part), list[int]()
+            after, oldest = self.parts.get(shard, Part()).sequence, list[int]()
+            try:
+                last = await last_sequence(part)
+                if last > after:
+                    async for event in part.read_all(after, wanted.wanted_types, wanted.aggregate_prefix, limit=1):
+                        oldest.append(event.timestamp)
+            except ConnectionLost:  # the projector waits for it, and says so
+                whole = False
+                continue
             end += last
-            if last > after:
-                async for event in part.read_all(after, wanted.wanted_types, wanted.aggregate_prefix, limit=1):
-                    oldest.append(event.timestamp)
             found += oldest
             if shard in self.parts:
                 self.parts[shard] = self.parts[shard]._replace(oldest_us=min(oldest, default=None))
-        self.last_sequence, self.oldest_us = end, min(found, default=None)
+        if whole:
+            self.last_sequence, self.oldest_us = end, min(found, default=None)
 
     @property
     def lag_events(self) -> int:

@@ -29,7 +29,7 @@ _LOOK_S: Final = 30.0
 """Between looks at who answers at the own address."""
 _LOOK_AGAIN_S: Final = 0.5
 REACHED_S: Final = 60.0
-"""For so long after its connection another replica proves that this one is reached."""
+"""For so long after something came over its connection another replica proves that this one is reached."""
 _LOOKS: Final = 3
 """So many in a row that fail say that an address is wrong: one may be late."""
 _log = get_logger("eventstore.cluster")
@@ -39,7 +39,7 @@ class Links:
     """`listener`: bound; `hello`: what this replica says of itself; `security`: how it and the others prove that.
 
     `unreached`: why the others do not reach this replica by the address that they are told, as far as that shows from here;
-    None if they may, as when the replica of another node is connected here, or was of late.
+    None if they may, as when the replica of another node has sent something here of late.
     """
 
     def __init__(
@@ -60,7 +60,6 @@ class Links:
         self._do: Callable[[list[Action]], None]
         self._nursery: trio.Nursery | None = None
         self._node, self._run = hello.node, hello.run
-        self._reaching: set[int] = set()
         self._heard_at = -math.inf
         self.unreached: str | None = None
 
@@ -110,7 +109,7 @@ class Links:
         return None if self._is_reached() else found  # an attempt may take seconds
 
     def _is_reached(self) -> bool:
-        return bool(self._reaching) or trio.current_time() < self._heard_at + REACHED_S
+        return trio.current_time() < self._heard_at + REACHED_S
 
     async def _who_answers(self, address: str) -> str | None:
         """Returns what is wrong at the own address; None if this process answers there."""
@@ -188,20 +187,14 @@ class Links:
         except (OSError, EventStoreError) as error:
             _log.warning("a connection is refused", error=str(error))
             return
-        if peer.hello.node == self._node:  # this process, which looks
-            await self._talk(peer, follows=False)
-            return
-        self._reaching.add(peer.number)
-        self._note(None)
-        try:
-            await self._talk(peer, follows=False)
-        finally:
-            self._reaching.discard(peer.number)
+        if peer.hello.node != self._node:  # otherwise it is this process, which looks
             self._heard_at = trio.current_time()
+            self._note(None)
+        await self._talk(peer, follows=False)
 
     async def _talk(self, peer: Peer, *, follows: bool) -> None:
         """Passes on what the other side sends, until the connection ends."""
-        replica, do = self._replica, self._do
+        replica, do, reaches = self._replica, self._do, not follows and peer.hello.node != self._node
         self._open[peer.number] = peer
         try:
             async with trio.open_nursery() as nursery:
@@ -210,6 +203,8 @@ class Links:
                     do(replica.connected(peer.number, peer.hello.run, now()))
                 try:
                     async for frame in peer.frames():
+                        if reaches:  # not that it is open: the other machine may have lost its power
+                            self._heard_at = trio.current_time()
                         if isinstance(frame, FileWanted):
                             nursery.start_soon(self._answer, peer, frame)
                         elif not isinstance(frame, PeerHello | FileBytes):

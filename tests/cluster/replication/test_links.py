@@ -93,7 +93,7 @@ async def test_a_replica_that_another_one_reaches_is_reached_though_not_by_itsel
             assert not links._replica.unreached
 
         async def alone() -> bool:
-            return not links._reaching
+            return not links._open
 
         await eventually(alone, "it has noticed that the other one is gone")
         assert await links._what_is_wrong(address) is None  # it was there just now
