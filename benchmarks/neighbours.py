@@ -2,9 +2,10 @@
 
 Ten quiet clients, each one request at a time (six append, two read, one sends messages, one asks for figures), first alone,
 then beside one hostile client of each kind in `benchmarks.harness.hostile`. Each row says how much of their rate they keep, and
-the 99th percentile of how long an answer takes: of all, and of those that ask for the same and fared worst. Alone is measured
-before each kind, on the same server. With --quick all kinds take less than 90 s: alone is measured once, and kinds share
-servers, whose memory is what all of them needed so far.
+the 99th percentile of how long an answer takes: of all, and of those that ask for the same and fared worst. The first kind is a
+process that computes and has no connection: the other rows say too what of the rate beside it is kept. Alone is measured
+before each kind, on the same server. --quick takes less than 90 s: alone is measured once a server, kinds share servers, whose
+memory is what all of them needed so far, and the floods of one kind of request are left out (`benchmarks.harness.floods`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Final, NamedTuple
 import trio
 
 import eventstore as es
+from benchmarks.harness.floods import FLOODS
 from benchmarks.harness.hostile import HTTP, KINDS, QUIET, QUIET_QUEUES, SOURCE, TOPIC, Forked
 from benchmarks.harness.processes import EVENTSTORE, SERVE, Process
 from benchmarks.harness.report import figures_table, say, write_results
@@ -191,9 +193,11 @@ def wait_until_alone(server: Process) -> None:
         time.sleep(0.02)
 
 
-def _row(alone: Quiet, together: Quiet, resident: int) -> dict[str, float]:
+def _row(alone: Quiet, together: Quiet, resident: int, busy: dict[str, float] | None) -> dict[str, float]:
+    kept = together.rate / alone.rate
     return {
-        "rate to alone": together.rate / alone.rate,
+        "rate to alone": kept,
+        "to a busy processor": kept / busy["rate to alone"] if busy else 1.0,
         "of the kind that lost most": together.kept(alone),
         "rate /s": together.rate,
         "p99 ms": together.p99_ms,
@@ -215,8 +219,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ[HTTP] = f"127.0.0.1:{free_port()}"
     os.environ[SOURCE] = "127.0.0.1" if options.one_address else "127.0.0.2"
     found: dict[str, dict[str, float]] = {}
-    seconds, alone = 0.6 if options.quick else 10.0, None
-    for kinds in _on_one_server([options.only] if options.only else list(KINDS), share=options.quick):
+    seconds = 0.6 if options.quick else 10.0
+    first = next(iter(KINDS))
+    all_kinds = [kind for kind in KINDS if not (options.quick and kind in FLOODS)]
+    wanted = list(dict.fromkeys([first, options.only])) if options.only else all_kinds
+    for kinds in _on_one_server(wanted, share=options.quick):
         option = ("--http", os.environ[HTTP], *_OPTIONS.get(kinds[0], ()))
         with Process("neighbours", EVENTSTORE, *SERVE, *option, before=_FILLING.get(kinds[0])) as server:
             prepare(server, kinds)
@@ -224,9 +231,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if kind is not kinds[0]:
                     wait_until_alone(server)
                 say(f"{kind} …")
-                if alone is None or not options.quick:
+                if kind is kinds[0] or not options.quick:
                     alone = trio.run(quiet, server.address, seconds)
-                found[kind] = _row(alone, *beside(server, kind, seconds))
+                found[kind] = _row(alone, *beside(server, kind, seconds), found.get(first))
                 say("   " + "  ".join(f"{name} {value:,.2f}" for name, value in found[kind].items()))
     print(json.dumps(found, indent=2) if options.json else figures_table(found, "beside"))
     write_results(f"neighbours{'-quick' if options.quick else ''}", json.dumps(found, indent=2))

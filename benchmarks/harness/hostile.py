@@ -195,11 +195,11 @@ def _large_commits(address: str) -> None:
 
 
 def _subscriptions(address: str) -> None:
-    """Subscriptions that match nothing, on sixteen connections. Ready once all have been told that there is nothing."""
+    """Subscriptions to new events that match nothing, on sixteen connections. Ready once all are told where they begin."""
     clients = [_Socket(address, reads=False, ready=False).socket for _ in range(16)]
     for number in range(2, 2 + BOUND_MAX):
         for client in clients:
-            client.sendall(encode_request(number, Subscribe(types=(f"nobody-{number}",))))
+            client.sendall(encode_request(number, Subscribe(after=None, types=(f"nobody-{number}",))))
     for client in clients:
         answers, reader = 0, FrameReader()
         while answers <= BOUND_MAX:  # and that to the hello
