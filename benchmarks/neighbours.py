@@ -1,11 +1,11 @@
 """What one client can take from the others: `python -m benchmarks.neighbours [--quick] [--json] [--only KIND]`.
 
 Ten quiet clients, each one request at a time (six append, two read, one sends messages, one asks for figures), first alone,
-then beside one hostile client of each kind in `benchmarks.harness.hostile`. Each row says how much of their rate they keep, and
+then beside one hostile client of each kind in `benchmarks.hostile.clients`. Each row says how much of their rate they keep, and
 the 99th percentile of how long an answer takes: of all, and of those that ask for the same and fared worst. The first kind is a
 process that computes and has no connection: the other rows say too what of the rate beside it is kept. Alone is measured
 before each kind, on the same server. --quick takes less than 90 s: alone is measured once a server, kinds share servers, whose
-memory is what all of them needed so far, and the floods of one kind of request are left out (`benchmarks.harness.floods`).
+memory is what all of them needed so far, and the floods of one kind of request are left out (`benchmarks.hostile.floods`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Final, NamedTuple
 import trio
 
 import eventstore as es
-from benchmarks.harness.floods import FLOODS
-from benchmarks.harness.hostile import HTTP, KINDS, QUIET, QUIET_QUEUES, SOURCE, TOPIC, Forked
 from benchmarks.harness.processes import EVENTSTORE, SERVE, Process
 from benchmarks.harness.report import figures_table, say, write_results
-from benchmarks.harness.wide_store import fill
+from benchmarks.hostile.clients import HTTP, KINDS, QUIET, QUIET_QUEUES, SOURCE, TOPIC, Forked
+from benchmarks.hostile.floods import FLOODS
+from benchmarks.hostile.wide_store import fill
 from benchmarks.peers import free_port
 from eventstore.client.aio.store import NetworkStore
 
@@ -37,7 +37,7 @@ _HEAD_START_S: Final = 0.5
 _HEAD_STARTS_S: Final = {"silent connections": 1.2}  # an idle connection gives way after a second
 _WARM_S: Final = 0.3
 _READS_ALL: Final = {"pulls of a tag nobody has", "reads of a type nobody has", "readers that trickle"}
-_WITH_DOMAIN: Final = ("--domain", "benchmarks.harness.stuck:domain")
+_WITH_DOMAIN: Final = ("--domain", "benchmarks.hostile.stuck:domain")
 _OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "reads of many files": ("--open-files-max", "16"),
     "large commands that wait": _WITH_DOMAIN,

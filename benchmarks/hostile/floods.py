@@ -22,7 +22,7 @@ _names = tuple(f"flooded-{number}" for number in range(TOPICS))
 
 
 class Flood(NamedTuple):
-    """`frames`: the requests with the numbers from this one on, which are sent again and again or made anew each time (`new`).
+    """`frames`: the requests with the numbers from this one on, which are sent again and again or made again each time (`new`).
     `group`: needs a group that reads all queues of `TOPICS` topics.
     """
 

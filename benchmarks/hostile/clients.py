@@ -1,4 +1,4 @@
-"""Hostile clients, each a process: `python -m benchmarks.harness.hostile KIND ADDRESS`. It runs until it is killed.
+"""Hostile clients, each a process: `python -m benchmarks.hostile.clients KIND ADDRESS`. It runs until it is killed.
 
 It has an address of its own, because the connections of one address share what that gets. It gives way to the others on the
 processor (nice 19), as one on a machine of its own would: what is measured is what it takes from the server. What it gets back
@@ -24,9 +24,9 @@ from itertools import count
 from typing import Final
 
 import eventstore as es
-from benchmarks.harness import floods
-from benchmarks.harness.floods import FLOODS, Flood
-from benchmarks.harness.wide_store import WIDE
+from benchmarks.hostile import floods
+from benchmarks.hostile.floods import FLOODS, Flood
+from benchmarks.hostile.wide_store import WIDE
 from eventstore import flat
 from eventstore.model import COMMIT_EVENTS_MAX, NewEvent
 from eventstore.protocol.answers import AnswerDecoder
@@ -195,7 +195,7 @@ def _large_commits(address: str) -> None:
 
 
 def _subscriptions(address: str) -> None:
-    """Subscriptions to new events that match nothing, on sixteen connections. Ready once all are told where they begin."""
+    """Subscriptions to new events that match nothing, on sixteen connections. Ready once each has its first answer."""
     clients = [_Socket(address, reads=False, ready=False).socket for _ in range(16)]
     for number in range(2, 2 + BOUND_MAX):
         for client in clients:

@@ -1,0 +1,1 @@
+"""Hostile clients for `benchmarks.neighbours`, and what their servers need."""
