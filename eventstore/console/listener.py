@@ -23,6 +23,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState, LifespanState
 
 from eventstore.console.open_connections import OpenConnection, OpenConnections
+from eventstore.security.handshakes import NOT_ENDED
 from eventstore.security.tls_socket import reason_of, subject_text
 from eventstore.timing.pace import Pace
 
@@ -143,7 +144,7 @@ class _Listener:
                 await secure.do_handshake()
             except trio.BrokenResourceError as error:  # it does not speak TLS, or is not let in
                 cause = error.__cause__
-                why = reason_of(cause) if isinstance(cause, SSLError) else "it was begun and not ended"
+                why = reason_of(cause) if isinstance(cause, SSLError) else NOT_ENDED
                 self._failed(connection.host, why)
                 return
         if not waited.cancelled_caught:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+NOT_ENDED: Final = "it was begun and not ended"
+"""Why a handshake failed whose client went away."""
 _QUIET_S: Final = 60.0
 _log = logging.getLogger(__name__)
 

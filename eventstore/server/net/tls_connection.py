@@ -11,14 +11,13 @@ from typing import Any, Final, cast
 
 from eventstore.errors import ProtocolError
 from eventstore.protocol import encode_error
-from eventstore.security.handshakes import FailedHandshakes
+from eventstore.security.handshakes import NOT_ENDED, FailedHandshakes
 from eventstore.security.tls import ServerTls
 from eventstore.security.tls_socket import TlsSocket
 from eventstore.server.net.connection import Connection
 
 _HANDSHAKE: Final = b"\x16\x03"  # TLS begins so, then a byte that is not 0; a frame of that length has 0 there
 _REFUSED_BYTES: Final = 4096
-_NOT_ENDED: Final = "it was begun and not ended"
 _CLOSE_WAIT: Final = 8  # the first byte of TCP_INFO, of a connection whose other end sends nothing more
 _log = logging.getLogger(__name__)
 
@@ -69,7 +68,7 @@ class TlsConnection(Connection):
     def close(self) -> None:
         """As `Connection.close`. A handshake that was begun and not ended has failed."""
         if self._begun and not self.tls.greeted:
-            self._note(_NOT_ENDED)
+            self._note(NOT_ENDED)
         super().close()
 
     def _note(self, why: str) -> None:
@@ -102,8 +101,8 @@ def connections_over(tls: ServerTls | None) -> MakeConnection:
             first = _first_of(own)
             if _begins_tls(first):
                 if first:
-                    tls.failed_handshakes.note(address[0], _NOT_ENDED)
-                raise ConnectionResetError(errno.ECONNRESET, _NOT_ENDED)
+                    tls.failed_handshakes.note(address[0], NOT_ENDED)
+                raise ConnectionResetError(errno.ECONNRESET, NOT_ENDED)
         return TlsConnection(own, TlsSocket(own, tls.context, server_side=True), address, now, tls.failed_handshakes)
 
     return connection
