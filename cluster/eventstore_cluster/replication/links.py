@@ -102,8 +102,8 @@ class Links:
         self.unreached, self._replica.unreached = why, why is not None
 
     async def _what_is_wrong(self, address: str) -> str | None:
-        """Returns why others may not reach this replica at the address; None if they do, which its own attempt is no proof
-        against: a gateway may send nothing back inside.
+        """Returns why others may not reach this replica at the address; None if they do. Its own attempt proves nothing
+        against that: a gateway may send nothing back inside.
         """
         found = None if self._is_reached() else await self._who_answers(address)
         return None if self._is_reached() else found  # an attempt may take seconds
