@@ -9,8 +9,12 @@ growing     4 shards on 1 node; a second node joins, and the cluster is rebalanc
             the subscription saw: `lost`, `doubled` and `reordered` count events, and each must be 0
 moving      appends one at a time to a shard of two replicas, at first in quiet, then while the one that leads moves to a third
             node, which a limit holds to so many bytes a second: the 99th percentile, and how fast the replica was copied
+stalls      5,000 appends a second, in an open loop, to one of two shards on one node, and as many as are taken to the other: at
+            first in quiet, then while the first shard moves to a second node, then while it is split in two there. The longest
+            and the 99th percentile from when an append was due, and the rate of the other shard, against that in quiet
 reading     a subscription from the beginning until it has caught up, to a shard on one node, and again when three splits have
             made four of it, which have its files and leave out what is not theirs: events/s, medians of rounds
+planning    a rebalance of 1,000 shards of three replicas on 100 nodes, half of which have just joined; without processes
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from typing import Final
 import trio
 
 import eventstore as es
+from benchmarks.harness.paced import PacedLoad
 from benchmarks.harness.report import report_rows, say
 from benchmarks.replicas import CLUSTER, Cluster, Figures, wait_until
 from eventstore.client.blocking.store import BlockingStore
@@ -41,6 +46,7 @@ from eventstore_cluster.nodes.cluster_view import cluster_view
 from eventstore_cluster.nodes.moving.moving import move, wait_until_moved
 from eventstore_cluster.nodes.moving.plans import carry_out, limit_moves, pending, survey
 from eventstore_cluster.nodes.placing.balancing import rebalance
+from eventstore_cluster.nodes.placing.fleet import Fleet, PlacedNode, PlacedShard
 from eventstore_cluster.nodes.splitting.splitting import split, wait_until_split
 
 _WRITERS: Final = 8
@@ -48,6 +54,7 @@ _BATCH: Final = 64
 _WAIT_S: Final = 600.0
 _PAYLOAD: Final = b"x" * 4_000
 _RATE: Final = 20_000_000
+_PACE: Final = 5_000
 
 Place = tuple[str, str]
 """An aggregate, and the command that an event of it followed from."""
@@ -222,6 +229,50 @@ def moving(megabytes: int, rate: int, quiet_s: float) -> Figures:
     }  # fmt: skip
 
 
+def stalls(seconds: float) -> Figures:
+    with Cluster(1, shards=2) as cluster:
+        cluster.start("n2")
+        wait_until(lambda: survey(cluster.options, CLUSTER, 0.0).fleet.nodes.keys() >= {"n2"})
+        load = PacedLoad(cluster.address, _PACE)
+        try:
+            warm, end = time.monotonic() + seconds / 4, time.monotonic() + seconds * 5 / 4
+            load.during(lambda: time.monotonic() >= warm)
+            quiet, others = load.during(lambda: time.monotonic() >= end)
+            found = {"quiet": quiet, "moving": [], "splitting": []}
+            rates = {"quiet": others}
+            with ThreadPoolExecutor(1) as pool:
+                asked = move(cluster.options, CLUSTER, 0, "n1", "n2")
+                done: Future[float] = pool.submit(wait_until_moved, cluster.options, CLUSTER, asked, _WAIT_S)
+                found["moving"], rates["moving"] = load.during(done.done)
+                say(f"   moved after {done.result():.1f} s")
+                number = split(cluster.options, CLUSTER, 0, 2)
+                done = pool.submit(wait_until_split, cluster.options, CLUSTER, number, _WAIT_S)
+                found["splitting"], rates["splitting"] = load.during(done.done)
+                say(f"   split after {done.result():.1f} s")
+        finally:
+            load.stop()
+    figures = {"appends /s": float(_PACE)}
+    for name, times in found.items():
+        figures |= {f"p99 {name}, ms": _percentile(times) * 1e3, f"longest {name}, ms": max(times) * 1e3}
+    return figures | {f"other shard {name}, events/s": rate for name, rate in rates.items()}
+
+
+def planning(rounds: int) -> Figures:
+    nodes = {f"n{at}": PlacedNode(f"n{at}", f"zone-{at % 5}") for at in range(100)}
+    shards = {
+        at: PlacedShard(
+            at, tuple(f"n{(at + 7 * turn) % 50}" for turn in range(3)), f"n{at % 50}", at * at % 997 * 1_000_000, at % 89
+        )
+        for at in range(1_000)
+    }
+    took, plan = [], None
+    for _ in range(rounds):
+        began = time.perf_counter()
+        plan = rebalance(Fleet(nodes, shards))
+        took.append(time.perf_counter() - began)
+    return {"seconds, median": statistics.median(took), "changes": float(len(plan.changes) if plan else 0)}
+
+
 def reading(events: int, rounds: int) -> Figures:
     with Cluster(1, "--set=file_size_bytes=8388608") as cluster, cluster.client() as store:
         for first in range(0, events, 1_000):
@@ -308,6 +359,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     size = options.size or (200 if options.quick else 2_000)
     rows["moving"] = partial(moving, size, options.rate * 1_000_000, 5.0 if options.quick else 30.0)
     rows["reading"] = partial(reading, 100_000 if options.quick else 500_000, 3 if options.quick else 5)
+    rows["stalls"] = partial(stalls, 5.0 if options.quick else 20.0)
+    rows["planning"] = partial(planning, 3 if options.quick else 9)
     chosen = {name: measure for name, measure in rows.items() if options.rows in name}
     report_rows(chosen, f"growing{'-quick' if options.quick else ''}", as_json=options.json)
     return 0

@@ -1,0 +1,104 @@
+"""A load at a set rate, which keeps its rate while the store stalls, beside one that is as fast as it can."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import count, islice
+from typing import Final
+
+import trio
+
+import eventstore as es
+from benchmarks.harness.appender import check
+from eventstore.records.slots import SLOTS, slot_of
+
+_TURN_S: Final = 0.01
+_IN_FLIGHT: Final = 64
+_WAITING_MAX: Final = 1_000
+_PAYLOAD: Final = b"x" * 100
+
+
+class PacedLoad:
+    """Appends `rate` events a second to the lower half of the slots, and what it can, 64 in flight, to the upper half.
+
+    The first is an open loop: what is due is sent when it is due, whether or not what was sent before is acknowledged, and a
+    time counts from when it was due. So a stall counts for everything that came during it. One thread of its own, one
+    connection to each shard; until `stop`.
+    """
+
+    def __init__(self, address: str, rate: int) -> None:
+        self._address, self._batch = address, int(rate * _TURN_S)
+        self._acknowledged: list[tuple[float, float]] = []
+        self._others: list[float] = []
+        self._stopped = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._check()
+
+    def during(self, done: Callable[[], bool]) -> tuple[list[float], float]:
+        """Waits until `done`; returns how many seconds each batch took that was due meanwhile, in order, and how many events
+        a second the upper half took.
+        """
+        began, before = time.perf_counter(), len(self._others)
+        while not done():
+            time.sleep(_TURN_S)
+            self._check()
+        ended, after = time.perf_counter(), len(self._others)
+        while not any(due > ended for due, _ in reversed(self._acknowledged[-_WAITING_MAX:])):
+            time.sleep(_TURN_S)
+            self._check()
+        times = [seconds for due, seconds in self._acknowledged if began <= due < ended]
+        return times, (after - before) * _IN_FLIGHT / (ended - began)
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._work)
+        except BaseException as error:
+            self._error = error
+
+    async def _work(self) -> None:
+        async with (
+            es.connect(self._address, reconnect_timeout=60.0, silence_timeout=60.0) as store,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(self._fill, store)
+            ids, due = _ids(upper=False), time.perf_counter()
+            while not self._stopped.is_set():
+                commits = [es.Commit(ids[at], _event(), es.ANY) for at in range(self._batch)]
+                ids = ids[self._batch :] + ids[: self._batch]
+                if len(nursery.child_tasks) > _WAITING_MAX:
+                    raise TimeoutError(f"{_WAITING_MAX} batches wait for their answers")
+                nursery.start_soon(self._append, store, commits, due)
+                due += _TURN_S
+                await trio.sleep(max(0.0, due - time.perf_counter()))
+
+    async def _append(self, store: es.NetworkStore, commits: Sequence[es.Commit], due: float) -> None:
+        check(await store.append_many(commits))
+        self._acknowledged.append((due, time.perf_counter() - due))
+
+    async def _fill(self, store: es.NetworkStore) -> None:
+        ids = _ids(upper=True)
+        while not self._stopped.is_set():
+            check(await store.append_many([es.Commit(each, _event(), es.ANY) for each in ids[:_IN_FLIGHT]]))
+            self._others.append(time.perf_counter())
+            ids = ids[_IN_FLIGHT:] + ids[:_IN_FLIGHT]
+
+
+def _event() -> list[es.NewEvent]:
+    return [es.NewEvent("Happened", _PAYLOAD)]
+
+
+def _ids(*, upper: bool) -> list[str]:
+    named = (f"paced-{number}" for number in count())
+    return list(islice((each for each in named if (slot_of(each) >= SLOTS // 2) is upper), 997))
