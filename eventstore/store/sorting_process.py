@@ -11,6 +11,7 @@ another process will sort again. It ignores signals that ask a whole process gro
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,21 +20,23 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from eventstore.chunks.files import OsFiles
-from eventstore.errors import Corrupt, EventStoreError
-from eventstore.store.data_folder import read_event_folder
-from eventstore.store.sorted.directory import Directory
-from eventstore.store.sorted.event_index import open_index
-from eventstore.store.sorted.file_names import INDEX
-from eventstore.store.sorted.sorting import sort_file
-
 DAMAGED: Final = 3
+_OWN_SESSION: Final = Path("/proc/self/autogroup")
 
 
 def main(arguments: list[str]) -> int:
     """Returns the exit code. 0: done. 1: refused, with one line on standard error. 3: a file is corrupt, as JSON there."""
     step, path, number, directory_path, token = arguments[0], Path(arguments[1]), int(arguments[2]), arguments[3], arguments[4]
     _yield_to_others()
+    # here: to load these takes a fifth of a second, which is to be of the lowest priority, too
+    from eventstore.chunks.files import OsFiles
+    from eventstore.errors import Corrupt, EventStoreError
+    from eventstore.store.data_folder import read_event_folder
+    from eventstore.store.sorted.directory import Directory
+    from eventstore.store.sorted.event_index import open_index
+    from eventstore.store.sorted.file_names import INDEX
+    from eventstore.store.sorted.sorting import sort_file
+
     files = OsFiles()
     try:
         folder = read_event_folder(files, path)
@@ -59,6 +62,8 @@ def main(arguments: list[str]) -> int:
 
 def _yield_to_others() -> None:
     os.nice(19)
+    with contextlib.suppress(OSError):  # Linux may weigh sessions first, and processes only within them; this is one of its own
+        _OWN_SESSION.write_text("19")
     for number in signal.SIGTERM, signal.SIGINT:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

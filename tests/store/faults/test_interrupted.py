@@ -66,22 +66,26 @@ async def test_an_exception_leaves_an_open_store_unwrapped(tmp_path: Path) -> No
     assert caught.value.fields["actual"] == 0
 
 
-def test_a_sorting_process_ends_when_its_parent_does(tmp_path: Path) -> None:
+def test_a_sorting_process_gives_way_to_all_others_and_ends_when_its_parent_does(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _WAITING_CHILD]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as child:
         assert child.stdout is not None
         assert child.stdin is not None
-        assert child.stdout.readline() == b"begun\n"
+        assert child.stdout.readline() == b"19\n"
+        if _SESSIONS.exists():
+            session = Path(f"/proc/{child.pid}/autogroup")
+            assert session.read_text().rstrip().endswith("nice 19"), "Linux weighs its session, then the processes within"
         assert child.poll() is None
         child.stdin.close()
         assert child.wait(timeout=30) == 2
 
 
+_SESSIONS = Path("/proc/sys/kernel/sched_autogroup_enabled")
 _WAITING_CHILD = """
-import threading
+import os, threading
 from eventstore.store import sorting_process
 sorting_process._yield_to_others()
-print("begun", flush=True)
+print(os.getpriority(os.PRIO_PROCESS, 0), flush=True)
 threading.Event().wait()
 """
 
