@@ -148,6 +148,7 @@ async def _serve(
     task_status: trio.TaskStatus[Server],
 ) -> None:
     log = get_logger("eventstore.server")
+    yield_often()  # from here on: a leader that begins reads on threads while clients wait
     epoch, events = (None, None) if leads is None else (leads.epoch, leads.events)
     async with open_store(settings.data, settings.store_settings, shard=shard, epoch=epoch, replication=events) as store:
         at = Place(shard, known or single_map(store.opened.uuid.bytes), leads)
@@ -156,7 +157,6 @@ async def _serve(
             _listening(settings, store, broker, domain, listener, security, at) as server,
         ):
             calm_collector()
-            yield_often()
             log.info(
                 "serving",
                 version=__version__,

@@ -71,7 +71,7 @@ async def open_store(
             if settings.sort:
                 nursery.start_soon(_maintain, committer, maintenance)
             if epoch is not None:
-                nursery.start_soon(warm_up, opened.engine)
+                nursery.start_soon(_warm_up_when_settled, committer, opened.engine)
             nursery.start_soon(_write_preload, opened, settings)
             error = None
             try:
@@ -93,6 +93,11 @@ async def open_store(
 async def _maintain(committer: Committer, maintenance: Maintenance) -> None:
     await committer.settled.wait()  # a replica may have to cut back what it was opened with: a sorted file is final
     await maintenance.run()
+
+
+async def _warm_up_when_settled(committer: Committer, engine: Engine) -> None:
+    await committer.settled.wait()  # clients wait for that
+    await warm_up(engine)
 
 
 async def warm_up(engine: Engine) -> None:
