@@ -288,8 +288,8 @@ class ReplicaProcess(ShardProcess):
         _log.log(logging.INFO if asked_for else logging.ERROR, "this run of the replica ends", reason=reason)
         if sit_out:
             self._channel.send_at_once({"sit_out": True})
-        if led:
-            self._channel.send_at_once({"left": reason})
+        if self._driver is not None and led:
+            self._channel.send_at_once({"left": reason, "spare": reason == HANDED_OVER and self._driver.replica.is_spare})
         else:
             self._channel.send_at_once({"failed": [plain(each) for each in to_wire(EventStoreError(reason))]})
         sys.stderr.flush()

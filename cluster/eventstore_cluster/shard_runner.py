@@ -27,6 +27,8 @@ from eventstore_cluster.shard_start import ShardStart
 PROGRAM: Final = "eventstore_cluster.shard_process"
 FIRST_DELAY_S: Final = 0.5
 DELAY_S_MAX: Final = 30.0
+SPARED_S: Final = 1.0
+"""A replica that handed its shard over, and is not waited for, is started again after this time."""
 STABLE_S: Final = 60.0
 """A shard that served this long begins with the first delay again."""
 STOPS_S: Final = 20.0
@@ -79,6 +81,7 @@ class ShardRunner:
         self._up_since: float | None = None
         self._lease: int | None = None
         self._left: str | None = None
+        self._is_spare = False
         self._sits_out = False
         self._last_address: str | None = None
         self._map_due = False
@@ -109,6 +112,9 @@ class ShardRunner:
             if left:  # a replica that ceased to lead, or to be one that may
                 delay = FIRST_DELAY_S
                 log(_log, logging.INFO, "a replica has ended its run and is started again", shard=self.identity.shard)
+                with trio.move_on_after(SPARED_S if self._is_spare else 0.0):  # the next leader begins: a start takes a core
+                    await self._stopping.wait()
+                self._is_spare = False
                 continue
             delay = FIRST_DELAY_S if up_s >= STABLE_S else delay
             if self.starts > 1 or was_up or is_replica:  # otherwise the node decides first whether it starts at all
@@ -224,8 +230,8 @@ class ShardRunner:
                 self._is_up()
             case {"lease": str(lease)} if lease.isdecimal():
                 self._lease = int(lease)
-            case {"left": str(reason)}:
-                self._left, self._told = reason, EventStoreError(reason)
+            case {"left": str(reason), "spare": bool(spare)}:
+                self._left, self._told, self._is_spare = reason, EventStoreError(reason), spare
             case {"sit_out": True}:
                 self._sits_out = True
             case {"failed": list(flat)} if flat:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from eventstore.errors import Poisoned, to_wire
 from eventstore.records.cluster_map import ALL_SLOTS, single_map
@@ -109,7 +110,7 @@ async def test_a_replica_that_fails_is_started_again_later_and_its_lease_is_give
 @pytest.mark.parametrize(
     ("says", "code", "reason"),
     [
-        ([{"left": "the log cannot be written: full"}], 0, "the log cannot be written: full"),
+        ([{"left": "the log cannot be written: full", "spare": False}], 0, "the log cannot be written: full"),
         ([], 3, "its process ended with exit code 3"),
         ([], 0, None),  # it was stopped, and said so in the registry
     ],
@@ -126,6 +127,28 @@ async def test_a_node_knows_why_a_process_leads_no_more(says: list[Any], code: i
 
         await eventually(has_ended, "it has ended")
         assert told.led == [None if reason is None else Led(7, reason)]
+
+
+@pytest.mark.parametrize("spare", [False, True])
+async def test_a_replica_that_handed_over_is_started_again_at_once_only_if_it_is_waited_for(
+    spare: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_runner, "SPARED_S", 3600.0)
+    leads = {"following": {"role": "leader", "epoch": 7}}
+    async with run(Told([{"lease": "8"}, leads, {"left": "handed over", "spare": spare}], 0)) as told:
+        await told.is_up(1)
+        await told.has_been_up()
+        told.runner.tell_map()
+        if not spare:
+            await told.is_up(2)
+            return
+
+        async def has_ended() -> bool:
+            return bool(told.led)
+
+        await eventually(has_ended, "it has ended")
+        await trio.testing.wait_all_tasks_blocked()
+        assert told.runner.starts == 1
 
 
 async def test_a_process_that_does_not_stop_is_named_in_the_log(
