@@ -11,16 +11,18 @@ another process will sort again. It ignores signals that ask a whole process gro
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import random
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
 DAMAGED: Final = 3
+_AGAIN_S: Final = 0.2
 _OWN_SESSION: Final = Path("/proc/self/autogroup")
 
 
@@ -61,12 +63,25 @@ def main(arguments: list[str]) -> int:
 
 
 def _yield_to_others() -> None:
-    os.nice(19)
-    with contextlib.suppress(OSError):  # Linux may weigh sessions first, and processes only within them; this is one of its own
-        _OWN_SESSION.write_text("19")
     for number in signal.SIGTERM, signal.SIGINT:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.nice(19)
+    while not _session_yields():
+        time.sleep(_AGAIN_S * random.random())
+
+
+def _session_yields() -> bool:
+    """Linux may weigh sessions first, and processes only within them; this process is one of its own. Whether that weighs
+    little now, as far as that can be changed: the kernel takes ten such changes a second of all users together.
+    """
+    try:
+        _OWN_SESSION.write_text("19")
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _end_with_parent() -> None:

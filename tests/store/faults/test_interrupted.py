@@ -80,6 +80,42 @@ def test_a_sorting_process_gives_way_to_all_others_and_ends_when_its_parent_does
         assert child.wait(timeout=30) == 2
 
 
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel weighs processes only")
+def test_sorting_processes_that_begin_together_all_give_way_without_being_root() -> None:
+    """The kernel takes ten changes a second from all who are not."""
+    command = [sys.executable, "-c", _OF_A_USER]
+    children = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) for _ in range(4)
+    ]
+    try:
+        for what in (b"loaded\n", b"19\n"):
+            for child in children:
+                assert child.stdout is not None
+                assert child.stdout.readline() == what
+            for child in children if what == b"loaded\n" else ():
+                assert child.stdin is not None
+                child.stdin.write(b"\n")
+                child.stdin.flush()
+        found = [Path(f"/proc/{child.pid}/autogroup").read_text().split()[-1] for child in children]
+        assert found == ["19"] * 4
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+
+
+_OF_A_USER = """
+import ctypes, os, sys, threading
+from eventstore.store import sorting_process
+print("loaded", flush=True)
+sys.stdin.buffer.raw.read(1)
+if os.getuid() == 0:
+    os.setuid(65534)
+    ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: the files of the process in /proc are its own again
+sorting_process._yield_to_others()
+print(os.getpriority(os.PRIO_PROCESS, 0), flush=True)
+threading.Event().wait()
+"""
 _SESSIONS = Path("/proc/sys/kernel/sched_autogroup_enabled")
 _WAITING_CHILD = """
 import os, threading
