@@ -105,6 +105,7 @@ class ShardRunner:
             was_up, is_replica = self._up_since is not None, self._reaped is not None
             left = is_replica and code == 0 and up_s >= FIRST_DELAY_S
             led = self._led(code, how)
+            spare, self._is_spare = self._is_spare, False
             self._ended(f"{how}{_more(code)}")
             await self._give_up_lease(led)
             if self._stopping.is_set():
@@ -112,9 +113,8 @@ class ShardRunner:
             if left:  # a replica that ceased to lead, or to be one that may
                 delay = FIRST_DELAY_S
                 log(_log, logging.INFO, "a replica has ended its run and is started again", shard=self.identity.shard)
-                with trio.move_on_after(SPARED_S if self._is_spare else 0.0):  # the next leader begins: a start takes a core
+                with trio.move_on_after(SPARED_S if spare else 0.0):  # the next leader begins: a start takes a core
                     await self._stopping.wait()
-                self._is_spare = False
                 continue
             delay = FIRST_DELAY_S if up_s >= STABLE_S else delay
             if self.starts > 1 or was_up or is_replica:  # otherwise the node decides first whether it starts at all
