@@ -90,6 +90,16 @@ class AccessList:
             return self._by_token[proof.token] if stored is not None and stored.is_valid(now) else None
         return None if proof.subject is None else self._by_subject.get(proof.subject)
 
+    def refusal(self, token: str | None, proof: Credential, now: datetime) -> str:
+        """Returns, for operators alone, why the proof is no identity's."""
+        if proof.token is not None:
+            stored = self._tokens.get(proof.token)
+            if stored is not None and not stored.is_valid(now):
+                return f"token {proof.token} of {self._by_token[proof.token].name} has expired"
+        if token is not None:
+            return "an unknown token"
+        return "no token or certificate" if proof.subject is None else f"no identity has the certificate {proof.subject}"
+
     def changes(self, newer: AccessList) -> Iterator[tuple[str, str]]:
         """Yields the name of each identity that another list has changed, and how."""
         for name in sorted(self.identities.keys() | newer.identities.keys()):

@@ -319,6 +319,24 @@ def test_names_that_look_like_terminal_codes_or_paths_are_escaped_in_the_log(
     assert all(each.isprintable() for each in said)
 
 
+def test_the_log_says_why_a_login_was_refused_and_the_client_hears_always_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    token = give(data, "billing", "writer", expires=datetime.now(UTC) - timedelta(hours=1))
+    heard = set()
+    with ServerThread(data) as server:
+        for given in (token, "es_0123_456", None):
+            with RawClient(server.port, greet=False) as client:
+                heard.add(str(client.ask(Hello(1, "a client", token=given))))
+    said = [each.getMessage() for each in caplog.records if "a login was refused (a client, 127.0.0.1:" in each.getMessage()]
+    assert [each.partition("): ")[2].partition(";")[0] for each in said] == [
+        f"token {token.split('_')[1]} of billing has expired", "an unknown token", "no token or certificate",
+    ]  # fmt: skip
+    assert len(heard) == 1
+
+
 def test_an_identity_has_no_control_characters_in_its_name(tmp_path: Path) -> None:
     for name in ("\x1b[2J", "a\nb", ""):
         with pytest.raises(InvalidArgument):

@@ -59,6 +59,7 @@ def test_what_matters_is_recorded_and_what_does_not_is_not(tmp_path: Path) -> No
         ]  # fmt: skip
         assert [each["who"] for each in found] == ["ops", "ops", "ops", "", ""]
         assert found[0]["details"] == {"topic": "orders", "queues": 2, "if_missing": False}
+        assert found[3]["details"] == {"why": "an unknown token"}
         assert found[4]["details"] == {"name": "shipping", "change": "added: reader"}
         assert "wrong" not in json.dumps(found)
 
@@ -140,7 +141,7 @@ def test_many_refused_logins_are_counted_and_do_not_fill_the_disk(tmp_path: Path
 
         def try_many(_: object) -> None:
             for number in range(5_000):
-                auditor.note_refused_login(f"no hello, 192.0.2.1:{number}")
+                auditor.note_refused_login(f"billing, 192.0.2.1:{number}", "an unknown token")
 
         server.ask(try_many)
         wait_until(lambda: len(records(store)) == 60, "those of a minute are written")

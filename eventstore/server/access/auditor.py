@@ -43,7 +43,7 @@ class Auditor:
         self._waiting.append((record, recorded))
         self._news.set()
 
-    def note_refused_login(self, origin: str) -> None:
+    def note_refused_login(self, origin: str, why: str) -> None:
         """Records a login that was refused; above so many a minute the next record counts them."""
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
@@ -53,7 +53,7 @@ class Auditor:
             self.uncounted += 1
             return
         more, self.uncounted = self.uncounted, 0
-        self.note(AuditRecord("LOGIN_REFUSED", "", origin, {"others": more} if more else {}))
+        self.note(AuditRecord("LOGIN_REFUSED", "", origin, {"why": why, **({"others": more} if more else {})}))
 
     @property
     def waiting(self) -> int:

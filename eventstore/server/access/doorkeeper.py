@@ -15,6 +15,7 @@ from typing import Any, Final
 import trio
 
 from eventstore.errors import EventStoreError, Overloaded, PermissionDenied, ProtocolError, Unauthenticated
+from eventstore.fields import escaped
 from eventstore.protocol import encode_error
 from eventstore.protocol.request_declaration import DECLARATIONS, Request
 from eventstore.protocol.requests import Hello, WireCommand
@@ -84,7 +85,8 @@ class Doorkeeper:
         proof = self._access.credential(request.token, subject)
         identity = self._access.identity(proof, self._now())
         if identity is None:
-            self._refuse(connection, request_id)
+            who = f"{escaped(request.client) or 'no name'}, {connection.host}:{connection.port}"
+            self._refuse(connection, request_id, who, escaped(self._access.refusal(request.token, proof, self._now())))
             return False
         connections = self._connections.setdefault(identity.name, set())
         limit = identity.limits.connections
@@ -103,13 +105,13 @@ class Doorkeeper:
 
     # ---- those who are not let in
 
-    def _refuse(self, connection: Connection, request_id: int) -> None:
+    def _refuse(self, connection: Connection, request_id: int, who: str, why: str) -> None:
         self.refused += 1
         now = trio.current_time()
         delay = self._delay_of(network_of(connection.host), now)
-        _log.warning("a login was refused (%s), answered in %.1f s", connection.title, delay)
+        _log.warning("a login was refused (%s): %s; answered in %.1f s", who, why, delay)
         if self._audit is not None:
-            self._audit.note_refused_login(connection.title)
+            self._audit.note_refused_login(who, why)
         error = Unauthenticated("this server lets in known clients only: give a valid token or certificate")
         self._gate.hold(connection, HELD_BY_LOGIN)
         self._late.append((now + delay, connection, encode_error(request_id, error)))
