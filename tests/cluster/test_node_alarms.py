@@ -39,3 +39,20 @@ def test_a_shard_that_is_not_served_is_said_and_that_it_is_again(tmp_path: Path)
             silenced = run("alarms", "silence", "mine", "--because", "a test", "--store", node.address)
             assert silenced.stdout.count("mine is silenced for 1h") == 3
             assert node.health()["degraded"] is False
+
+
+def test_a_shard_that_nobody_leads_is_named_where_alarms_are_listed(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 2) as node:
+        pid, folder = node.rows()[1].pid, node.data / "shard-1"
+        assert pid is not None
+        folder.rename(node.data.with_name("away"))
+        folder.write_text("no folder")
+        kill_process(pid)
+
+        def said() -> str:
+            done = run("alarms", "list", "--store", node.address)
+            assert done.returncode == (1 if done.stderr else 0)
+            return done.stderr
+
+        wait_until(lambda: "shard 1 is left out: no process serves it" in said(), "it is named")
+        assert node.terminate() in (0, 1)

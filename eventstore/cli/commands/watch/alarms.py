@@ -91,7 +91,7 @@ def silence(
 ) -> None:
     """Have nothing sent about an alarm for some time. It is shown all the same, and sent afterwards if it is still raised.
 
-    Who, why and for how long is in the audit trail of a server with identities, and in the log. A restart ends it.
+    Who, why and for how long is in the audit trail of a server with identities, and in the log.
 
     \b
     Example:
@@ -108,22 +108,22 @@ def silence(
 def _servers(store: str, silent: list[str]) -> Iterator[tuple[str, BlockingStore]]:
     """Yields a connection to each server: the one at the address; of a cluster all nodes that were named, and all its shards.
 
-    `silent` gets those that do not answer, which are named on standard error.
+    `silent` gets those that do not answer, and shards that nobody leads, which are named on standard error.
 
     Raises:
         EventStoreError: none of those named answers.
     """
-    from eventstore.client.address import parse_addresses
+    from eventstore.client.address import Address, parse_addresses
     from eventstore_cluster.status import address_of
 
-    asked, failed, shards = parse_addresses(store), list[EventStoreError](), dict[str, None]()
+    asked, failed, shards = parse_addresses(store), list[EventStoreError](), dict[int, Address | None]()
     named = [str(each) for each in asked.in_turn()]
     for address in named:
         try:
             with _connected(address) as connected:
                 known = connected.cluster_map()
-                found = [address_of(known, shard, asked.first) for shard in known.shards] if known.cluster is not None else []
-                shards.update(dict.fromkeys(str(each) for each in found if each is not None))
+                for each in known.shards if known.cluster is not None else ():
+                    shards[each.shard] = address_of(known, each, asked.first) or shards.get(each.shard)
                 yield address, connected
         except EventStoreError as error:
             failed.append(_unless_wrong(error))
@@ -131,7 +131,10 @@ def _servers(store: str, silent: list[str]) -> Iterator[tuple[str, BlockingStore
             print_note(f"{address}: {error.message}")
     if len(failed) == len(named):
         raise failed[0]
-    for address in shards:
+    for shard in sorted(shard for shard, found in shards.items() if found is None):
+        silent.append(f"shard {shard}")
+        print_note(f"shard {shard} is left out: no process serves it; `eventstore cluster status` says why")
+    for address in dict.fromkeys(str(each) for each in shards.values() if each is not None):
         if address not in named:
             try:
                 with _connected(address) as connected:
