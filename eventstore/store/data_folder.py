@@ -146,9 +146,10 @@ def refuse_node_folder(files: Files, path: Path) -> None:
     would be created.
     """
     if files.exists(path / CLUSTER) and not files.exists(path / STORE):
-        raise FolderRefused(str(path), "is the folder of a cluster's node; start it with `eventstore node --data`")
+        raise FolderRefused(str(path), "is the folder of a cluster's node; start it with `eventstore node --data FOLDER`")
     if files.exists(path / NODE):
-        why = "is the folder of a node of a cluster with replicas; start it with `eventstore node --name --etcd`"
+        why = "is the folder of a node of a cluster with replicas"
+        why += "; start it with `eventstore node --data FOLDER --name NAME --etcd URL`"
         raise FolderRefused(str(path), why)
     if files.exists(path / REPLICA):  # what is appended beside its leader is cut off, though it was acknowledged
         why = "is a replica of a shard; start its node, or copy its events with `eventstore cluster extract`"

@@ -7,6 +7,7 @@ it, and of several makers at a time only the one that began last continues.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Final
 
 from eventstore.chunks.documents import Tree
@@ -29,10 +30,11 @@ CREATING: Final = "creating"
 
 
 async def create_cluster(
-    registry: EtcdRegistry, shards: int, replicas: int, in_sync_min: int | None = None, wait_s: float = 0.0
-) -> ClusterView:
+    registry: EtcdRegistry, shards: int, replicas: int, in_sync_min: int | None = None, wait_s: float = 0.0,
+    waits: Callable[[str], object] | None = None,
+) -> ClusterView:  # fmt: skip
     """Creates a cluster on the nodes that run. `in_sync_min`: None: the lesser of 2 and `replicas`. `wait_s`: how long to wait
-    until there are enough nodes.
+    until there are enough nodes. `waits`: is told what is waited for, before that.
 
     Raises:
         InvalidArgument: a number is out of range, there are fewer nodes than replicas, or the cluster exists.
@@ -43,6 +45,9 @@ async def create_cluster(
     check_int("replicas", replicas, 1, SHARDS_MAX)
     least = min(2, replicas) if in_sync_min is None else check_int("in_sync_min", in_sync_min, 1, replicas)
     first = await first_read(registry)
+    if waits is not None and wait_s and _lacks_nodes(first, replicas):
+        running = ", ".join(nodes_of(first)) or "none"
+        waits(f"waits up to {wait_s:g} seconds for {counted(replicas, 'node')} to run; now: {running}")
     seen = await read_while(registry, lambda seen: _lacks_nodes(seen, replicas), wait_s, first)
     keys = _shards(seen, shards, replicas, least)
     stale = {key for key in seen.entries if key.startswith(SHARDS)} - keys.keys()

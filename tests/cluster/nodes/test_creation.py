@@ -167,6 +167,15 @@ def test_nodes_whose_replicas_would_need_the_same_ports_make_no_cluster(tmp_path
     assert "is that of node n1 and of shard 0 on n9" in refused("node", *named, "127.0.0.1:7701", code=2)
 
 
+def test_a_creation_says_which_nodes_it_waits_for_before_it_waits(etcd: Etcd, cluster: str) -> None:
+    change(etcd, cluster, lambda _: with_nodes(1))
+    given = ["--shards", 1, "--replicas", 2, "--wait", 0.1, "--cluster", cluster, "--etcd", etcd.url]
+    done = run("cluster", "create", *given)
+    said = done.stderr
+    assert done.returncode == 2
+    assert said.index("waits up to 0.1 seconds for 2 nodes to run; now: n1") < said.index("2 replicas need as many nodes")
+
+
 def test_the_status_of_a_cluster_is_read_from_etcd_while_nothing_runs(etcd: Etcd, cluster: str) -> None:
     of_cluster = ["--etcd", etcd.url, "--cluster", cluster]
     assert "eventstore cluster create" in refused("cluster", "status", *of_cluster)

@@ -182,7 +182,9 @@ def adopted_folder(data: Path) -> Iterator[AdoptedFolder]:
         raise FolderRefused(str(data), "is not a folder; give that of a store, as `eventstore serve --data` has it")
     if files.exists(data / NODE_FILE):
         raise FolderRefused(
-            str(data), "is the folder of a node of a cluster already; start it with `eventstore node --name --etcd`, as before"
+            str(data),
+            "is the folder of a node of a cluster already; start it with "
+            "`eventstore node --data FOLDER --name NAME --etcd URL`, as before",
         )
     try:
         shards = plan(data, None, files).shards

@@ -58,7 +58,7 @@ def create(
     async def created() -> list[int]:
         async with Gateway(options) as gateway:
             registry = EtcdRegistry(gateway, etcd.cluster)
-            made = await create_cluster(registry, shards, replicas, in_sync_min, wait)
+            made = await create_cluster(registry, shards, replicas, in_sync_min, wait, print_note)
             print(
                 f"Created {etcd.cluster} ({made.cluster.uuid}): shards {shards}, replicas {replicas}, in sync at least "
                 f"{made.cluster.in_sync_min}, nodes {', '.join(made.nodes)}",
