@@ -55,6 +55,7 @@ class LostFiles:
         """
         if not (lost := await trio.to_thread.run_sync(self.found)):
             return 0
+        _log.warning("files are missing, and fetched from other replicas", folder=str(self._folder), files=len(lost))
         lock, fetched = self._files.lock(self._folder / LOCK), 0
         try:
             async with until(stopping):
