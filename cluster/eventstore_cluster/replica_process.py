@@ -289,7 +289,8 @@ class ReplicaProcess(ShardProcess):
         if sit_out:
             self._channel.send_at_once({"sit_out": True})
         if self._driver is not None and led:
-            self._channel.send_at_once({"left": reason, "spare": reason == HANDED_OVER and self._driver.replica.is_spare})
+            spare = reason == HANDED_OVER and self._driver.replica.registrar.state.has_spare
+            self._channel.send_at_once({"left": reason, "spare": spare})
         else:
             self._channel.send_at_once({"failed": [plain(each) for each in to_wire(EventStoreError(reason))]})
         sys.stderr.flush()

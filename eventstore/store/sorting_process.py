@@ -4,7 +4,7 @@ Run as `python -m eventstore.store.sorting_process {sort|list|prove} DATA NUMBER
 
 `sort` writes the temporary files of one event file (the parent moves them into place); `list` adds a sorted file to the
 directory, after those before it that are not in there: a folder may begin with sorted files and without a directory; `prove`
-reads the whole directory. Each step may be killed at any time and repeated. The process runs at the lowest
+reads the whole directory. Each step may be killed at any time and repeated. The process runs at a low
 priority and exits when its standard input closes, which its parent holds open: an orphan must not keep writing files that
 another process will sort again. It ignores signals that ask a whole process group to stop: its parent handles them.
 """
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 DAMAGED: Final = 3
+_NICE: Final = 5  # a quarter of a core that others want as well: enough to keep up with a writer at full rate; 19 starves
 _AGAIN_S: Final = 0.2
 _OWN_SESSION: Final = Path("/proc/self/autogroup")
 
@@ -30,7 +31,7 @@ def main(arguments: list[str]) -> int:
     """Returns the exit code. 0: done. 1: refused, with one line on standard error. 3: a file is corrupt, as JSON there."""
     step, path, number, directory_path, token = arguments[0], Path(arguments[1]), int(arguments[2]), arguments[3], arguments[4]
     _yield_to_others()
-    # here: to load these takes a fifth of a second, which is to be of the lowest priority, too
+    # here: to load these takes a fifth of a second, which is to be of a low priority, too
     from eventstore.chunks.files import OsFiles
     from eventstore.errors import Corrupt, EventStoreError
     from eventstore.store.data_folder import read_event_folder
@@ -66,7 +67,7 @@ def _yield_to_others() -> None:
     for number in signal.SIGTERM, signal.SIGINT:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.nice(19)
+    os.nice(_NICE)
     while not _session_yields():
         time.sleep(_AGAIN_S * random.random())
 
@@ -76,7 +77,7 @@ def _session_yields() -> bool:
     little now, as far as that can be changed: the kernel takes ten such changes a second of all users together.
     """
     try:
-        _OWN_SESSION.write_text("19")
+        _OWN_SESSION.write_text(str(_NICE))
     except BlockingIOError:
         return False
     except OSError:

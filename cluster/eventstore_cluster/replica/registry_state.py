@@ -54,6 +54,11 @@ class ShardState:
     splits: int = 0
     history: tuple[str, ...] = ()
 
+    @property
+    def has_spare(self) -> bool:
+        """Whether a leader acknowledges without one of them: more are in sync than have to be."""
+        return len(self.in_sync) > self.in_sync_min
+
     def written_by(self, nonce: str) -> ShardState:
         """Returns the state with the nonce of the transaction that writes it in place of the one that this follows."""
         return replace(self, nonce=nonce, history=(*self.history, self.nonce)[-HISTORY_MAX:])

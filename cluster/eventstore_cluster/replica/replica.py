@@ -96,12 +96,6 @@ class Replica:
         others = self.registrar.counting() - {self.me.member}
         return self.leading is not None and bool(others) and not list(self.leading.sessions)
 
-    @property
-    def is_spare(self) -> bool:
-        """Whether the next leader acknowledges without this replica: the set is larger than it has to be."""
-        state = self.registrar.state
-        return len(state.in_sync) > state.in_sync_min
-
     def level_members(self, now: float) -> list[Member]:
         """Returns the members of the in-sync set that keep up with this leader; none if it does not lead."""
         return [] if self.leading is None else self.leading.level_members(now)

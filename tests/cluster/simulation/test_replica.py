@@ -217,9 +217,9 @@ def leader_of_two(successor: str | None) -> tuple[Replica, Seen]:
 def test_a_replica_is_spare_while_more_are_in_sync_than_have_to_acknowledge() -> None:
     own = replica()
     own.saw(Seen(5, state(3, ME.member, OTHER, Member("n3", "i3")), 4), 0.0)
-    assert own.is_spare
+    assert own.registrar.state.has_spare
     own.saw(Seen(6, state(3), 4), 0.0)
-    assert not own.is_spare
+    assert not own.registrar.state.has_spare
 
 
 def yielding() -> tuple[Replica, Seen, Transact]:
@@ -238,7 +238,7 @@ def test_a_leader_hands_over_to_a_member_that_keeps_up_and_reads_nothing_meanwhi
     assert (yields.swap.yields, yields.swap.revision, yields.swap.leader_revision) == (True, 7, 6)
     assert not own.may_read(0.2)
     assert own.answered(yields.swap.number, 8, 0.3) == [End(HANDED_OVER)]
-    assert not own.is_spare, "the next leader waits for it: two have to acknowledge"
+    assert not own.registrar.state.has_spare, "the next leader waits for it: two have to acknowledge"
 
 
 def test_a_leader_waits_for_a_successor_that_does_not_fetch_and_hands_over_when_it_does() -> None:

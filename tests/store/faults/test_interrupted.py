@@ -71,10 +71,10 @@ def test_a_sorting_process_gives_way_to_all_others_and_ends_when_its_parent_does
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as child:
         assert child.stdout is not None
         assert child.stdin is not None
-        assert child.stdout.readline() == b"19\n"
+        assert child.stdout.readline() == b"5\n"
         if _SESSIONS.exists():
             session = Path(f"/proc/{child.pid}/autogroup")
-            assert session.read_text().rstrip().endswith("nice 19"), "Linux weighs its session, then the processes within"
+            assert session.read_text().rstrip().endswith("nice 5"), "Linux weighs its session, then the processes within"
         assert child.poll() is None
         child.stdin.close()
         assert child.wait(timeout=30) == 2
@@ -88,7 +88,7 @@ def test_sorting_processes_that_begin_together_all_give_way_without_being_root()
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) for _ in range(4)
     ]
     try:
-        for what in (b"loaded\n", b"19\n"):
+        for what in (b"loaded\n", b"5\n"):
             for child in children:
                 assert child.stdout is not None
                 assert child.stdout.readline() == what
@@ -97,7 +97,7 @@ def test_sorting_processes_that_begin_together_all_give_way_without_being_root()
                 child.stdin.write(b"\n")
                 child.stdin.flush()
         found = [Path(f"/proc/{child.pid}/autogroup").read_text().split()[-1] for child in children]
-        assert found == ["19"] * 4
+        assert found == ["5"] * 4
     finally:
         for child in children:
             child.kill()
