@@ -25,7 +25,6 @@ import json
 import shutil
 import statistics
 import sys
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +37,7 @@ from typing import Final
 import trio
 
 import eventstore as es
-from benchmarks.harness.paced import PacedLoad
+from benchmarks.harness.paced import PacedLoad, ThreadedLoad
 from benchmarks.harness.report import report_rows, say
 from benchmarks.replicas import CLUSTER, Cluster, Figures, wait_until
 from eventstore.client.blocking.store import BlockingStore
@@ -60,8 +59,8 @@ Place = tuple[str, str]
 """An aggregate, and the command that an event of it followed from."""
 
 
-class Load:
-    """`events`: what is appended, in this order for each aggregate. Runs in a thread until `stop`."""
+class Load(ThreadedLoad):
+    """`events`: what is appended, in this order for each aggregate."""
 
     def __init__(self, address: str, events: Iterator[tuple[str, str, bytes]]) -> None:
         self.acknowledged: dict[str, list[str]] = defaultdict(list)
@@ -69,16 +68,7 @@ class Load:
         self.appended = 0
         self._address, self._events = address, events
         self._own: list[list[es.Commit]] = [[] for _ in range(_WRITERS)]
-        self._stopped = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            trio.run(self._work)
-        except BaseException as error:
-            self._error = error
+        super().__init__()
 
     async def _work(self) -> None:
         async with es.connect(self._address, reconnect_timeout=_WAIT_S, silence_timeout=120.0) as store:
@@ -117,10 +107,6 @@ class Load:
                     if isinstance(item, es.Event) and not item.aggregate_id.startswith("$"):
                         self.subscribed.append((item.aggregate_id, item.version, item.command_id))
 
-    def check(self) -> None:
-        if self._error is not None:
-            raise self._error
-
     def wait_for(self, more: int) -> None:
         goal = self.appended + more
         wait_until(lambda: self._error is not None or self.appended >= goal, _WAIT_S)
@@ -128,9 +114,7 @@ class Load:
 
     def stop(self) -> None:
         """Ends it, and forgets what was prepared and never sent."""
-        self._stopped.set()
-        self._thread.join()
-        self.check()
+        super().stop()
         for each in (commit for own in self._own for commit in own):
             self.acknowledged[each.aggregate_id].remove(each.command_id)
 

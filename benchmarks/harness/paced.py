@@ -20,27 +20,50 @@ _WAITING_MAX: Final = 1_000
 _PAYLOAD: Final = b"x" * 100
 
 
-class PacedLoad:
+class ThreadedLoad:
+    """A load in a thread of its own, from its making until `stop`. A subclass has `_work`, which ends soon after `_stopped` is
+    set, and sets its own attributes before it calls this constructor.
+    """
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    async def _work(self) -> None:
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._work)
+        except BaseException as error:
+            self._error = error
+
+    def check(self) -> None:
+        """Raises what ended the load too early."""
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Ends it. Raises as `check`."""
+        self._stopped.set()
+        self._thread.join()
+        self.check()
+
+
+class PacedLoad(ThreadedLoad):
     """Appends `rate` events a second to the lower half of the slots, and what it can, 64 in flight, to the upper half.
 
     The first is an open loop: what is due is sent when it is due, whether or not what was sent before is acknowledged, and a
-    time counts from when it was due. So a stall counts for everything that came during it. One thread of its own, one
-    connection to each shard; until `stop`.
+    time counts from when it was due. So a stall counts for everything that came during it. One connection to each shard.
     """
 
     def __init__(self, address: str, rate: int) -> None:
         self._address, self._batch = address, int(rate * _TURN_S)
         self._acknowledged: list[tuple[float, float]] = []
         self._others: list[float] = []
-        self._stopped = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-        self._check()
+        super().__init__()
 
     def during(self, done: Callable[[], bool]) -> tuple[list[float], float]:
         """Waits until `done`; returns how many seconds each batch took that was due meanwhile, in order, and how many events
@@ -49,23 +72,13 @@ class PacedLoad:
         began, before = time.perf_counter(), len(self._others)
         while not done():
             time.sleep(_TURN_S)
-            self._check()
+            self.check()
         ended, after = time.perf_counter(), len(self._others)
         while not any(due > ended for due, _ in reversed(self._acknowledged[-_WAITING_MAX:])):
             time.sleep(_TURN_S)
-            self._check()
+            self.check()
         times = [seconds for due, seconds in self._acknowledged if began <= due < ended]
         return times, (after - before) * _IN_FLIGHT / (ended - began)
-
-    def _check(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        try:
-            trio.run(self._work)
-        except BaseException as error:
-            self._error = error
 
     async def _work(self) -> None:
         async with (

@@ -90,12 +90,10 @@ class AccessList:
             return self._by_token[proof.token] if stored is not None and stored.is_valid(now) else None
         return None if proof.subject is None else self._by_subject.get(proof.subject)
 
-    def refusal(self, token: str | None, proof: Credential, now: datetime) -> str:
-        """Returns, for operators alone, why the proof is no identity's."""
+    def refusal(self, token: str | None, proof: Credential) -> str:
+        """Returns why `identity` found none for this proof: for operators, never for the client."""
         if proof.token is not None:
-            stored = self._tokens.get(proof.token)
-            if stored is not None and not stored.is_valid(now):
-                return f"token {proof.token} of {self._by_token[proof.token].name} has expired"
+            return f"token {proof.token} of {self._by_token[proof.token].name} has expired"
         if token is not None:
             return "an unknown token"
         return "no token or certificate" if proof.subject is None else f"no identity has the certificate {proof.subject}"

@@ -34,7 +34,7 @@ async def create_cluster(
     waits: Callable[[str], object] | None = None,
 ) -> ClusterView:  # fmt: skip
     """Creates a cluster on the nodes that run. `in_sync_min`: None: the lesser of 2 and `replicas`. `wait_s`: how long to wait
-    until there are enough nodes. `waits`: is told what is waited for, before that.
+    until there are enough nodes. `waits`: called before that, with what is missing.
 
     Raises:
         InvalidArgument: a number is out of range, there are fewer nodes than replicas, or the cluster exists.

@@ -86,7 +86,7 @@ class Doorkeeper:
         identity = self._access.identity(proof, self._now())
         if identity is None:
             who = f"{escaped(request.client) or 'no name'}, {connection.host}:{connection.port}"
-            self._refuse(connection, request_id, who, escaped(self._access.refusal(request.token, proof, self._now())))
+            self._refuse(connection, request_id, who, escaped(self._access.refusal(request.token, proof)))
             return False
         connections = self._connections.setdefault(identity.name, set())
         limit = identity.limits.connections

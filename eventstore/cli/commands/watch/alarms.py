@@ -108,7 +108,7 @@ def silence(
 def _servers(store: str, silent: list[str]) -> Iterator[tuple[str, BlockingStore]]:
     """Yields a connection to each server: the one at the address; of a cluster all nodes that were named, and all its shards.
 
-    `silent` gets those that do not answer, and shards that nobody leads, which are named on standard error.
+    `silent` gets those that do not answer, and shards without a leader; each is named on standard error.
 
     Raises:
         EventStoreError: none of those named answers.
