@@ -347,6 +347,7 @@ def test_blocking_consumers_of_messages_and_of_batches_get_those_of_new_shards_a
                     seen_raw |= {message.body for message in batch.messages()}
                     batch.done()
                 cluster.split(0)
+            wait_until(lambda: len(store.shards) == 4, "the client knows")
             assert [each.queues for each in broker.topics()] == [4], "also the broker that was there before"
             with pytest.raises(es.InvalidArgument, match="either messages or batches"):
                 next(iter(batches))
