@@ -323,6 +323,11 @@ def test_a_shard_that_cannot_be_opened_leaves_the_others_serving_and_health_name
         listed = run("clients", "--json", store=node.address)
         assert (listed.returncode, [each["shard"] for each in json.loads(listed.stdout)]) == (1, [0])
         assert listed.stderr.startswith("shard 1 is left out: ")
+        with blocking.connect(node.shard_address(0)) as store:
+            store.note_projection("totals", 0, None, 0)
+            listed = run("projections", "--json", store=node.address)
+        assert (listed.returncode, [each["shard"] for each in json.loads(listed.stdout)]) == (1, [0])
+        assert listed.stderr.startswith("shard 1 is left out: ")
         (tmp_path / "away").rename(events)
         wait_until(lambda: node.health()["degraded"] is False, "the shard is tried again")
         wait_until(lambda: [row.events for row in node.rows()] == [0, 1], "the map says where it is")

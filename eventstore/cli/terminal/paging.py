@@ -1,13 +1,23 @@
-"""Asks for lists that a server answers in pages."""
+"""Asks for lists that a server answers in pages, and for those that each of several shards answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-_ROWS: Final = 1_000  # of a full page, of clients, alarms and parked events alike
+from eventstore.cli.terminal.output import print_note
+from eventstore.errors import ConnectionLost
+
+if TYPE_CHECKING:
+    from eventstore.client.blocking.store import BlockingStore
+    from eventstore.client.session.reaction_info import ProjectionInfo
+    from eventstore.client.session.server_info import ClientInfo
+
+_ROWS: Final = 1_000  # of a full page, of clients, projections, alarms and parked events alike
 T = TypeVar("T")
+OfShard = TypeVar("OfShard", "ClientInfo", "ProjectionInfo")
 
 
 def all_rows(page_after: Callable[[int], Sequence[T]]) -> Iterator[T]:
@@ -17,3 +27,22 @@ def all_rows(page_after: Callable[[int], Sequence[T]]) -> Iterator[T]:
         yield from page
         if len(page) < _ROWS:
             return
+
+
+def rows_of_shards(
+    store: BlockingStore, page_after: Callable[[BlockingStore, int], Sequence[OfShard]]
+) -> tuple[list[OfShard], bool]:
+    """Returns the rows of a store, or of all its shards, and whether one has not answered, which is said."""
+    if not store.shards:
+        return list(all_rows(partial(page_after, store))), False
+    found: list[OfShard] = []
+    silent = False
+    for shard, each in store.shards.items():
+        try:
+            rows = list(all_rows(partial(page_after, each)))
+        except ConnectionLost as error:
+            silent = True
+            print_note(f"shard {shard} is left out: {error.message}")
+        else:
+            found += [row._replace(shard=shard) for row in rows]
+    return found, silent

@@ -1,0 +1,49 @@
+"""`eventstore projections`: what connected projectors say of themselves."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import eventstore as es
+from eventstore import blocking
+from eventstore.server.reactions.connected_projections import PROJECTIONS_MAX
+from tests.cli.processes import output
+from tests.server_thread import ServerThread
+
+HOUR_US = 3_600_000_000
+
+
+def test_the_projections_of_connected_projectors_are_listed_with_how_far_they_are(tmp_path: Path) -> None:
+    with ServerThread(tmp_path / "data") as server:
+        assert output("projections", "--json", store=server.address) == "[]\n"
+        assert "no projector is connected" in output("projections", store=server.address)
+        with blocking.connect(server.address) as store:
+            for version in range(3):
+                store.append("a", [es.NewEvent("Opened", {})], expected_version=version)
+            store.note_projection("totals", 3, None, 0)
+            store.note_projection("balances", 1, time.time_ns() // 1_000 - HOUR_US, 2)
+            behind, caught_up = json.loads(output("projections", "--json", store=server.address))
+            rows = output("projections", store=server.address).splitlines()
+        age = behind.pop("lag_microseconds")
+        assert HOUR_US <= age < 2 * HOUR_US
+        address = behind.pop("address")
+        assert behind == {"name": "balances", "position": 1, "lag_events": 2, "parked": 2}
+        assert caught_up == {
+            "name": "totals", "address": address, "position": 3, "lag_events": 0, "lag_microseconds": 0, "parked": 0,
+        }  # fmt: skip
+        assert rows[1].split() == ["projection", "address", "position", "lag", "age", "parked"]
+        assert [row.split()[0] for row in rows[-2:]] == ["balances", "totals"]
+        assert address in rows[-1]
+
+
+def test_more_projections_than_a_page_has_are_all_listed(tmp_path: Path) -> None:
+    with ServerThread(tmp_path / "data") as server, ExitStack() as stack:
+        for number in range(1_001):
+            if number % PROJECTIONS_MAX == 0:
+                store = stack.enter_context(blocking.connect(server.address))
+            store.note_projection(f"p-{number:04}", number, None, 0)
+        listed = json.loads(output("projections", "--json", store=server.address))
+    assert [each["position"] for each in listed] == list(range(1_001))
