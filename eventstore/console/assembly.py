@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from eventstore.console.console import PATH, Console
+from eventstore.console.console import PATH, Console, refusing
 from eventstore.console.gatekeeping import App, split
 from eventstore.console.pages.actions import action_routes
 from eventstore.console.pages.aggregates import aggregate_routes
@@ -43,6 +44,7 @@ def assembled(subject: Subject, others: WSGIApplication) -> tuple[Console, App]:
             *action_routes(console),
             *sign_in_routes(console),
             Mount(f"{PATH}/static", StaticFiles(directory=FOLDER / "static")),
-        ]
+        ],
+        exception_handlers={HTTPException: refusing(console)},
     )
     return console, split(pages, others, local_only=subject.is_local and subject.identity_of is None)

@@ -166,6 +166,22 @@ def route(console: Console, path: str, page: Page, methods: tuple[str, ...] = ("
     return Route(PATH + path, endpoint, methods=list(methods))
 
 
+def refusing(console: Console) -> Callable[[Request, Exception], Response]:
+    """Returns what answers a request that no page takes, in the frame of the pages: whoever it is, they are told no more."""
+
+    def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        path = request.url.path
+        why = f"There is no page {path}." if error.status_code == 404 else error.detail
+        values = {
+            "why": why, "visitor": console.visitors.find(request.cookies.get(COOKIE)), "path": path,
+            "title_of_store": console.subject.title, "signs_in": console.visitors.need_tokens,
+        }  # fmt: skip
+        return HTMLResponse(console.render("refused.html", values), error.status_code, error.headers)
+
+    return refuse
+
+
 def status_of(error: EventStoreError) -> int:
     """Returns the status of HTTP for an error."""
     if isinstance(error, PermissionDenied):

@@ -88,6 +88,8 @@ def test_who_has_no_token_sees_the_form_alone(serve: Serve, tmp_path: Path) -> N
         found = visitor.post(path, {}) if path.endswith("out") else visitor.get(path)
         assert found.status == 303
         assert found.headers["location"].startswith("/console/sign-in?to=%2Fconsole")
+    nowhere = visitor.get("/console/nowhere")
+    assert (nowhere.status, "There is no page /console/nowhere." in nowhere.words, "<nav" in nowhere.text) == (404, True, False)
     assert visitor.sign_in("a-wrong-one").status == 401
     assert visitor.cookie is None
     answer = visitor.sign_in(token)

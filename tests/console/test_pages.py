@@ -168,6 +168,10 @@ def test_what_is_not_there_is_said(visitor: Visitor) -> None:
         ("/console/broker/messages?by=id&wanted=xx", 400), ("/console/log?shard=7", 400), ("/console/nowhere", 404),
     ):  # fmt: skip
         assert visitor.get(path).status == status, path
+    nowhere = visitor.get("/console/nowhere/%3Cb%3E")
+    assert "There is no page /console/nowhere/<b>. To the overview" in nowhere.words
+    assert '<nav aria-label="Pages">' in nowhere.text
+    assert '<a href="/console">To the overview</a>' in nowhere.text
     assert "There are none: no domain is loaded" in visitor.get("/console/reactions").words
 
 
