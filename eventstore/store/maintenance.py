@@ -60,8 +60,7 @@ class ChildSorter:
     """Runs each step in a child process."""
 
     def __init__(self, data: Path, directory: Path) -> None:
-        self._data = data
-        self._directory = directory
+        self._data, self._directory = data, directory
         self.token = uuid.uuid4().hex
 
     async def sort(self, number: int) -> None:
@@ -130,16 +129,14 @@ class Maintenance:
     """
 
     def __init__(self, engine: Engine, sorter: Sorter) -> None:
-        self._engine = engine
-        self._sorter = sorter
-        self._wake = trio.Event()
-        self._quiet = trio.Event()
-        self._damage = trio.Event()
+        self._engine, self._sorter = engine, sorter
+        self._wake, self._quiet, self._damage = trio.Event(), trio.Event(), trio.Event()
         self._damaged: set[int] = set()
         self._token: trio.lowlevel.TrioToken | None = None
         engine.files.on_damage = self._note_damage
         self._writing = trio.Lock()  # of sorted files and indexes: both use the same temporary names
         self._pause = _RETRY_SECONDS
+        self._rests_until = 0.0
         self.failures = 0
         self.sorted_files = 0
         self.stopped_at = 0
@@ -149,6 +146,10 @@ class Maintenance:
     def wake(self) -> None:
         """Wakes the sorter after a file was completed."""
         self._wake.set()
+
+    def rest(self, seconds: float) -> None:
+        """Begins no step of sorting for so long, since clients wait for what else runs here. What is under way goes on."""
+        self._rests_until = max(self._rests_until, trio.current_time() + seconds)
 
     async def run(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -214,6 +215,7 @@ class Maintenance:
             self._wake = trio.Event()
             while unsorted := self._unsorted():
                 file = unsorted[0]  # strictly in order, see the module
+                await trio.sleep_until(self._rests_until)
                 try:
                     await self._sort(file)
                 except Exception as error:  # disk full, child killed: the event file itself is unchanged

@@ -25,6 +25,8 @@ from eventstore.timing.shared_ticks import sleep_to_tick
 
 _WARMED_AT_ONCE: Final = 100
 _WARM_PAUSE_S: Final = 0.02
+_SORTS_AFTER_S: Final = 1.0
+"""How long a replica leads before it sorts: clients have waited for it, and sorting takes a processor."""
 
 
 @asynccontextmanager
@@ -69,7 +71,7 @@ async def open_store(
         async with trio.open_nursery() as nursery:
             await nursery.start(committer.run)
             if settings.sort:
-                nursery.start_soon(_maintain, committer, maintenance)
+                nursery.start_soon(_maintain, committer, maintenance, _SORTS_AFTER_S if epoch is not None else 0.0)
             if epoch is not None:
                 nursery.start_soon(_warm_up_when_settled, committer, opened.engine)
             nursery.start_soon(_write_preload, opened, settings)
@@ -90,8 +92,9 @@ async def open_store(
             await trio.to_thread.run_sync(opened.close)
 
 
-async def _maintain(committer: Committer, maintenance: Maintenance) -> None:
+async def _maintain(committer: Committer, maintenance: Maintenance, rests_s: float) -> None:
     await committer.settled.wait()  # a replica may have to cut back what it was opened with: a sorted file is final
+    maintenance.rest(rests_s)
     await maintenance.run()
 
 

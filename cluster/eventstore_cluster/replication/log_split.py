@@ -23,6 +23,8 @@ from eventstore_cluster.replication.slot_gifts import Cut
 
 FILE_BEGUN: Final = "$FileBegun"
 HELD_BACK: Final = "$SlotsHeldBack"
+_RESTS_S: Final = 2.0
+"""How long nothing is sorted after slots were held back: the new shards begin on the same processors."""
 _log = structlog.get_logger("eventstore.cluster")
 
 
@@ -64,6 +66,7 @@ class LogSplit:
         front = server.store.engine.front
         self._last = front.chunk, front.next_sequence - 1
         self._places = self._read_places()
+        server.store.maintenance.rest(_RESTS_S)
         _log.info("slots are held back for a split", shards=list(children), after=self._last[1], file=self._last[0])
         return self._last[0] if self._begin_file(HELD_BACK, {"shards": list(children)}) else None
 

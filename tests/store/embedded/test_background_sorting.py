@@ -55,6 +55,20 @@ async def test_a_failed_sort_is_retried_and_no_file_is_sorted_out_of_order(
     assert "next attempt in" in caplog.text
 
 
+async def test_no_sort_begins_while_maintenance_rests(opening: Opener, autojump_clock: trio.testing.MockClock) -> None:
+    async with opening(replace(SMALL_FILES, sort=True)) as store:
+        store.maintenance.rest(10.0)
+        store.maintenance.rest(1.0)  # the longer one counts
+        for number in range(60):
+            await store.append("order-1", [es.NewEvent("T", bytes(100))], number)
+        with trio.move_on_after(9.9) as waited:
+            await store.maintenance.wait_until_sorted()
+        assert waited.cancelled_caught
+        assert store.maintenance.sorted_files == 0
+        await store.maintenance.wait_until_sorted()
+        assert store.maintenance.sorted_files == len(store.engine.files.headers) - 1 > 1
+
+
 @pytest.mark.heavy
 async def test_on_a_real_disk_a_child_process_sorts_and_a_restart_finds_everything(tmp_path: Path) -> None:
     settings = replace(SMALL_FILES, sort=True)
