@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import signal
+import subprocess
 from email.utils import formatdate, parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ import pytest
 import trio
 
 from eventstore import blocking
+from eventstore.chunks.files import OsFiles
+from eventstore.chunks.opening import LOCK
 from eventstore.errors import ConnectionLost
 from eventstore.model import NewEvent
 from eventstore.records.cluster_map import ClusterMap
@@ -25,7 +29,7 @@ from tests.cluster.etcd.real_etcd import Etcd, running
 from tests.cluster.node_process import wait_until_ended
 from tests.cluster.nodes.named_node import NamedNode, change, keys, registry_of
 from tests.forwarder import Forwarder
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.heavy
 
@@ -352,3 +356,26 @@ def test_who_asks_one_that_is_not_reached_to_lead_is_told_why_it_does_not(tmp_pa
         assert re.search(
             r"n2 was to lead shard 0 and does not; n1 does, in epoch \d+, .* Why: n2: nothing was committed for", why
         )
+
+
+def test_who_waits_for_a_restarted_node_waits_for_its_replicas_too(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    def waiting(seconds: float) -> subprocess.CompletedProcess[str]:
+        return run("stats", "--wait", seconds, "--json", store=one.address)
+
+    with NamedNode(tmp_path, "n2", etcd.url, cluster, options=["--lease", "2"]) as two:
+        with NamedNode(tmp_path, "n1", etcd.url, cluster, options=["--lease", "2"]) as one:
+            create(etcd, cluster, 1, 2)
+            wait_until(lambda: 'eventstore_shard_up{shard="0"} 1' in two.metrics(), "it takes part")
+            assert one.terminate() == 0
+        wait_until(lambda: two.rows()[0].error is None, "the other leads")
+        lock = OsFiles().lock(tmp_path / "n1" / "shard-0" / LOCK)
+        with NamedNode(tmp_path, "n1", etcd.url, cluster, options=["--lease", "2"]) as one:
+            assert one.rows()[0].error is None, "the shard is served, elsewhere"
+            given_up = waiting(0.1)
+            assert (given_up.returncode, given_up.stdout) == (1, "")
+            assert "only 0 of the node's 1 shards work within 0.1 s: shard 0: no process of it runs here" in given_up.stderr
+            lock.release()
+            waited = waiting(DEADLINE_SECONDS)
+            figures = json.loads(waited.stdout)
+            assert figures["process_id"] == two.rows()[0].pid, "of one shard, those of its leader are shown"
+            assert 'eventstore_shard_up{shard="0"} 1' in one.metrics()

@@ -46,20 +46,43 @@ def stats(
 
 
 def _waited_for(store: str, wait: float) -> dict[str, Scalar]:
-    """Returns the figures, once the server answers and, with `wait`, once all shards of a node serve. Raises ConnectionLost."""
+    """Returns the figures, once the server answers and, with `wait`, once all shards of a node serve, and its replicas work.
+
+    Raises ConnectionLost.
+    """
     from eventstore.errors import ConnectionLost
 
     until = time.monotonic() + wait
     while True:
         try:
-            stats = _fetch_stats(store)
-            if wait and "shards" in stats:
-                _check_shards(store, wait)
-            return stats
+            if wait:
+                _check_node(store, wait)
+            return _fetch_stats(store)
         except ConnectionLost:
             if time.monotonic() >= until:
                 raise
             time.sleep(_RETRY_SECONDS)
+
+
+def _check_node(store: str, wait: float) -> None:
+    """Raises ConnectionLost if the server at this address does not answer, or is a node that lacks a shard or replica."""
+    from eventstore.client.address import parse_addresses
+    from eventstore.client.blocking.connection import Connection
+    from eventstore.client.options import Options
+    from eventstore.client.session.results import read_stats
+    from eventstore.errors import ConnectionLost
+    from eventstore.protocol.requests import Stats
+
+    with Connection(parse_addresses(store), Options(name="eventstore stats")) as asked:
+        own = asked.call(Stats(), read_stats)  # those of the node itself, also if it has one shard
+    if "shards" not in own:
+        return
+    _check_shards(store, wait)
+    up, shards = own.get("shards_up", own["shards"]), own["shards"]
+    if up != shards:
+        raise ConnectionLost(
+            f"only {up!r} of the node's {shards!r} shards work within {wait:g} s: {own['attention']!s}; its log says more"
+        )
 
 
 def _check_shards(store: str, wait: float) -> None:
