@@ -289,7 +289,8 @@ class ReplicaProcess(ShardProcess):
         if sit_out:
             self._channel.send_at_once({"sit_out": True})
         if self._driver is not None and led:
-            spare = reason == HANDED_OVER and self._driver.replica.registrar.state.has_spare
+            leading, state = self._driver.replica.leading, self._driver.replica.registrar.state
+            spare = reason == HANDED_OVER and leading is not None and state.has_spare(leading.keeping_up(now()))
             self._channel.send_at_once({"left": reason, "spare": spare})
         else:
             self._channel.send_at_once({"failed": [plain(each) for each in to_wire(EventStoreError(reason))]})

@@ -45,6 +45,14 @@ class Led:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What a leader says before it ends: why, and whether it is `spare`: nobody waits for it to follow."""
+
+    reason: str
+    spare: bool
+
+
 class ShardRunner:
     """`start`: returns the first message to a new process, which is to listen at the address it is given, if any: that of the
     last process, so that clients find the new one there. `changed`: called when the shard begins or ceases to serve.
@@ -80,8 +88,7 @@ class ShardRunner:
         self._stopping = trio.Event()
         self._up_since: float | None = None
         self._lease: int | None = None
-        self._left: str | None = None
-        self._is_spare = False
+        self._left: _Left | None = None
         self._sits_out = False
         self._last_address: str | None = None
         self._map_due = False
@@ -104,8 +111,8 @@ class ShardRunner:
             up_s = 0.0 if self._up_since is None else trio.current_time() - self._up_since
             was_up, is_replica = self._up_since is not None, self._reaped is not None
             left = is_replica and code == 0 and up_s >= FIRST_DELAY_S
-            led = self._led(code, how)
-            spare, self._is_spare = self._is_spare, False
+            said, self._left = self._left, None
+            led = self._led(said, code, how)
             self._ended(f"{how}{_more(code)}")
             await self._give_up_lease(led)
             if self._stopping.is_set():
@@ -113,7 +120,8 @@ class ShardRunner:
             if left:  # a replica that ceased to lead, or to be one that may
                 delay = FIRST_DELAY_S
                 log(_log, logging.INFO, "a replica has ended its run and is started again", shard=self.identity.shard)
-                with trio.move_on_after(SPARED_S if spare else 0.0):  # the next leader begins: a start takes a core
+                waits_s = SPARED_S if said is not None and said.spare else 0.0  # the next leader begins: a start takes a core
+                with trio.move_on_after(waits_s):
                     await self._stopping.wait()
                 continue
             delay = FIRST_DELAY_S if up_s >= STABLE_S else delay
@@ -231,7 +239,7 @@ class ShardRunner:
             case {"lease": str(lease)} if lease.isdecimal():
                 self._lease = int(lease)
             case {"left": str(reason), "spare": bool(spare)}:
-                self._left, self._told, self._is_spare = reason, EventStoreError(reason), spare
+                self._left, self._told = _Left(reason, spare), EventStoreError(reason)
             case {"sit_out": True}:
                 self._sits_out = True
             case {"failed": list(flat)} if flat:
@@ -246,11 +254,10 @@ class ShardRunner:
         self.settled.set()
         self._changed()
 
-    def _led(self, code: int | None, how: str) -> Led | None:
-        left, self._left = self._left, None
+    def _led(self, said: _Left | None, code: int | None, how: str) -> Led | None:
         match self.role:
-            case {"role": "leader" | "elected", "epoch": int(epoch)} if left is not None or code != 0:
-                return Led(epoch, left or f"its process {how}")
+            case {"role": "leader" | "elected", "epoch": int(epoch)} if said is not None or code != 0:
+                return Led(epoch, f"its process {how}" if said is None else said.reason)
         return None
 
     async def _give_up_lease(self, led: Led | None) -> None:

@@ -105,9 +105,7 @@ class Leading:
         if member == self._me.member:
             return self.synced
         session = self.sessions.of(member)
-        if session is None or session.acked is None:
-            return tuple(NOWHERE for _ in self.logs)
-        return session.acked
+        return tuple(NOWHERE for _ in self.logs) if session is None or session.acked is None else session.acked
 
     def lags(self, now: float) -> list[Lag]:
         """Returns how far the other members of the set, and those that fetch, are behind this leader."""
@@ -232,8 +230,7 @@ class Leading:
         )
 
     def _may_drop(self) -> bool:
-        state = self._registrar.state
-        return len(state.in_sync) > state.in_sync_min  # R5
+        return self._registrar.state.has_spare(self._registrar.state.in_sync)  # R5
 
     def _maybe_add(self, session: Session) -> list[Action]:
         state, member = self._registrar.state, session.member
@@ -270,10 +267,12 @@ class Leading:
 
     def _move(self, now: float) -> list[Action]:
         """Continues with what is wanted of the replicas, as far as that is possible now."""
+        return self._moving.next_step(self.keeping_up(now))
+
+    def keeping_up(self, now: float) -> list[Member]:
+        """Returns the members of the set that answer and are hardly behind; this one is."""
         me = self._me.member
-        return self._moving.next_step(
-            [each for each in self._registrar.state.in_sync if each == me or self._keeps_up(each, now)]
-        )
+        return [each for each in self._registrar.state.in_sync if each == me or self._keeps_up(each, now)]
 
     def _keeps_up(self, member: Member, now: float) -> bool:
         """Whether a follower in the set may be handed leadership."""

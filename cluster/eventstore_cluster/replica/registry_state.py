@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -54,10 +54,9 @@ class ShardState:
     splits: int = 0
     history: tuple[str, ...] = ()
 
-    @property
-    def has_spare(self) -> bool:
-        """Whether a leader acknowledges without one of them: more are in sync than have to be."""
-        return len(self.in_sync) > self.in_sync_min
+    def has_spare(self, members: Collection[Member]) -> bool:
+        """Whether a leader acknowledges without one of these."""
+        return len(members) > self.in_sync_min
 
     def written_by(self, nonce: str) -> ShardState:
         """Returns the state with the nonce of the transaction that writes it in place of the one that this follows."""

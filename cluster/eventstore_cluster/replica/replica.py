@@ -194,7 +194,7 @@ class Replica:
         state, member = seen.state, self.me.member
         if member not in state.in_sync or now >= self._lease_until or now < max(self._candidate_from, self._turn(state)):
             return []
-        others = state.in_sync - {state.leader} if len(state.in_sync) > state.in_sync_min else state.in_sync
+        others = state.in_sync - {state.leader} if state.has_spare(state.in_sync) else state.in_sync
         in_sync = others | {member}  # the last leader would be waited for
         elected = replace(state, epoch=state.epoch + 1, leader=member, in_sync=in_sync, successor=None)
         return [Transact(self.registrar.propose(elected, 0, leads=self.me))]

@@ -214,12 +214,21 @@ def leader_of_two(successor: str | None) -> tuple[Replica, Seen]:
     return own, Seen(7, replace(elect.swap.state, successor=successor), 7, ME, 6)
 
 
-def test_a_replica_is_spare_while_more_are_in_sync_than_have_to_acknowledge() -> None:
-    own = replica()
-    own.saw(Seen(5, state(3, ME.member, OTHER, Member("n3", "i3")), 4), 0.0)
-    assert own.registrar.state.has_spare
-    own.saw(Seen(6, state(3), 4), 0.0)
-    assert not own.registrar.state.has_spare
+def is_spare(own: Replica, now: float) -> bool:
+    assert own.leading is not None
+    return own.registrar.state.has_spare(own.leading.keeping_up(now))
+
+
+def test_a_replica_is_spare_while_more_keep_up_than_have_to_acknowledge() -> None:
+    own, seen = leader_of_two(None)
+    third = Member("n3", "i3")
+    own.saw(replace(seen, state=replace(seen.state, in_sync=seen.state.in_sync | {third})), 0.1)
+    assert not is_spare(own, 0.1), "the third one is in sync, and away: the next leader cannot do without this one"
+    own.received(2, Join(1, third, "r3", ME.run, (LastEpoch(0, (0, 0)),)), 0.1)
+    own.received(2, Fetch(2, 4, ((1, 100),), (0,)), 0.1)
+    assert is_spare(own, 0.1)
+    own.disconnected(2, 0.2)
+    assert not is_spare(own, 0.2)
 
 
 def yielding() -> tuple[Replica, Seen, Transact]:
@@ -238,7 +247,7 @@ def test_a_leader_hands_over_to_a_member_that_keeps_up_and_reads_nothing_meanwhi
     assert (yields.swap.yields, yields.swap.revision, yields.swap.leader_revision) == (True, 7, 6)
     assert not own.may_read(0.2)
     assert own.answered(yields.swap.number, 8, 0.3) == [End(HANDED_OVER)]
-    assert not own.registrar.state.has_spare, "the next leader waits for it: two have to acknowledge"
+    assert not is_spare(own, 0.3), "the next leader waits for it: two have to acknowledge"
 
 
 def test_a_leader_waits_for_a_successor_that_does_not_fetch_and_hands_over_when_it_does() -> None:
