@@ -113,13 +113,11 @@ class ReplicaProcess(ShardProcess):
     async def _keep(self, gateway: Gateway, lease: Lease) -> None:
         """Renews the lease from its beginning on, as long as the disk answers (R11)."""
 
-        def may_ask() -> bool:
-            if self._driver is None or self._driver.sync_takes_s() <= _SYNC_MAX_S:
-                return True
-            _log.warning("the disk does not answer: the lease is not renewed")
-            return False
+        def refuses() -> str | None:
+            hangs = self._driver is not None and self._driver.sync_takes_s() > _SYNC_MAX_S
+            return "the disk does not answer" if hangs else None
 
-        await keep_renewed(gateway, lease, may_ask)
+        await keep_renewed(gateway, lease, refuses)
         if self._driver is None:
             self._end("the lease of this process ran out before it joined", False)
         self._driver.do(self._driver.replica.lease_lost())
