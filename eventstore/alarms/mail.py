@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from eventstore.alarms.notice import Notice
-from eventstore.alarms.webhook import TIMEOUT_S, secret_in
+from eventstore.alarms.receiver import connected
+from eventstore.alarms.webhook import secret_in
 from eventstore.errors import InvalidArgument
 from eventstore.security.loopback import is_loopback
 from eventstore.settings.alarms import AlarmSettings
@@ -15,6 +16,7 @@ from eventstore.settings.alarms import AlarmSettings
 if TYPE_CHECKING:
     import smtplib
     from collections.abc import Iterator
+    from socket import socket
 
 _ADDRESS: Final = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 _PORTS: Final = {"starttls": 587, "tls": 465, "none": 25}
@@ -30,6 +32,8 @@ class Mail:
         self._host, self._port = _server(settings.mail_server or "", _PORTS[settings.mail_security])
         self._from = _addresses("alarm_mail_from", settings.mail_from, 1)[0]
         self._to = _addresses("alarm_mail_to", settings.mail_to)
+        self._begun: Notice | None = None
+        self._left = self._to  # recipients of that notice for whom it was not taken
         self._security, self._ca, self._user = settings.mail_security, settings.ca_file, settings.mail_user
         password = secret_in("alarm_mail_password_file", settings.mail_password_file)
         self._password = None if password is None else password.decode(errors="replace")
@@ -41,7 +45,10 @@ class Mail:
             )
 
     def send(self, notice: Notice) -> None:
-        """Sends a notice to all. Raises OSError: the server did not take it, for one of them at least."""
+        """Sends a notice to all, or the same one again to those for whom it was not taken.
+
+        Raises OSError: the server did not take it, for one of them at least.
+        """
         from email.message import EmailMessage
         from email.utils import formatdate, make_msgid
 
@@ -51,8 +58,11 @@ class Mail:
         message["Date"], message["Message-ID"] = formatdate(notice.time_us / 1e6), make_msgid(domain="eventstore")
         message["Auto-Submitted"] = "auto-generated"
         message.set_content(notice.text())
+        if notice is not self._begun:
+            self._begun, self._left = notice, self._to
         with self._connected() as server:
-            refused = server.send_message(message)
+            refused = server.send_message(message, to_addrs=self._left)
+        self._left = [each for each in self._left if each in refused]
         if refused:
             raise OSError(f"it refused {', '.join(refused)}")
 
@@ -62,16 +72,23 @@ class Mail:
         import ssl
 
         context = None if self._security == "none" else ssl.create_default_context(cafile=self._ca)
-        if self._security == "tls":
-            server: smtplib.SMTP = smtplib.SMTP_SSL(self._host, self._port, timeout=TIMEOUT_S, context=context)
-        else:
-            server = smtplib.SMTP(self._host, self._port, timeout=TIMEOUT_S)
-        with server:
-            if self._security == "starttls":
-                server.starttls(context=context)
-            if self._user is not None and self._password is not None:
-                server.login(self._user, self._password)
-            yield server
+        with connected(self._host, self._port, context if self._security == "tls" else None) as stream:
+
+            class OverStream(smtplib.SMTP):
+                def _get_socket(self, host: str, port: int, timeout: float) -> socket:
+                    return stream
+
+            server = OverStream(self._host, self._port)
+            try:
+                if self._security == "starttls":
+                    server.starttls(context=context)
+                if self._user is not None and self._password is not None:
+                    server.login(self._user, self._password)
+                yield server
+                with suppress(OSError):  # it has taken the mail
+                    server.quit()
+            finally:
+                server.close()
 
 
 def _server(text: str, port: int) -> tuple[str, int]:

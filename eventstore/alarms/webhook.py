@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from eventstore.alarms.notice import Notice
+from eventstore.alarms.receiver import connected
 from eventstore.errors import InvalidArgument
 from eventstore.settings.alarms import AlarmSettings
 
 if TYPE_CHECKING:
-    import http.client
+    import ssl
 
 SIGNATURE: Final = "Eventstore-Signature"
-TIMEOUT_S: Final = 10.0
-_ANSWER_BYTES_MAX: Final = 4_096
+_PORTS: Final = {False: 80, True: 443}
 
 
 class Webhook:
@@ -42,7 +42,8 @@ class Webhook:
                 f"alarm_webhook is {settings.webhook!a}, expected http://HOST/PATH or https://HOST/PATH, without a password",
                 field="alarm_webhook", value=str(settings.webhook),
             )  # fmt: skip
-        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, port
+        self._secure, self._host = parts.scheme == "https", parts.hostname
+        self._port = port or _PORTS[self._secure]
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._key = secret_in("alarm_webhook_secret_file", settings.webhook_secret_file)
         self._ca = settings.ca_file
@@ -55,26 +56,24 @@ class Webhook:
         headers = {"Content-Type": "application/json", "User-Agent": "eventstore"}
         if self._key is not None:
             headers[SIGNATURE] = f"t={seconds},v1={signature(self._key, seconds, body)}"
-        connection = self._connection()
-        try:
-            connection.request("POST", self._path, body, headers)
-            answer = connection.getresponse()
-            answer.read(_ANSWER_BYTES_MAX)
-        except http.client.HTTPException as error:
-            raise OSError(f"no answer of HTTP: {type(error).__name__}") from None
-        finally:
-            connection.close()
-        if not 200 <= answer.status < 300:
-            raise OSError(f"it answered {answer.status}")
+        with connected(self._host, self._port, self._context()) as stream:
+            connection = http.client.HTTPConnection(self._host, self._port)
+            connection.default_port = _PORTS[self._secure]  # which is not named in the header Host
+            connection.sock = stream
+            try:
+                connection.request("POST", self._path, body, headers)
+                status = connection.getresponse().status  # it has taken the notice, or not, whatever follows
+            except http.client.HTTPException as error:
+                raise OSError(f"no answer of HTTP: {type(error).__name__}") from None
+            finally:
+                connection.close()
+        if not 200 <= status < 300:
+            raise OSError(f"it answered {status}")
 
-    def _connection(self) -> http.client.HTTPConnection:
-        import http.client
+    def _context(self) -> ssl.SSLContext | None:
         import ssl
 
-        if not self._secure:
-            return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
-        context = ssl.create_default_context(cafile=self._ca)
-        return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=context)
+        return ssl.create_default_context(cafile=self._ca) if self._secure else None
 
 
 def signature(key: bytes, seconds: int, body: bytes) -> str:

@@ -6,7 +6,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email import message_from_bytes
 from email.message import EmailMessage
@@ -17,16 +17,25 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import DEADLINE_SECONDS
+
 
 @dataclass
 class Mailbox:
-    """What a mail server took; it refuses the first `refuses` messages."""
+    """What a mail server took; it refuses the first `refuses` messages, and those to `unknown`."""
 
     port: int = 0
     refuses: int = 0
+    unknown: str = "nobody@example.org"
     mails: list[EmailMessage] = field(default_factory=list)
     recipients: list[str] = field(default_factory=list)
     users: list[bytes] = field(default_factory=list)
+
+    async def handle_RCPT(self, server: Any, session: Any, envelope: Any, address: str, options: Any) -> str:
+        if address == self.unknown:
+            return "550 there is no such mailbox"
+        envelope.rcpt_tos.append(address)
+        return "250 yes"
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
         if self.refuses:
@@ -118,3 +127,37 @@ def free_port() -> int:
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return int(made.getsockname()[1])
+
+
+@contextmanager
+def talker(*said: bytes, then: bytes = b"", every_s: float = 0.02) -> Iterator[int]:
+    """Runs a server that says each part when something has arrived, then `then` again and again for as long as it is let;
+    returns its port.
+    """
+    done = threading.Event()
+
+    def talk(client: socket.socket) -> None:
+        with client, suppress(OSError):
+            for number, part in enumerate(said):
+                if number and not client.recv(65_536):
+                    return
+                client.sendall(part)
+            while then and not done.wait(every_s):
+                client.sendall(then)
+            done.wait(DEADLINE_SECONDS)
+
+    def run() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listening.accept()
+                threading.Thread(target=talk, args=(client,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            yield int(listening.getsockname()[1])
+        finally:
+            done.set()
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from eventstore.alarms import receiver
 from eventstore.alarms.alarms import Alarms
 from eventstore.alarms.delivery import ATTEMPTS, WAITING_MAX, Delivery, longer_delay_s
 from eventstore.alarms.figure import Figure
@@ -21,7 +22,7 @@ from eventstore.alarms.watch import Change
 from eventstore.alarms.webhook import SIGNATURE, Webhook, signature
 from eventstore.errors import InvalidArgument
 from eventstore.settings.alarms import AlarmSettings
-from tests.alarms.receivers import free_port, http_receiver, mail_server
+from tests.alarms.receivers import free_port, http_receiver, mail_server, talker
 from tests.security.conftest import Certificates
 from tests.waiting import eventually
 
@@ -122,6 +123,42 @@ def test_an_answer_that_is_no_success_is_a_failure_and_no_redirection_is_followe
     assert posts.taken == []
     with pytest.raises(OSError, match="refused"):
         hook.send(NOTICE)
+
+
+def test_a_receiver_that_answers_by_the_byte_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, certificates: Certificates
+) -> None:
+    monkeypatch.setattr(receiver, "WHOLE_S", 0.2)
+    with talker(b"", b"HTTP/1.1 ", then=b"1") as port, pytest.raises(OSError, match=r"took longer than 0\.2 s"):
+        Webhook(AlarmSettings(webhook=f"http://127.0.0.1:{port}/")).send(NOTICE)
+    with talker(then=b"\x16\x03\x03\x40\x00\x02") as port, pytest.raises(OSError, match=r"took longer than 0\.2 s"):
+        Webhook(AlarmSettings(webhook=f"https://127.0.0.1:{port}/", ca_file=certificates.ca)).send(NOTICE)
+    with talker(b"220-", then=b"x") as port, pytest.raises(OSError, match=r"took longer than 0\.2 s"):
+        Mail(mail_settings(port)).send(NOTICE)
+
+
+def test_what_was_taken_is_not_sent_again_however_the_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "WHOLE_S", 0.2)
+    with talker(b"", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n") as port:
+        Webhook(AlarmSettings(webhook=f"http://127.0.0.1:{port}/")).send(NOTICE)
+    answers = [b"220 hi\r\n", b"250 hi\r\n", b"250 from\r\n", b"250 to\r\n", b"354 go\r\n", b"250 taken\r\n"]
+    with talker(*answers) as port:
+        Mail(mail_settings(port, mail_to="ops@example.org")).send(NOTICE)
+
+
+def test_a_mail_that_one_recipient_does_not_get_goes_to_the_others_once() -> None:
+    with mail_server() as box:
+        mail = Mail(mail_settings(box.port, mail_to="ada@example.org, nobody@example.org, ops@example.org"))
+        for _ in range(2):
+            with pytest.raises(OSError, match="nobody@example"):
+                mail.send(NOTICE)
+        box.unknown = ""
+        mail.send(NOTICE)
+        mail.send(replace(NOTICE, more=8))
+    assert box.recipients == [
+        "ada@example.org", "ops@example.org", "nobody@example.org",
+        "ada@example.org", "nobody@example.org", "ops@example.org",
+    ]  # fmt: skip
 
 
 async def test_what_is_not_taken_is_sent_again() -> None:
