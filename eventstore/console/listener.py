@@ -147,9 +147,11 @@ class _Listener:
                 why = reason_of(cause) if isinstance(cause, SSLError) else NOT_ENDED
                 self._failed(connection.host, why)
                 return
-        if not waited.cancelled_caught:
-            found = secure.getpeercert()
-            await self._speak(connection, secure, subject_text(found.get("subject", ())) if found else None)
+        if waited.cancelled_caught:
+            self._failed(connection.host, NOT_ENDED)
+            return
+        found = secure.getpeercert()
+        await self._speak(connection, secure, subject_text(found.get("subject", ())) if found else None)
 
     async def _allowed(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 import urllib.request
@@ -14,8 +15,10 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 import pytest
 import trio
 
+from eventstore.console import listener
 from eventstore.console.listener import serving
 from eventstore.console.subject import CONNECTIONS_MAX
+from eventstore.security.handshakes import NOT_ENDED
 from eventstore.server import http
 from eventstore.timing.pace import Pace
 from tests.waiting import wait_until
@@ -157,3 +160,23 @@ def answered(client: socket.socket) -> bool:
         return client.recv(12, socket.MSG_PEEK) == b"HTTP/1.1 400"
     except BlockingIOError:
         return False
+
+
+def test_a_handshake_that_stops_half_way_has_failed_as_at_the_other_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "_HANDSHAKE_S", 0.3)
+    failed = list[tuple[str, str]]()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    async def never(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("it is no request")
+
+    def note(client: str, why: str) -> None:
+        failed.append((client, why))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
+        stack.enter_context(serving(listening, lambda: context, never, trio.sleep_forever, Pace(), note))
+        silent, stops = (stack.enter_context(socket.create_connection(listening.getsockname(), timeout=60)) for _ in range(2))
+        stops.sendall(b"\x16\x03\x01")
+        for each in silent, stops:
+            assert each.recv(1) == b""
+        assert failed == [("127.0.0.1", NOT_ENDED)]
