@@ -75,11 +75,11 @@ class _Server(ThreadingMixIn, WSGIServer):
             accepted = context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
         return accepted, address
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, request: object, client_address: Any) -> None:
         """Says nothing of a client that went away, or that does not speak TLS."""
         error = sys.exception()
         if self.tls is not None and isinstance(error, ssl.SSLError):
-            self.tls.failed_handshakes.note(str(client_address), reason_of(error))
+            self.tls.failed_handshakes.note(str(client_address[0]), reason_of(error))
         if not isinstance(error, OSError):
             super().handle_error(request, client_address)  # type: ignore[arg-type] # a socket, or TLS over one
 

@@ -6,13 +6,17 @@ import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from eventstore.security.tls import ServerTls
+from eventstore.server.access.security import Security
+from eventstore.server.http import http_server
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.tls_connection import connections_over
 from eventstore.settings.security import SecuritySettings
+from eventstore.settings.server import ServerSettings
 from tests.security.conftest import Certificates
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
@@ -98,3 +102,18 @@ def test_one_that_stays_is_answered(ends: Ends, certificates: Certificates) -> N
         assert connection.receive(0.0) == []
         assert client.recv(3) == b"\x16\x03\x03"
         connection.close()
+
+
+def test_a_listener_of_http_without_a_console_names_the_address_as_others_do(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    security = Security(ServerSettings(data=tmp_path, security=SecuritySettings(**certificates.settings())))
+    assert security.tls is not None
+    failed = security.tls.failed_handshakes
+    with http_server("127.0.0.1:0", lambda _, __: [], lambda: {"healthy": True}, security) as address:
+        assert address is not None
+        host, _, port = address.partition(":")
+        with socket.create_connection((host, int(port)), timeout=DEADLINE_SECONDS) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            wait_until(lambda: failed.count == 1, "it is counted")
+    assert str(failed.last).startswith("127.0.0.1: ")
