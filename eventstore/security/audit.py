@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
-from eventstore.errors import Corrupt, InvalidArgument
+from eventstore.errors import EventStoreError, InvalidArgument
 
 AUDIT: Final = "$audit"
 """The aggregate; each shard of a cluster has its own."""
@@ -36,9 +36,12 @@ class AuditRecord:
     origin: str
     details: Details
 
-    def encode(self, previous: str) -> bytes:
-        """Returns the record with the hash of the one before it."""
+    def encode(self, previous: str, time_us: int) -> bytes:
+        """Returns the record with the hash of the one before it. `time_us`: when it was, in µs since 1970: the time of an event
+        is outside its data, and so outside the chain.
+        """
         values = {
+            "time": time_us,
             "what": self.what,
             "who": self.who,
             "origin": self.origin,
@@ -69,6 +72,13 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+class BrokenChain(EventStoreError):
+    """The records are not those that were written; names the first that shows it. The files may be without damage."""
+
+    def __init__(self, version: int, why: str) -> None:
+        super().__init__(f"record {version} of the audit trail: {why}", version=version)
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """The end of a chain: the number of its records, and the hash of the last."""
@@ -83,7 +93,7 @@ class Head:
     def parse(cls, text: str) -> Head:
         """Reads `VERSION:HASH`. Raises InvalidArgument."""
         version, _, found = text.partition(":")
-        if not version.isdecimal() or len(found) != len(FIRST) or not set(found) <= set("0123456789abcdef"):
+        if not version.isdecimal() or not int(version) or len(found) != len(FIRST) or not set(found) <= set("0123456789abcdef"):
             raise InvalidArgument(f"{text!r} is not of the form VERSION:HASH", field="head", value=text)
         return cls(int(version), found)
 
@@ -94,7 +104,7 @@ def verified(records: Iterable[tuple[int, bytes]], known: Head | None = None) ->
     `known`: a head that was noted before; it must be part of the chain.
 
     Raises:
-        Corrupt: the chain is broken, or is not the one that had this head.
+        BrokenChain: the chain is broken, or is not the one that had this head.
     """
     previous, expected = FIRST, 1
     for version, data in records:
@@ -102,14 +112,12 @@ def verified(records: Iterable[tuple[int, bytes]], known: Head | None = None) ->
             values = json.loads(data)
             found = values["previous"]
         except (ValueError, KeyError, TypeError):
-            raise Corrupt(AUDIT, version, "the record is none of the audit trail") from None
+            raise BrokenChain(version, "it is none of the server's") from None
         if version != expected or found != previous:
-            raise Corrupt(AUDIT, version, f"the chain is broken: record {version} does not follow record {expected - 1}")
+            raise BrokenChain(version, f"the chain is broken: it does not follow record {expected - 1} as that is now")
         previous, expected = digest(data), version + 1
         if known is not None and known.version == version and known.hash != previous:
-            raise Corrupt(AUDIT, version, "the chain is another one: record {version} had another hash when it was noted")
+            raise BrokenChain(version, "the chain is another one: it had another hash when that was noted")
         yield Head(version, previous), values
     if known is not None and known.version >= expected:
-        raise Corrupt(
-            AUDIT, expected, f"the chain ends with record {expected - 1}, and had {known.version} when that was noted"
-        )
+        raise BrokenChain(expected, f"it is missing: there are {expected - 1}, and were {known.version} when that was noted")

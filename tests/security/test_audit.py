@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 import eventstore as es
 from eventstore.client.blocking.store import BlockingStore
-from eventstore.errors import Corrupt, InvalidArgument, PermissionDenied, Unauthenticated, UnknownTopic
+from eventstore.errors import ConnectionLost, InvalidArgument, PermissionDenied, Unauthenticated, UnknownTopic
 from eventstore.protocol.broker_requests import CreateTopic, ListTopics
 from eventstore.protocol.requests import Hello
 from eventstore.security.access_list import AccessList, Identity, read_access
-from eventstore.security.audit import AUDIT, FIRST, AuditRecord, Head, digest, verified
+from eventstore.security.audit import AUDIT, FIRST, AuditRecord, BrokenChain, Head, digest, verified
 from eventstore.server.access import auditor
 from eventstore.store.data_folder import ACCESS
-from tests.cli.processes import run
+from tests.cli.processes import Server, run
 from tests.security.access_file import give, replaced, take_away
 from tests.server.raw import RawClient
 from tests.server_thread import ServerThread
@@ -72,6 +75,40 @@ def test_the_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
             assert len(records(store)) == number + 1
 
 
+@pytest.mark.heavy
+def test_after_a_kill_the_chain_is_whole_and_has_all_that_was_carried_out(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    token = give(data, "ops", "admin")
+    done: list[str] = []
+    for life in range(3):
+        server = Server(data)
+
+        def work(worker: int, life: int = life, address: str = server.store) -> None:
+            with suppress(ConnectionLost), es.blocking.connect(address, token=token, reconnect_timeout=0) as mine:
+                for number in count():
+                    mine.broker.create_topic(f"t-{life}-{worker}-{number}", 1)
+                    done.append(f"t-{life}-{worker}-{number}")
+
+        def knock(address: str = server.store) -> None:
+            with suppress(ConnectionLost):
+                while True:
+                    with suppress(Unauthenticated):
+                        es.blocking.connect(address, token="wrong", reconnect_timeout=0).__enter__()
+
+        with closing(server), es.blocking.connect(server.store, token=token) as store:
+            recorded = {each["details"]["topic"] for each in records(store) if each["what"] == "CREATE_TOPIC"}  # type: ignore[index] # it is one
+            assert recorded.issuperset(done)
+            assert recorded.issuperset(each.name for each in store.broker.topics())
+            began = len(done)
+            workers = [Thread(target=knock), *(Thread(target=work, args=(worker,)) for worker in range(3))]
+            for each in workers:
+                each.start()
+            wait_until(lambda began=began: len(done) >= began + 5, "some are carried out")  # type: ignore[misc] # its type is that of `began`
+            server.stop(signal.SIGKILL)
+            for each in workers:
+                each.join()
+
+
 def test_what_follows_an_audited_request_on_its_connection_waits_for_it(tmp_path: Path) -> None:
     data = tmp_path / "data"
     token = give(data, "ops", "admin")
@@ -91,10 +128,10 @@ def test_nobody_can_write_into_the_trail(tmp_path: Path) -> None:
                 store.append(name, [es.NewEvent("$Audited", b"{}")], expected_version=es.ANY, command_id="c-1")
 
 
-def chain(count: int) -> list[tuple[int, bytes]]:
+def chain(count: int, who: str = "ops") -> list[tuple[int, bytes]]:
     previous, made = FIRST, []
     for number in range(1, count + 1):
-        data = AuditRecord("DELETE_TOPIC", "ops", "cli, 127.0.0.1:1", {"topic": f"t-{number}"}).encode(previous)
+        data = AuditRecord("DELETE_TOPIC", who, "cli, 127.0.0.1:1", {"topic": f"t-{number}"}).encode(previous, number)
         made.append((number, data))
         previous = digest(data)
     return made
@@ -111,12 +148,26 @@ def test_every_change_of_a_record_is_seen() -> None:
         for bit in range(0, 8 * len(made[place][1]), 7):
             changed = bytearray(made[place][1])
             changed[bit // 8] ^= 1 << bit % 8
-            with pytest.raises(Corrupt):
+            with pytest.raises(BrokenChain):
                 heads([*made[:place], (place + 1, bytes(changed)), *made[place + 1 :]])
-        with pytest.raises(Corrupt):
+        with pytest.raises(BrokenChain):
             heads([*made[:place], *made[place + 1 :]])
-        with pytest.raises(Corrupt):
+        with pytest.raises(BrokenChain):
             heads([*made[:place], *((number - 1, data) for number, data in made[place + 1 :])])
+
+
+def test_records_in_another_order_or_of_another_store_or_time_are_seen() -> None:
+    made, other = chain(6), chain(6, "another")
+    swapped = [made[0], (2, made[2][1]), (3, made[1][1]), *made[3:]]
+    later = json.dumps(json.loads(made[3][1]) | {"time": 9}, sort_keys=True, separators=(",", ":")).encode()
+    for forged in (swapped, [*made[:3], *other[3:]], [*other[:3], *made[3:]], [*made[:3], (4, later), *made[4:]]):
+        with pytest.raises(BrokenChain, match=r"record \d of the audit trail: the chain is broken"):
+            heads(forged)
+    with pytest.raises(BrokenChain, match="it is none of the server's"):
+        heads([*made, (7, b"[]")])
+    noted = heads(made)[-1]
+    with pytest.raises(BrokenChain, match="the chain is another one"):
+        heads(other, noted)
 
 
 def test_a_head_that_was_noted_shows_a_chain_that_was_made_anew_or_cut_off() -> None:
@@ -125,13 +176,14 @@ def test_a_head_that_was_noted_shows_a_chain_that_was_made_anew_or_cut_off() -> 
     assert heads(chain(9), noted)[-1].version == 9
     other = chain(2)
     for number in range(3, 8):
-        other.append((number, AuditRecord("X", "", "", {}).encode(digest(other[-1][1]))))
+        other.append((number, AuditRecord("X", "", "", {}).encode(digest(other[-1][1]), number)))
     assert heads(other)[-1].version == 7
     for forged in (other, made[:3], []):
-        with pytest.raises(Corrupt):
+        with pytest.raises(BrokenChain):
             heads(forged, noted)
-    with pytest.raises(InvalidArgument):
-        Head.parse("1:xyz")
+    for text in ("1:xyz", f"0:{FIRST}", f"x:{FIRST}", FIRST):
+        with pytest.raises(InvalidArgument):
+            Head.parse(text)
     assert Head.parse(str(noted)) == noted
 
 
@@ -169,16 +221,23 @@ def test_the_command_shows_and_checks_the_trail(tmp_path: Path) -> None:
         with es.blocking.connect(server.address, token=token) as store:
             store.broker.create_topic("orders")
         shown = run("audit", "--store", server.address, "--token-file", file)
-        assert re.fullmatch(r"1  CREATE_TOPIC  auditor  \(.+\)  if_missing=False, topic=orders\n", shown.stdout)
+        assert re.fullmatch(
+            r"1  20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ  CREATE_TOPIC  auditor  \(.+\)  if_missing=False, topic=orders\n",
+            shown.stdout,
+        )
         head = run("audit", "--verify", "--store", server.address, "--token-file", file).stdout.strip()
         assert head.startswith("1:")
         assert run("audit", "--verify", "--head", head, "--store", server.address, "--token-file", file).returncode == 0
         wrong = run("audit", "--verify", "--head", "1:" + "0" * 64, "--store", server.address, "--token-file", file)
         assert wrong.returncode == 1
-        assert "another hash" in wrong.stderr
+        why = "record 1 of the audit trail: the chain is another one: it had another hash when that was noted"
+        assert wrong.stderr == f"error: {why}\n"
+        cut = run("audit", "--verify", "--head", "3:" + "0" * 64, "--store", server.address, "--token-file", file)
+        assert cut.returncode == 1
+        assert cut.stderr == "error: record 2 of the audit trail: it is missing: there are 1, and were 3 when that was noted\n"
         give(data, "shipping", "reader")
         server.ask(lambda running: running.security.look())
         with es.blocking.connect(server.address, token=token) as store:
             wait_until(lambda: len(records(store)) == 2, "the change is recorded")
         changed = run("audit", "--store", server.address, "--token-file", file)
-        assert changed.stdout.splitlines()[1] == "2  ACCESS_CHANGED  –  change=added: reader, name=shipping"
+        assert changed.stdout.splitlines()[1].endswith("Z  ACCESS_CHANGED  –  change=added: reader, name=shipping")

@@ -31,7 +31,7 @@ class Auditor:
 
     def __init__(self, store: EmbeddedStore) -> None:
         self._store = store
-        self._waiting: deque[tuple[AuditRecord, Recorded | None]] = deque()
+        self._waiting: deque[tuple[AuditRecord, int, Recorded | None]] = deque()
         self._news = trio.Event()
         self._minute, self._refused = 0, 0
         self.records = self.uncounted = 0
@@ -40,7 +40,7 @@ class Auditor:
         """Has a record written. Raises Overloaded if a request waits for it: too many wait for the disk."""
         if recorded is not None and len(self._waiting) >= _WAITING_MAX:
             raise Overloaded(f"{_WAITING_MAX} records of the audit trail wait for the disk, the limit", limit=_WAITING_MAX)
-        self._waiting.append((record, recorded))
+        self._waiting.append((record, time.time_ns() // 1_000, recorded))
         self._news.set()
 
     def note_refused_login(self, origin: str, why: str) -> None:
@@ -67,11 +67,11 @@ class Auditor:
             await self._news.wait()
             self._news = trio.Event()
             while self._waiting:
-                record, recorded = self._waiting[0]
+                record, time_us, recorded = self._waiting[0]
                 try:
                     if previous is None:
                         previous = await self._last()
-                    data = record.encode(previous)
+                    data = record.encode(previous, time_us)
                     await self._store.append_reserved(AUDIT, NewEvent(AUDITED, data))
                 except EventStoreError as error:
                     previous = None  # it may have been stored

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eventstore.cli.terminal.output import print_json, print_line, print_note
+from eventstore.cli.terminal.output import moment, print_json, print_line, print_note
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def audit(
             else:
                 details = ", ".join(f"{name}={value}" for name, value in values["details"].items() if value is not None)
                 origin = values["origin"] and f"({values['origin']})"  # a change of access has none
-                parts = (str(head.version), values["what"], values["who"] or "–", origin, details)
+                parts = (str(head.version), moment(values["time"]), values["what"], values["who"] or "–", origin, details)
                 print_line("  ".join(part for part in parts if part))
     if verify:
         print_line(str(head) if head.version else "there are no records")
