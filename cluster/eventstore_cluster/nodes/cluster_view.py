@@ -13,6 +13,7 @@ from eventstore_cluster.registry.failing import failing_text
 from eventstore_cluster.registry.kept_keys import Kept
 from eventstore_cluster.registry.node_keys import NODES, NodeKey, read_node
 from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.replica_keys import works
 from eventstore_cluster.registry.replicated_keys import (
     CLUSTER,
     LEADERS,
@@ -135,9 +136,15 @@ def kept_view(kept: Kept) -> ClusterView:
 
 
 def nodes_of(snapshot: Snapshot) -> dict[str, NodeKey]:
-    """Returns the nodes that run, by their names, in order. Raises Corrupt."""
+    """Returns the nodes that run, by their names, in order. Those of their replicas that work by now are not said to fail: a
+    node tells that later. Raises Corrupt.
+    """
     names = sorted(key.removeprefix(NODES) for key in snapshot.entries if key.startswith(NODES))
-    return {name: read_node(name, snapshot.entries[NODES + name].value) for name in names}
+    found = {name: read_node(name, snapshot.entries[NODES + name].value) for name in names}
+    return {
+        name: replace(node, failing=tuple(each for each in node.failing if not works(each.shard, name, snapshot)))
+        for name, node in found.items()
+    }
 
 
 def newer_map(view: ClusterView, known: ClusterMap | None) -> ClusterMap | None:

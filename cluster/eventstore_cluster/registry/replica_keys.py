@@ -90,3 +90,11 @@ def running_replicas(number: int, snapshot: Snapshot) -> dict[str, ReplicaKey]:
         if name.startswith(prefix)
     }
     return {name: key for name, key in found.items() if key is not None}
+
+
+def works(number: int, node: str, snapshot: Snapshot) -> bool:
+    """Whether the replica's process runs and has come further than its start: that of a clone which has no file yet may end as
+    the one before did.
+    """
+    key = read_replica(snapshot.value(f"{REPLICAS}{number}/{node}"))
+    return key is not None and (key.clone is None or key.clone.files > 0)
