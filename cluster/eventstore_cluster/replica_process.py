@@ -31,7 +31,7 @@ from eventstore_cluster.registry.etcd.lease import Lease, now
 from eventstore_cluster.registry.etcd.lease_keeping import keep_renewed
 from eventstore_cluster.registry.replica_keys import ReplicaKey
 from eventstore_cluster.registry.replicated_keys import LeftKey
-from eventstore_cluster.replica.limits import Limits
+from eventstore_cluster.replica.limits import limits_for
 from eventstore_cluster.replica.registry_state import Leader, Member
 from eventstore_cluster.replica.replica import HANDED_OVER, Replica
 from eventstore_cluster.replication.audited_state import audit_until
@@ -154,7 +154,8 @@ class ReplicaProcess(ShardProcess):
             logs = await trio.to_thread.run_sync(FollowerLogs, OsFiles(), self._settings, identity, own.node, incarnation)
             me = Leader(Member(own.node, logs.incarnation.token), run, f"{host}:{port}")
             machine = Replica(
-                me, logs.incarnation.earlier, logs.tails, logs.last_crcs, limits=Limits(),
+                me, logs.incarnation.earlier, logs.tails, logs.last_crcs,
+                limits=limits_for(self._settings.store_settings.file_size_bytes),
                 new_nonce=lambda: secrets.token_hex(8), now=now(),
                 candidate_from=now() + (own.lease_s if own.sit_out else 0.0), known=own.known,
             )  # fmt: skip

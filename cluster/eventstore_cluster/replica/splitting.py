@@ -1,6 +1,6 @@
 """A leader splits its shard: it waits for clones of its log, holds the leaving slots back, and gives them away.
 
-    clones have all completed files   ─► the file that is written is small enough, or a new one is begun
+    clones lack few completed files   ─► the file that is written is small enough, or a new one is begun
     leaving slots are held back       ─► a new file is begun: the new shards end with the one before
     its first record is committed     ─► one transaction gives the slots away
 
@@ -54,7 +54,7 @@ class Splitting:
             return []
         if (through := self._cloned()) is None:
             return []
-        if (before := self._files.next_step(written[0], through)) is not None:
+        if (before := self._files.next_step(written[0], through + self._limits.split_files_lacking)) is not None:
             return before
         self._held_at, self._held_for, self._splits_before = now, state.split, state.splits
         return [HoldBack(state.split)]

@@ -1,22 +1,43 @@
-"""What `plans` says of a shard under way: a replica's trouble is named for as long as it lasts."""
+"""What `plans` says of a shard under way: what is waited for, and a replica's trouble for as long as it lasts."""
 
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
+from eventstore.chunks.documents import Tree
 from eventstore.records.cluster_map import ALL_SLOTS
 from eventstore_cluster.nodes.moving.progress import under_way
 from eventstore_cluster.registry.failing import Failing
+from eventstore_cluster.registry.lineage import Birth, Lineage
 from eventstore_cluster.registry.node_keys import NodeKey
 from eventstore_cluster.registry.registry import Entry, Snapshot
 from eventstore_cluster.registry.replica_keys import CloneKey, ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ClusterKey, ShardKey
 from eventstore_cluster.replica.registry_state import Member, ShardState
+from eventstore_cluster.status import Behind, ShardRow
 
+OTHER = NodeKey("127.0.0.1:2", "r", "0")
 FAILING = (Failing(0, 1, "the disk is full"),)
 MOVES = ShardState(4, frozenset({Member("n1", "a")}), ("n1", "n2"), 1, wanted=("n2",), before=("n1",))
+
+ROW = ShardRow(0, "0-4095", "127.0.0.1:3", 4)
+
+
+def does(state: ShardState, other: NodeKey = OTHER, more: dict[str, Tree] | None = None, row: ShardRow | None = None) -> str:
+    """Returns what is said of shard 0, which n1 leads. `other`: the key of n2."""
+    keys = {
+        "cluster": ClusterKey(uuid.uuid4(), 1, 2, 1).value(),
+        "shard/0": ShardKey(uuid.uuid4(), ALL_SLOTS, state).value(),
+        "leader/0": {"node": "n1", "incarnation": "a", "run": "r", "address": "127.0.0.1:1"},
+        "node/n1": NodeKey("127.0.0.1:1", "r", "0").value(),
+        "node/n2": other.value(),
+        **(more or {}),
+    }
+    (found,) = under_way(Snapshot(9, {name: Entry(value, 9) for name, value in keys.items()}), {} if row is None else {0: row})
+    return found.does
 
 
 @pytest.mark.parametrize(
@@ -30,14 +51,33 @@ MOVES = ShardState(4, frozenset({Member("n1", "a")}), ("n1", "n2"), 1, wanted=("
     ids=["it does not run", "it follows", "a clone that has only begun", "a clone that has files"],
 )
 def test_that_a_replica_cannot_run_is_told_until_it_does(replica: ReplicaKey | None, is_told: bool) -> None:
-    keys = {
-        "cluster": ClusterKey(uuid.uuid4(), 1, 2, 1).value(),
-        "shard/0": ShardKey(uuid.uuid4(), ALL_SLOTS, MOVES).value(),
-        "leader/0": {"node": "n1", "incarnation": "a", "run": "r", "address": "127.0.0.1:1"},
-        "node/n1": NodeKey("127.0.0.1:1", "r", "0").value(),
-        "node/n2": NodeKey("127.0.0.1:2", "r", "0", failing=FAILING).value(),
-        **({} if replica is None else {"replica/0/n2": replica.value()}),
-    }
-    (row,) = under_way(Snapshot(9, {name: Entry(value, 9) for name, value in keys.items()}), {})
+    more = {} if replica is None else {"replica/0/n2": replica.value()}
     trouble = "; its replica on n2 cannot run since 1970-01-01 00:00:01 UTC: the disk is full"
-    assert row.does == f"copies to n2{trouble if is_told else ''}"
+    assert does(MOVES, replace(OTHER, failing=FAILING), more) == f"copies to n2{trouble if is_told else ''}"
+
+
+@pytest.mark.parametrize(
+    ("behind", "waits"),
+    [
+        (Behind(0.0, 0, 0.1), ", which sorts event files first, for 60 s at most"),
+        (Behind(0.0, 0, 5.0), ""),
+        (Behind(3.0, 900, 0.1), ""),
+        (None, ""),
+    ],
+    ids=["it keeps up", "it does not answer", "it is behind", "it is not connected"],
+)
+def test_a_hand_over_says_that_the_next_leader_sorts_first_if_nothing_else_is_left(behind: Behind | None, waits: str) -> None:
+    both = frozenset({Member("n1", "a"), Member("n2", "b")})
+    row = replace(ROW, behind={} if behind is None else {"n2": behind})
+    assert does(replace(MOVES, in_sync=both), row=row) == f"hands over to n2{waits}"
+
+
+def test_a_split_says_how_many_files_are_sorted_as_clones_link_only_those() -> None:
+    state = ShardState(4, frozenset({Member("n1", "a")}), ("n1",), 1, split=(1,))
+    born = ShardState(0, frozenset(), ("n1",), 1)
+    key = ShardKey(uuid.uuid4(), (), born, Lineage(birth=Birth(0, ((2048, 4095),))))
+    more = {"shard/1": key.value(), "replica/1/n1": ReplicaKey("c", "run", 0, (), clone=CloneKey(3)).value()}
+    waits = "waits for clones: shard 1 on n1 has 3 event files"
+    assert does(state, more=more, row=replace(ROW, event_files=61, sorted_files=60)) == waits
+    sorts = f"{waits}; n1 has sorted 5 of 61 event files, and clones get sorted ones"
+    assert does(state, more=more, row=replace(ROW, event_files=61, sorted_files=5)) == sorts

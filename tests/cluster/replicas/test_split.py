@@ -173,6 +173,22 @@ def test_a_shard_is_split_twice_and_into_many_while_it_is_written_to(three: Thre
 
 
 @pytest.mark.long
+def test_a_shard_whose_small_files_are_not_sorted_is_split(
+    tmp_path_factory: pytest.TempPathFactory, etcd: Etcd, cluster: str
+) -> None:
+    options, small = EtcdOptions((etcd.url,)), {"file_size_bytes": 64 * 1024, "preallocate_bytes": 16 * 1024}
+    with ThreeNodes(tmp_path_factory.mktemp("unsorted"), etcd, cluster, sort="false", **small) as three:
+        versions = {f"a-{number}": 20 for number in range(60)}
+        with three.client() as store:
+            store.append_many([es.Commit(each, [es.NewEvent("Counted", bytes(1_000))], es.ANY) for each in [*versions] * 20])
+        assert sum(1 for _ in (three.folder / three.leader() / "shard-0" / "events").glob("*.events")) > 10
+        wait_until_split(options, cluster, split(options, cluster, 0, 2), WAIT_S)
+        settled(three, 2)
+        check_stored(three, versions)
+        check_folders(three, 2)
+
+
+@pytest.mark.long
 def test_a_replica_that_was_away_during_a_split_is_fetched(three: ThreeNodes, etcd: Etcd, cluster: str) -> None:
     options = EtcdOptions((etcd.url,))
     away = three.followers()[0]

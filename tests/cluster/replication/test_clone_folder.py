@@ -101,6 +101,34 @@ def test_a_clone_has_the_bytes_of_its_parent_and_goes_on_as_a_store_of_its_own(p
     assert verify(folder).findings == verify(parent).findings == []
 
 
+class SortingMeanwhile(OsFiles):
+    """The parent sorts two files after each that is linked."""
+
+    def __init__(self, parent: Path, first: int, last: int) -> None:
+        super().__init__()
+        self._folder, self._unsorted = read_event_folder(FILES, parent), list(range(first, last + 1))
+
+    def link(self, source: Path, target: Path) -> None:
+        super().link(source, target)
+        for number in self._unsorted[:2]:
+            sort_file(self._folder, number)
+            switch(self._folder, number)
+        del self._unsorted[:2]
+
+
+def test_no_sorted_file_of_a_clone_follows_one_that_is_not_though_its_parent_sorts_them_meanwhile(
+    parent: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "shard-1"
+    last = read_event_folder(FILES, parent).headers()[-2].number
+    identity, birth = child_of(parent, last)
+    CloneFolder(SortingMeanwhile(parent, 3, last), parent, folder).finish(identity, birth, BrokerSettings())
+    is_sorted = [each.sorted for each in read_event_folder(FILES, folder).headers()]
+    assert is_sorted == sorted(is_sorted, reverse=True)
+    assert not all(is_sorted)
+    assert verify(folder).findings == []
+
+
 def test_a_clone_has_the_groups_of_its_parent_at_the_start_of_its_queues(parent: Path, tmp_path: Path) -> None:
     add_a_group(parent)
     folder = tmp_path / "shard-1"

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from eventstore_cluster.replica.actions import Action, End, HoldBack, Transact
-from eventstore_cluster.replica.limits import Limits
+from eventstore_cluster.replica.limits import Limits, limits_for
 from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replica.registrar import Registrar
 from eventstore_cluster.replica.registry_state import Clone, Member, Seen, ShardState
@@ -25,10 +25,10 @@ def ends(file: int, size: int = 100) -> Ends:
 class Leader:
     """It has written files 1 and 2; all nodes have a clone of file 1."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits | None = None) -> None:
         nonces = map(str, count())
         self.registrar = Registrar(lambda: next(nonces))
-        self.splitting = Splitting(self.registrar, Limits())
+        self.splitting = Splitting(self.registrar, limits or Limits())
         self.written = self.committed = ends(2)
         self._at = 0
         self.sees(STATE)
@@ -73,6 +73,18 @@ def test_a_split_waits_for_clones_of_all_that_are_in_sync() -> None:
     assert leader.does() == []
     leader.sees(STATE)
     assert leader.does() == [HoldBack((4,))]
+
+
+def test_a_split_of_small_files_begins_when_clones_lack_few_of_them_as_they_come_faster_than_they_are_sorted() -> None:
+    leader = Leader(limits_for(64 * 1024))
+    lacking = 16 * 1024 // 64
+    leader.written = leader.committed = ends(3 + lacking)
+    assert leader.does() == [], "files 2 to 258 are 257"
+    leader.written = leader.committed = ends(2 + lacking)
+    assert leader.does() == [HoldBack((4,))]
+    leader = Leader(limits_for(512 * 1024 * 1024))
+    leader.written = leader.committed = ends(3)
+    assert leader.does() == [], "a new shard would read for long before it serves"
 
 
 @pytest.mark.parametrize("then", [(), (5,), (5, 6)], ids=["nothing", "the same", "more"])

@@ -87,6 +87,7 @@ class World:
             silence_s=1.0,
             retry_s=0.3,
             split_file_bytes=_SMALL_FILE_BYTES,
+            split_files_lacking=seed % 2 * 2,
             split_max_s=3.0,
             hand_over_file_bytes=_SMALL_FILE_BYTES,
             hand_over_sort_s=2.0,

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
+from eventstore.fields import counted
 from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
 from eventstore_cluster.registry.node_keys import MOVING, read_moving
 from eventstore_cluster.registry.preparing import preparing_of
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import UNSERVED, ShardKey
+from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import ShardState
-from eventstore_cluster.status import ShardRow
+from eventstore_cluster.status import SILENT_S, ShardRow
 
 PAUSED: Final = "paused: `eventstore cluster resume` continues"
 
@@ -51,7 +53,10 @@ def under_way(seen: Snapshot, rows: Mapping[int, ShardRow]) -> list[UnderWay]:
         return []
     paused = read_moving(seen.value(MOVING)).paused
     wanted = {number: key for number, key in view.shards.items() if key.state.wanted or key.state.successor or key.state.split}
-    found = [_now(_under_way(number, key, view, rows.get(number)), key.state, seen, paused) for number, key in wanted.items()]
+    found = [
+        _now(_under_way(number, key, view, row := rows.get(number)), key.state, seen, row, paused)
+        for number, key in wanted.items()
+    ]
     stuck = [replace(each, does=f"{each.does}; {why}") if (why := view.failing(each.shard)) else each for each in found]
     return [
         *stuck,
@@ -77,14 +82,21 @@ def _born(number: int, key: ShardKey, view: ClusterView) -> UnderWay:
     return UnderWay(number, key.state.replicas, key.state.replicas, view.leaders.get(number), (), (), does)
 
 
-def _now(found: UnderWay, state: ShardState, seen: Snapshot, paused: bool) -> UnderWay:
+def _now(found: UnderWay, state: ShardState, seen: Snapshot, row: ShardRow | None, paused: bool) -> UnderWay:
     """Says what is not about replicas: that moves are paused, and what a split waits for."""
     if paused and state.wanted:
         return replace(found, does=PAUSED)
     if not state.split or state.successor is not None or found.leader is None:
         return found
     clones = [f"shard {each.shard} on {each.node} {each.text}" for each in preparing_of(seen) if each.shard in state.split]
-    return replace(found, does=f"waits for clones: {'; '.join(clones)}")
+    return replace(found, does=f"waits for clones: {'; '.join(clones)}{_unsorted(found.leader, row)}")
+
+
+def _unsorted(leader: str, row: ShardRow | None) -> str:
+    """Says how many files the leader has yet to sort, apart from the current one: clones link those that are sorted."""
+    if row is None or row.event_files is None or row.sorted_files is None or row.sorted_files >= row.event_files - 1:
+        return ""
+    return f"; {leader} has sorted {row.sorted_files:,} of {counted(row.event_files, 'event file')}, and clones get sorted ones"
 
 
 def _under_way(number: int, key: ShardKey, view: ClusterView, row: ShardRow | None) -> UnderWay:
@@ -92,7 +104,8 @@ def _under_way(number: int, key: ShardKey, view: ClusterView, row: ShardRow | No
     wanted, before = state.wanted or state.replicas, state.before or state.replicas
     in_sync = {member.node for member in state.in_sync}
     copies = tuple(_copy(name, row) for name in wanted if name not in before and name not in in_sync)
-    return UnderWay(number, before, wanted, leader, copies, state.split, _does(key, view, leader, in_sync, wanted, copies))
+    does = _does(key, view, leader, in_sync, wanted, copies, row)
+    return UnderWay(number, before, wanted, leader, copies, state.split, does)
 
 
 def _copy(name: str, row: ShardRow | None) -> Copy:
@@ -101,8 +114,9 @@ def _copy(name: str, row: ShardRow | None) -> Copy:
 
 
 def _does(
-    key: ShardKey, view: ClusterView, leader: str | None, in_sync: set[str], wanted: tuple[str, ...], copies: tuple[Copy, ...]
-) -> str:
+    key: ShardKey, view: ClusterView, leader: str | None, in_sync: set[str], wanted: tuple[str, ...],
+    copies: tuple[Copy, ...], row: ShardRow | None,
+) -> str:  # fmt: skip
     if leader is None:
         return "waits for a leader"
     if any(name not in key.state.replicas for name in wanted):
@@ -115,4 +129,19 @@ def _does(
     if missing:
         return f"waits until {', '.join(missing)} is in sync"
     target = key.state.successor or wanted[0]
-    return f"hands over to {target}" if leader != target else "takes out what is left over"
+    if leader == target:
+        return "takes out what is left over"
+    return f"hands over to {target}{_sorts_first(row, target)}"
+
+
+def _sorts_first(row: ShardRow | None, target: str) -> str:
+    """Says what is left for a hand-over to wait for if the target keeps up, and answers."""
+    found = None if row is None or row.behind is None else row.behind.get(target)
+    if found is None or found.silent_seconds is None or found.silent_seconds > SILENT_S:
+        return ""
+    limits = Limits()
+    return (
+        ""
+        if found.seconds > limits.hand_over_lag_s
+        else f", which sorts event files first, for {limits.hand_over_sort_s:g} s at most"
+    )

@@ -128,7 +128,8 @@ class CloneFolder:
         own = event_folder(self._files, self._folder, shard.store, shard.ancestors)
         last = shard.ancestors[-1].through
         self._remove_after(own, last)
-        for number in range(1, last + 1):
+        # the last one first: the parent sorts in order meanwhile, and none that is sorted follows one that is not
+        for number in range(last, 0, -1):
             if not self._files.exists(own.chunk_path(number)):
                 self._link(source, own, number)
         if last:

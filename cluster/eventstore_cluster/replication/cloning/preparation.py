@@ -26,6 +26,7 @@ from eventstore_cluster.replication.shard_registry import ShardRegistry
 
 _LOOK_S: Final = 0.2
 _AGAIN_S: Final = 2.0
+_LISTED_AT_ONCE: Final = 16
 _log = structlog.get_logger("eventstore.cluster")
 
 
@@ -103,6 +104,13 @@ class Preparation:
             return None
         return None if seen is None else self._registry.key
 
+    def _link_some(self, through: int) -> int:
+        """Links files after this one; returns the last one that is linked."""
+        linked = through
+        while linked < through + _LISTED_AT_ONCE and self._clone.link_sorted(linked + 1):
+            linked += 1
+        return linked
+
     async def _keep_up(self) -> None:
         said: tuple[int, str] | None = None
         through, failed = 0, ""
@@ -111,11 +119,10 @@ class Preparation:
                 if said is None:
                     await trio.to_thread.run_sync(self._clone.prepare_broker, self._shard, self._settings)
                     await self._say(through, "")  # many files take a while
-                while await trio.to_thread.run_sync(self._clone.link_sorted, through + 1):
-                    await self._sorter.list_in_directory(through + 1)
-                    through += 1
-                    if through % 16 == 0:
-                        await self._say(through, "")
+                while (linked := await trio.to_thread.run_sync(self._link_some, through)) > through:
+                    await self._sorter.list_in_directory(linked)  # with those before it: each needs a process otherwise
+                    through, said = linked, (linked, "")
+                    await self._say(through, "")
                 failed = ""
             except (EventStoreError, OSError, RuntimeError) as error:
                 failed = str(error)
