@@ -26,8 +26,10 @@ import trio
 import eventstore as es
 from benchmarks.harness.processes import EVENTSTORE, SERVE, Process
 from benchmarks.harness.report import figures_table, say, write_results
-from benchmarks.hostile.clients import HTTP, KINDS, QUIET, QUIET_QUEUES, SOURCE, TOPIC, Forked
+from benchmarks.hostile.clients import KINDS, Forked
+from benchmarks.hostile.connections import HTTP, SOURCE
 from benchmarks.hostile.floods import FLOODS
+from benchmarks.hostile.messages import QUIET, QUIET_QUEUES, TOPIC
 from benchmarks.hostile.wide_store import fill
 from benchmarks.peers import free_port
 from eventstore.client.aio.store import NetworkStore
