@@ -33,7 +33,7 @@ _STORE: Final = "store"
 @dataclass(slots=True)
 class Extracted:
     """`sequence`: of the shard, up to which its events were read; `position`: the same, for readers of that shard alone.
-    `left_out`: of those up to it, the server's own, and those that another shard has got by a split.
+    `left_out`: of those up to it, the server's own, and those of slots that another shard has since a split.
     """
 
     shard: int

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from eventstore.cli.terminal.output import print_json, print_note, print_table
+from eventstore.cli.terminal.output import moment, print_json, print_note, print_table
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 
 if TYPE_CHECKING:
@@ -38,11 +38,17 @@ def stats(
         print_json(stats)
     else:
         for subject, figures in _by_subject(stats).items():
-            shown = {name: str(value) if name == "process_id" else value for name, value in figures.items()}  # without commas
-            print_table(subject, ("figure", "value"), shown.items())
+            print_table(subject, ("figure", "value"), [(name, _shown(name, value)) for name, value in figures.items()])
         if "shards" in stats:
             print_note("")  # apart from the last table
             print_note("this is a node; `eventstore cluster status` shows its shards, whose addresses have their figures")
+
+
+def _shown(name: str, value: Scalar) -> Scalar:
+    """Returns a figure as people read it, if that is not as a number."""
+    if name == "process_id":
+        return str(value)
+    return moment(value * 1_000_000) if name == "process_start_time_seconds" and isinstance(value, int) else value
 
 
 def _waited_for(store: str, wait: float) -> dict[str, Scalar]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 from eventstore.cli.commands.watch import stats
+from eventstore.cli.terminal.output import moment
 from tests.cli.processes import Server, output
 
 
@@ -16,6 +17,9 @@ def test_figures_are_grouped_by_subject_and_json_is_flat(shared: Server) -> None
     assert not set(figures) - shown
     assert not any(isinstance(each, dict) for each in figures.values())
     assert ["process_id", str(figures["process_id"])] in [each.split() for each in lines]  # as kill takes it
+    assert ["process_start_time_seconds", moment(figures["process_start_time_seconds"] * 10**6)] in [
+        each.split() for each in lines
+    ]
 
 
 def test_a_figure_of_a_newer_server_is_shown_last() -> None:

@@ -84,6 +84,6 @@ def extract(
         print_json({**asdict(done), "folder": str(folder)})
         return
     out = done.left_out
-    rest = f"; {out:,} {'is' if out == 1 else 'are'} left out, the server's own or of slots that it gave away" if out else ""
+    rest = f"; {out:,} {'is' if out == 1 else 'are'} left out, of the server itself or of slots of another shard" if out else ""
     print(f"{counted(done.events, 'event')} of shard {shard}, up to its sequence {done.sequence}, are in {folder}{rest}.")
     print(f"It is a single store: eventstore serve --data {folder}")
