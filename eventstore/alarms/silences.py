@@ -40,7 +40,7 @@ class KeptSilences:
             return _read(found, now, wall_us)
         except FileNotFoundError:
             return {}
-        except (Corrupt, OSError, ValueError, TypeError, KeyError) as error:
+        except (Corrupt, OSError, ArithmeticError, ValueError, TypeError, KeyError) as error:
             _log.warning("%s cannot be read, so no alarm is silenced: %s", self._path, error)
             return {}
 

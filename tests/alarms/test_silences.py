@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from eventstore.alarms.silences import SILENCES, KeptSilences
 from eventstore.alarms.watch import Silence
 from eventstore.settings.alarms import AlarmSettings
 from tests.alarms.test_server_alarms import server_with
+from tests.cli.processes import Server
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
 HOUR_US = 3_600_000_000
@@ -48,6 +51,22 @@ def test_a_silence_outlives_a_restart_of_its_server_and_its_end_does_too(tmp_pat
             assert silenced(store) == []
 
 
+@pytest.mark.heavy
+def test_a_kill_ends_no_silence_and_what_is_raised_is_raised_again(tmp_path: Path) -> None:
+    def server() -> Server:
+        return Server(tmp_path / "data", "--set", "alarm_rules=full: disk_free_bytes / disk_bytes < 2; there: connections > 0")
+
+    with closing(server()) as first, es.blocking.connect(first.store) as store:
+        for number in range(20):
+            store.alarms.silence("full", 3600, who="ada", why=f"the {number}th disk comes")
+        wait_until(lambda: "19th" in (tmp_path / "data" / SILENCES).read_text(), "it is on the disk")
+        first.stop(signal.SIGKILL)
+    with closing(server()) as second, es.blocking.connect(second.store) as store:
+        wait_until(lambda: store.stats()["alarms_raised"] == 2, "both are raised again")
+        assert [each.name for each in store.alarms.list() if each.silenced_because == "the 19th disk comes"] == ["full"]
+        assert str(store.stats()["attention"]).startswith("alarm there")
+
+
 def test_what_ended_meanwhile_is_not_silenced_and_a_clock_set_back_makes_none_longer(tmp_path: Path) -> None:
     path = tmp_path / SILENCES
     silences = kept(path, until_us=10 * HOUR_US, seconds=3600)
@@ -57,7 +76,9 @@ def test_what_ended_meanwhile_is_not_silenced_and_a_clock_set_back_makes_none_lo
     assert (back.until, back.until_us, back.who, back.why) == (7 + 3600, HOUR_US, "ada", "known")
 
 
-@pytest.mark.parametrize("raw", [b"{", b"[]", b'{"late": 3}', b'{"late": {"until": "x"}}', b"\xff"])
+@pytest.mark.parametrize(
+    "raw", [b"{", b"[]", b'{"late": 3}', b'{"late": {"until": "x"}}', b'{"late": {"until": 1e999}}', b"\xff"]
+)
 def test_a_file_that_cannot_be_read_silences_nothing(tmp_path: Path, raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / SILENCES).write_bytes(raw)
     assert KeptSilences(tmp_path / SILENCES).read(0, 0) == {}
