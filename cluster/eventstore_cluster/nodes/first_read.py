@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -17,6 +18,7 @@ START_S: Final = 10.0
 """How long etcd is waited for that is not there yet."""
 _RETRY_S: Final = 0.5
 T = TypeVar("T")
+_log = logging.getLogger("eventstore.cluster")
 
 
 def on_registry(etcd: EtcdOptions, cluster: str, do: Callable[[EtcdRegistry], Awaitable[T]]) -> T:
@@ -41,9 +43,11 @@ def wait_on_registry(
     return on_registry(etcd, cluster, waited)
 
 
-async def first_read(
-    registry: EtcdRegistry, seconds: float = START_S, waits: Callable[[str], None] = lambda why: None
-) -> Snapshot:
+def _warn(why: str) -> None:
+    _log.warning("waiting for etcd: %s", why)  # a command prints it on standard error
+
+
+async def first_read(registry: EtcdRegistry, seconds: float = START_S, waits: Callable[[str], None] = _warn) -> Snapshot:
     """Returns all keys, as soon as etcd answers. `waits` is called once if it does not at first, and told why.
 
     Raises:

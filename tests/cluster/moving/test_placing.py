@@ -13,6 +13,7 @@ from eventstore_cluster.nodes.placing.balancing import drain, rebalance, resize
 from eventstore_cluster.nodes.placing.fleet import Fleet, PlacedNode, PlacedShard
 from eventstore_cluster.nodes.placing.placement import place
 from eventstore_cluster.nodes.placing.plan import Plan
+from eventstore_cluster.nodes.splitting.plan import spread_leaders
 
 GB = 1_000_000_000
 
@@ -135,3 +136,13 @@ def test_a_plan_for_a_hundred_nodes_looks_at_few_moves(monkeypatch: pytest.Monke
     moves = sum(len(change.gained) for change in plan.changes)
     assert 1000 <= moves <= 1700, "half of 3,000 replicas"
     assert looked <= 100 * moves
+
+
+def test_new_shards_are_led_by_the_nodes_that_lead_the_fewest() -> None:
+    def firsts(leads: dict[str, int], count: int) -> list[str]:
+        return [each[0] for each in spread_leaders(("n1", "n2", "n3"), leads, count)]
+
+    assert firsts({"n1": 1}, 2) == ["n2", "n3"]
+    assert firsts({"n1": 1, "n2": 1}, 3) == ["n3", "n3", "n1"]
+    assert firsts({"n1": 3, "n2": 2}, 4) == ["n3", "n3", "n2", "n3"]
+    assert spread_leaders(("n1", "n2", "n3"), {"n1": 1, "n2": 1}, 1) == [("n3", "n1", "n2")]

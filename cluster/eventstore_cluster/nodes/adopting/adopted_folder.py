@@ -170,6 +170,12 @@ def _stays(name: str) -> bool:
     return name == LOCK or name.startswith((ACCESS, INTENT, NODE_FILE, KEPT)) or SHARD_FOLDER.fullmatch(name) is not None
 
 
+def check_is_folder(data: Path) -> None:
+    """Raises FolderRefused: it is none."""
+    if not data.is_dir():
+        raise FolderRefused(str(data), "is not a folder; give that of a store, as `eventstore serve --data` has it")
+
+
 @contextlib.contextmanager
 def adopted_folder(data: Path) -> Iterator[AdoptedFolder]:
     """Opens a folder that is to be adopted, for this process alone.
@@ -178,8 +184,7 @@ def adopted_folder(data: Path) -> Iterator[AdoptedFolder]:
         FolderRefused, Corrupt: another process has it, it belongs to a node with replicas, or holds no store.
     """
     files = OsFiles()
-    if not data.is_dir():
-        raise FolderRefused(str(data), "is not a folder; give that of a store, as `eventstore serve --data` has it")
+    check_is_folder(data)
     if files.exists(data / NODE_FILE):
         raise FolderRefused(
             str(data),

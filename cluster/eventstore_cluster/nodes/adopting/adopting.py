@@ -13,7 +13,7 @@ from pathlib import Path
 import trio
 
 from eventstore.errors import EventStoreError, InvalidArgument
-from eventstore_cluster.nodes.adopting.adopted_folder import AdoptedFolder, AdoptedShard, adopted_folder
+from eventstore_cluster.nodes.adopting.adopted_folder import AdoptedFolder, AdoptedShard, adopted_folder, check_is_folder
 from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view, nodes_of
 from eventstore_cluster.nodes.creation import write_cluster
 from eventstore_cluster.nodes.first_read import first_read
@@ -61,6 +61,7 @@ async def adopt(registry: EtcdRegistry, data: Path, node: str) -> Adopted:
         RegistryUnavailable, RegistryRefused
     """
     check_name(node)
+    check_is_folder(data)
     seen = await first_read(registry)
     if (data / NODE_FILE).exists() and (data / INTENT).exists():
         with node_file(data, node) as done:  # which removes what is left

@@ -7,6 +7,7 @@ is written.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,13 +17,21 @@ from eventstore.records.cluster_map import SlotRange
 from eventstore_cluster.nodes.accepting_loss import check_format, shard_key
 from eventstore_cluster.nodes.addresses import check_apart
 from eventstore_cluster.nodes.moving.asking import check_free, given_away
-from eventstore_cluster.nodes.splitting.plan import even_parts, new_numbers
+from eventstore_cluster.nodes.splitting.plan import even_parts, new_numbers, spread_leaders
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.lineage import Birth, Lineage
 from eventstore_cluster.registry.node_keys import fixed_addresses
 from eventstore_cluster.registry.registry import Changes, Snapshot
-from eventstore_cluster.registry.replicated_keys import CLUSTER, SHARDS, ShardKey, read_cluster, read_shard
+from eventstore_cluster.registry.replicated_keys import (
+    CLUSTER,
+    LEADERS,
+    SHARDS,
+    ShardKey,
+    read_cluster,
+    read_leader,
+    read_shard,
+)
 from eventstore_cluster.replica.registry_state import ShardState
 
 
@@ -56,9 +65,10 @@ async def ask_to_split(registry: EtcdRegistry, seen: Snapshot, shard: int, parts
     fixed = fixed_addresses(seen)
     for name in reversed(fixed):
         check_apart(name, fixed, numbers[-1] + 1)
+    spread = spread_leaders(found.state.replicas, _leads(seen), len(numbers))
     changes: dict[str, Tree | None] = {
-        f"{SHARDS}{number}": _in_preparation(found, shard, slots, place).value()
-        for place, (number, slots) in enumerate(zip(numbers, parted, strict=True))
+        f"{SHARDS}{number}": _in_preparation(found, shard, slots, nodes).value()
+        for number, slots, nodes in zip(numbers, parted, spread, strict=True)
     }
     compared = dict.fromkeys(changes, 0) | {each: seen.revision_of(each) for each in (CLUSTER, f"{SHARDS}{shard}")}
     changes[CLUSTER] = replace(cluster, next_shard=numbers[-1] + 1).value()
@@ -67,14 +77,19 @@ async def ask_to_split(registry: EtcdRegistry, seen: Snapshot, shard: int, parts
     return AskedSplit(shard, keeps, dict(zip(numbers, parted, strict=True)), found.state.splits)
 
 
-def _in_preparation(parent: ShardKey, shard: int, slots: Sequence[SlotRange], place: int) -> ShardKey:
-    """Returns the key of a new shard: no replica is in sync, and so none leads. Its leaders are to be spread over the nodes."""
-    nodes = parent.state.replicas
-    first = (place + 1) % len(nodes)
+def _leads(seen: Snapshot) -> Counter[str]:
+    """Returns how many shards each node leads, or is to lead when they have slots."""
+    led = [read_leader(entry) for key, entry in seen.entries.items() if key.startswith(LEADERS)]
+    shards = [read_shard(0, entry.value) for key, entry in seen.entries.items() if key.startswith(SHARDS)]
+    born = [each.state.replicas[0] for each in shards if not each.slots]
+    return Counter([*(each.member.node for each in led if each is not None), *born])
+
+
+def _in_preparation(parent: ShardKey, shard: int, slots: Sequence[SlotRange], nodes: tuple[str, ...]) -> ShardKey:
+    """Returns the key of a new shard: no replica is in sync, and so none leads."""
     state = ShardState(
-        0, frozenset(), nodes[first:] + nodes[:first], parent.state.in_sync_min, generation=parent.state.generation,
-        nonce=uuid.uuid4().hex,
-    )  # fmt: skip
+        0, frozenset(), nodes, parent.state.in_sync_min, generation=parent.state.generation, nonce=uuid.uuid4().hex
+    )
     return ShardKey(uuid.uuid4(), (), state, Lineage(birth=Birth(shard, tuple(slots))))
 
 
