@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import cast
 
@@ -12,6 +13,7 @@ import trio
 
 import eventstore as es
 from eventstore.domain.projections.projector import Progress
+from eventstore.protocol.reaction_requests import PROJECTION_ROWS_MAX
 from eventstore.server.projection_watch import ProjectionWatch
 from eventstore.server.reactions.connected_projections import PROJECTIONS_MAX
 from tests.domain.projections.test_projection import ByOwner
@@ -90,3 +92,19 @@ async def test_who_may_not_see_figures_may_not_add_to_them(tmp_path: Path) -> No
         async with es.connect(server.address, token=token) as store:
             with pytest.raises(es.PermissionDenied):
                 await store.note_projection("balances", 1, None, 0)
+
+
+async def test_a_server_knows_no_more_projections_than_it_lists_at_once(server: ServerThread) -> None:
+    async with AsyncExitStack() as stack, es.connect(server.address) as last:
+        for number in range(PROJECTION_ROWS_MAX):
+            if number % PROJECTIONS_MAX == 0:
+                store = await stack.enter_async_context(es.connect(server.address))
+            await store.note_projection(f"p-{number}", number, None, 0)
+        with pytest.raises(es.Overloaded, match="1000 projections are known here, the limit"):
+            await last.note_projection("one-more", 0, None, 0)
+        await store.note_projection(f"p-{number}", 7, None, 0)
+        assert len(await last.projections()) == PROJECTION_ROWS_MAX
+        await stack.aclose()
+        while await last.projections():  # until the server has noticed that they have left
+            pass
+        await last.note_projection("one-more", 0, None, 0)

