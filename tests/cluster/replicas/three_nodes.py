@@ -21,7 +21,7 @@ from eventstore_cluster.replica.registry_state import ShardState
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.node_process import kill_process
 from tests.cluster.nodes.named_node import NamedNode, keys, registry_of
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 NAMES = ("n1", "n2", "n3")
 LEASE_S = 4
@@ -46,7 +46,7 @@ class ThreeNodes:
 
     async def _create(self, shards: int, replicas: int) -> None:
         async with registry_of(self._etcd, self._cluster) as (_, registry):
-            await create_cluster(registry, shards, replicas)
+            await create_cluster(registry, shards, replicas, wait_s=DEADLINE_SECONDS)  # a lease of a busy machine may run out
 
     def start(self, name: str) -> NamedNode:
         options = ("--lease", str(LEASE_S))
