@@ -71,10 +71,7 @@ class AnswerTurns:
         if connection.closed or (connection.slow_answer_s == 0.0 and self._left(self._unexpected) <= QUICK_S_MAX):
             return 0.0
         turn = _Turn(connection)
-        if self._waiting or self._left(self._debt) > TURN_S:
-            await self._wait(turn)
-        else:
-            self._begin(turn)
+        await self._wait(turn)  # even if nobody waits: as many tasks as there are connections may come here before sockets do
         return turn.expected
 
     def took(self, connection: Connection, seconds: float, expected: float, waited: float = 0.0) -> None:

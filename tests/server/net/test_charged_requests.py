@@ -199,6 +199,10 @@ class Passes(trio.abc.Instrument):
         self.most, self._now = max(self.most, self._now), 0
 
 
+def serves_others(running: Server) -> bool:
+    return running.gate.turns.queue.serves_others(trio.current_time())
+
+
 def test_answers_to_many_connections_that_take_time_are_made_one_after_the_other(serve: Serve) -> None:
     server, many = serve(), 16
     with es.blocking.connect(server.address) as store, ExitStack() as stack:
@@ -208,16 +212,16 @@ def test_answers_to_many_connections_that_take_time_are_made_one_after_the_other
         assert isinstance(clients[0].ask(Join("group", "member", topics=tuple((name, None) for name in TOPICS))), Ok)
         for client in clients:
             assert isinstance(client.ask(ShowGroup("group")), Ok), "the first is answered at once"
+        wait_until(lambda: not server.ask(serves_others), "nobody else asks now; somebody may")
         passes = server.ask(lambda running: Passes(running.gate.turns._connections))
         server.ask(lambda _: trio.lowlevel.add_instrument(passes))
         for client in clients:
             client.send(b"".join(encode_request(number + 100, ShowGroup("group")) for number in range(10)))
-        assert store.version("a") == 0
         for client in clients:
             while client.answer()[0] != 109:
                 pass
         server.ask(lambda _: trio.lowlevel.remove_instrument(passes))
-    assert 0 < passes.most <= many // 2, "not one for each connection"
+    assert 0 < passes.most <= 2, "not one for each connection"
 
 
 async def test_what_is_written_on_a_thread_is_part_of_the_request(tmp_path: Path) -> None:
