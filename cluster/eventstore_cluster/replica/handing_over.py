@@ -1,7 +1,7 @@
 """A leader that is to hand over has its successor sort what it would read first, while clients are still served.
 
     the file that is written is large          ─► a new one is begun
-    the successor has not sorted those before  ─► it is waited for, for some time
+    the successor has not sorted those before  ─► it is waited for, for some time, unless they are few and small
 
 A new leader reads the events that are not sorted before it answers anything: a second for 100 MB of small ones.
 """
@@ -24,7 +24,7 @@ class HandingOver:
         self.named_at = now
         self._asked: Member | None = None
         self._waits_since = now
-        self._sort_s = limits.hand_over_sort_s
+        self._sort_s, self._lacking = limits.hand_over_sort_s, limits.hand_over_files_lacking
         self._files = NewFiles(limits.hand_over_file_bytes, limits.files_begun_max)
 
     def name(self, successor: str | None, now: float) -> None:
@@ -43,4 +43,4 @@ class HandingOver:
             self._files.reset()
         if now > self._waits_since + self._sort_s:
             return None
-        return self._files.next_step(written[0], session.sorted_through, may_begin=may_begin)
+        return self._files.next_step(written[0], session.sorted_through + self._lacking, may_begin=may_begin)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _SPLIT_UNSORTED_BYTES: Final = 16 * 1024 * 1024
+_HAND_OVER_UNSORTED_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class Limits:
     clones lack `split_files_lacking` event files at most of those before the current one, and that has
     `split_file_bytes` at most, or others were begun for that `files_begun_max` times; its leader resigns if the slots
     that it holds back are not given away in `split_max_s`. Likewise it is handed over with `hand_over_file_bytes` at
-    most, and when the successor has sorted the files before; or after `hand_over_sort_s`.
+    most, and when the successor has sorted the files before, but for `hand_over_files_lacking`; or after
+    `hand_over_sort_s`.
     """
 
     poll_s: float = 0.5
@@ -40,12 +42,16 @@ class Limits:
     split_files_lacking: int = 0
     split_max_s: float = 10.0
     hand_over_file_bytes: int = 4 * 1024 * 1024
+    hand_over_files_lacking: int = 0
     hand_over_sort_s: float = 60.0
     files_begun_max: int = 3
 
 
 def limits_for(file_size_bytes: int) -> Limits:
     """Returns those of a shard with event files of this size. Small ones may come faster than they are sorted; the new shards
-    of a split read what is not, before they serve.
+    of a split, and a new leader, read what is not, before they serve.
     """
-    return Limits(split_files_lacking=_SPLIT_UNSORTED_BYTES // file_size_bytes)
+    return Limits(
+        split_files_lacking=_SPLIT_UNSORTED_BYTES // file_size_bytes,
+        hand_over_files_lacking=_HAND_OVER_UNSORTED_BYTES // file_size_bytes,
+    )

@@ -23,12 +23,14 @@ from eventstore_cluster.replica.actions import (
 from eventstore_cluster.replica.epochs import LastEpoch, Tail
 from eventstore_cluster.replica.following import Following
 from eventstore_cluster.replica.frames import Fetch, Join, Joined
-from eventstore_cluster.replica.limits import Limits
+from eventstore_cluster.replica.handing_over import HandingOver
+from eventstore_cluster.replica.limits import Limits, limits_for
 from eventstore_cluster.replica.moving import Moving
 from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replica.registrar import Registrar
 from eventstore_cluster.replica.registry_state import HISTORY_MAX, Known, Leader, Member, Seen, ShardState
 from eventstore_cluster.replica.replica import HANDED_OVER, Replica
+from eventstore_cluster.replica.sessions import Sessions
 
 ME = Leader(Member("n1", "i1"), "run1", "127.0.0.1:1")
 OTHER = Member("n2", "i2")
@@ -312,6 +314,18 @@ def test_a_successor_first_sorts_what_it_would_read_before_it_answers() -> None:
     *_, yields = own.received(1, Fetch(1, 4, ((2, 4200),), (0,), 1), 0.6)
     assert isinstance(yields, Transact)
     assert yields.swap.yields
+
+
+def test_a_successor_may_lack_few_small_files_as_they_come_faster_than_they_are_sorted() -> None:
+    session = Sessions().begin(OTHER, 1, 0.0)
+    session.sorted_through = 1
+
+    def waits(file: int, size: int) -> bool:
+        return HandingOver(limits_for(size), 0.0).next_step(((file, 100),), session, 1.0, may_begin=True) is not None
+
+    assert not waits(66, 64 * 1024), "files 2 to 65 have 4 MiB"
+    assert waits(67, 64 * 1024)
+    assert waits(3, 512 * 1024 * 1024)
 
 
 def test_a_successor_that_does_not_sort_leads_in_the_end() -> None:
