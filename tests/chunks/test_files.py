@@ -57,9 +57,11 @@ def test_only_zeros_are_before_what_may_have_been_written(workspace: Workspace) 
     file.preallocate(size)
     file.write_at(second, [b"world"])
     for offset in (0, 4, 5, 4096, second - 1, second, second + 4, second + 5, size - 1, size):
-        found = file.written_from(offset)
-        assert offset <= found <= size
-        assert not any(file.read_at(offset, found - offset))
+        found, at = file.written_parts(offset), offset
+        for begin, end in [*found, (size, size)]:
+            assert at <= begin <= end <= size
+            assert not any(file.read_at(at, begin - at))
+            at = end
 
 
 def test_written_bytes_are_read_back(workspace: Workspace) -> None:

@@ -54,10 +54,12 @@ class SimulatedFile:
                 raise os_error(EINVAL, self._node.path)
             return bytes(self._node.live[offset : offset + length])
 
-    def written_from(self, offset: int) -> int:
+    def written_parts(self, offset: int) -> list[tuple[int, int]]:
         with self._disk._lock:
-            self._begin("written_from", f"offset={offset}")
-            return len(self._node.live) - len(self._node.live[offset:].lstrip(b"\0"))
+            self._begin("written_parts", f"offset={offset}")
+            live = self._node.live
+            begin = len(live) - len(live[offset:].lstrip(b"\0"))
+            return [(begin, len(live.rstrip(b"\0")))] if begin < len(live) else []
 
     def read_cached(self, offset: int, length: int) -> bytes | None:
         data = self.read_at(offset, length)
