@@ -1,4 +1,4 @@
-"""Sorts completed files in the background, one at a time in a child process, and repairs damaged indexes.
+"""Sorts completed files in the background, one at a time, and repairs damaged indexes.
 
 Each file is sorted, then switched, then added to the directory. After each step the store answers every request: memory covers
 the file until the directory does.
@@ -12,12 +12,7 @@ the file and what to do about it, until the file is restored.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import signal
-import subprocess
-import sys
-import uuid
 from pathlib import Path
 from typing import Protocol
 
@@ -29,14 +24,10 @@ from eventstore.store.memory.cache_extension import extend, sorted_parts
 from eventstore.store.memory.unsorted_tail import TailFile
 from eventstore.store.sorted.directory_recovery import mark_proven
 from eventstore.store.sorted.sorting import sort_file, switch
-from eventstore.store.sorting_process import DAMAGED
 
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 30.0
 _DAMAGED_RETRY_SECONDS_MAX = 600.0  # each retry reads the whole file
-_SAID_BYTES_MAX = 4096
-# Exit codes of a child that LMDB aborted or that touched a missing page; other signals come from operators and the kernel.
-_KILLED_BY_DAMAGE = {-number: number.name for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV)}
 
 
 class Sorter(Protocol):
@@ -53,53 +44,10 @@ class Sorter(Protocol):
     async def list_in_directory(self, number: int) -> None: ...
 
     async def prove_directory(self) -> None:
-        """Reads the whole directory, and returns if it is sound."""
+        """Reads the whole directory, and returns if it is sound. Other steps may be taken meanwhile."""
 
-
-class ChildSorter:
-    """Runs each step in a child process."""
-
-    def __init__(self, data: Path, directory: Path) -> None:
-        self._data, self._directory = data, directory
-        self.token = uuid.uuid4().hex
-
-    async def sort(self, number: int) -> None:
-        await self._run("sort", number)
-
-    async def list_in_directory(self, number: int) -> None:
-        await self._run("list", number)
-
-    async def prove_directory(self) -> None:
-        await self._run("prove", 0)
-
-    async def _run(self, step: str, number: int) -> None:
-        command = [
-            sys.executable, "-m", "eventstore.store.sorting_process", step, str(self._data), str(number),
-            str(self._directory), self.token,
-        ]  # fmt: skip
-        process = await trio.lowlevel.open_process(
-            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        )
-        assert process.stdin is not None
-        assert process.stderr is not None
-        said = b""
-        try:
-            async for line in process.stderr:
-                said = (said + line)[-_SAID_BYTES_MAX:]
-            await process.wait()
-        finally:
-            process.kill()
-            with trio.CancelScope(shield=True):
-                await process.wait()
-                await process.stdin.aclose()
-                await process.stderr.aclose()
-        code = process.returncode
-        if code == DAMAGED:
-            raise Corrupt(*json.loads(said.splitlines()[-1]))
-        if code in _KILLED_BY_DAMAGE and step != "sort":
-            raise Corrupt(str(self._directory), 0, f"a process that reads it is killed ({_KILLED_BY_DAMAGE[code]})")
-        if code:
-            raise RuntimeError(said.decode(errors="replace").strip() or f"exit code {code}")
+    async def rest(self) -> None:
+        """Ends what is kept for the next step, which may be long in coming; also while it is cancelled."""
 
 
 class ThreadSorter:
@@ -119,6 +67,9 @@ class ThreadSorter:
     async def prove_directory(self) -> None:
         await trio.to_thread.run_sync(self._engine.directory.probe)
         await trio.to_thread.run_sync(self._engine.directory.check)
+
+    async def rest(self) -> None:
+        pass
 
 
 class Maintenance:
@@ -153,10 +104,13 @@ class Maintenance:
 
     async def run(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._prove)
-            nursery.start_soon(self._repair_indexes)
-            await self._sort_completed()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._prove)
+                nursery.start_soon(self._repair_indexes)
+                await self._sort_completed()
+        finally:
+            await self._sorter.rest()
 
     async def _prove(self) -> None:
         """Reads the whole directory if it was opened unproven after an unclean stop."""
@@ -204,6 +158,7 @@ class Maintenance:
                     self._damaged.discard(number)
                     self.index_attention, pause = None, _RETRY_SECONDS
                     _log.warning("%s was damaged and has been rebuilt", name)
+            await self._sorter.rest()
 
     async def _write_index(self, number: int) -> None:
         await self._write(number)
@@ -225,6 +180,7 @@ class Maintenance:
                     self.stopped_at, self.attention, self._pause = 0, None, _RETRY_SECONDS
             self._quiet.set()
             self._quiet = trio.Event()
+            await self._sorter.rest()
             await self._wake.wait()
 
     async def wait_until_sorted(self) -> None:

@@ -19,8 +19,9 @@ from eventstore.store.committer import Committer
 from eventstore.store.data_folder import DIRECTORY, ShardIdentity
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.engine import Engine
-from eventstore.store.maintenance import ChildSorter, Maintenance, ThreadSorter
+from eventstore.store.maintenance import Maintenance, ThreadSorter
 from eventstore.store.opening import OpenStore, open_folder
+from eventstore.store.sorted.child_sorter import ChildSorter
 from eventstore.timing.shared_ticks import sleep_to_tick
 
 _WARMED_AT_ONCE: Final = 100

@@ -1,6 +1,8 @@
 """The child process that sorts event files and reads the directory.
 
-Run as `python -m eventstore.store.sorting_process {sort|list|prove} DATA NUMBER DIRECTORY TOKEN`.
+Run as `python -m eventstore.store.sorting_process DATA DIRECTORY TOKEN`. It reads steps from its standard input, a line each,
+`sort NUMBER`, `list NUMBER` or `prove 0`, and answers each with a line of JSON: {"done": NUMBER}, {"corrupt": [FILE, OFFSET,
+WHAT]}, or {"failed": WHY}. Whatever else it says is for people.
 
 `sort` writes the temporary files of one event file (the parent moves them into place); `list` adds a sorted file to the
 directory, after those before it that are not in there: a folder may begin with sorted files and without a directory; `prove`
@@ -19,20 +21,21 @@ import sys
 import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
-DAMAGED: Final = 3
 _NICE: Final = 5  # a quarter of a core that others want as well: enough to keep up with a writer at full rate; 19 starves
 _AGAIN_S: Final = 0.2
 _OWN_SESSION: Final = Path("/proc/self/autogroup")
 
 
-def main(arguments: list[str]) -> int:
-    """Returns the exit code. 0: done. 1: refused, with one line on standard error. 3: a file is corrupt, as JSON there."""
-    step, path, number, directory_path, token = arguments[0], Path(arguments[1]), int(arguments[2]), arguments[3], arguments[4]
+def main(arguments: list[str]) -> None:
+    path, directory_path, token = Path(arguments[0]), Path(arguments[1]), arguments[2]
+    steps = SimpleQueue[str]()
+    threading.Thread(target=_take_steps, args=(steps,), daemon=True).start()
     _yield_to_others()
     # here: to load these takes a fifth of a second, which is to be of a low priority, too
-    from eventstore.chunks.files import OsFiles
+    from eventstore.chunks.files import Files, OsFiles
     from eventstore.errors import Corrupt, EventStoreError
     from eventstore.store.data_folder import read_event_folder
     from eventstore.store.sorted.directory import Directory
@@ -40,13 +43,12 @@ def main(arguments: list[str]) -> int:
     from eventstore.store.sorted.file_names import INDEX
     from eventstore.store.sorted.sorting import sort_file
 
-    files = OsFiles()
-    try:
+    def carry_out(step: str, number: int, files: Files) -> None:
         folder = read_event_folder(files, path)
         if step == "sort":
             sort_file(folder, number, token)
-            return 0
-        directory = Directory(Path(directory_path))
+            return
+        directory = Directory(directory_path)
         if step == "list":
             for each in sorted(set(range(1, number + 1)).difference(directory.covered())):
                 directory.add_file(open_index(files, folder.derived_path(each, INDEX)))
@@ -54,19 +56,30 @@ def main(arguments: list[str]) -> int:
             directory.probe()
             directory.check()
         directory.close()
-    except Corrupt as error:
-        print(json.dumps([error.fields["file"], error.fields["offset"], error.fields["what"]]), file=sys.stderr)
-        return DAMAGED
-    except (EventStoreError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+
+    files = OsFiles()
+    while True:
+        step, _, number = steps.get().partition(" ")
+        reply: dict[str, object] = {"done": int(number)}
+        try:
+            carry_out(step, int(number), files)
+        except Corrupt as error:
+            reply = {"corrupt": [error.fields["file"], error.fields["offset"], error.fields["what"]]}
+        except (EventStoreError, OSError) as error:
+            reply = {"failed": str(error)}
+        print(json.dumps(reply), flush=True)
+
+
+def _take_steps(steps: SimpleQueue[str]) -> None:
+    """Also while one is carried out, so that this process ends with its parent."""
+    while line := sys.stdin.readline():
+        steps.put(line)
+    os._exit(2)
 
 
 def _yield_to_others() -> None:
     for number in signal.SIGTERM, signal.SIGINT:
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(_NICE)
     while not _session_yields():
         time.sleep(_AGAIN_S * random.random())
@@ -85,11 +98,5 @@ def _session_yields() -> bool:
     return True
 
 
-def _end_with_parent() -> None:
-    while os.read(0, 1024):
-        pass
-    os._exit(2)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

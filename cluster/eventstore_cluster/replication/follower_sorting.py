@@ -16,7 +16,8 @@ from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import Corrupt, EventStoreError
 from eventstore.server.logs import get_logger
 from eventstore.store.data_folder import DIRECTORY
-from eventstore.store.maintenance import ChildSorter, Sorter
+from eventstore.store.maintenance import Sorter
+from eventstore.store.sorted.child_sorter import ChildSorter
 from eventstore.store.sorted.directory_recovery import mark_closed, remove_directory, was_found_damaged, was_left_open
 from eventstore.store.sorted.file_names import INDEX
 from eventstore.store.sorted.index_format import read_header
@@ -131,8 +132,15 @@ async def sort_committed(driver: Driver, data: Path) -> None:
 
     Files are sorted and listed in order; to list the last of those that are sorted lists all.
     """
+    sorter = ChildSorter(data, data / DIRECTORY)
+    try:
+        await _sort_committed(driver, sorter, data / DIRECTORY)
+    finally:
+        await sorter.rest()
+
+
+async def _sort_committed(driver: Driver, sorter: Sorter, directory: Path) -> None:
     events = driver.run_of.logs.events
-    sorter, directory = ChildSorter(data, data / DIRECTORY), data / DIRECTORY
     files = _Files(events.folder, sorter)
     await examine(sorter, directory)
     try:
@@ -151,4 +159,5 @@ async def sort_committed(driver: Driver, data: Path) -> None:
             else:
                 driver.replica.following.sorted_through = number
                 number += 1
+        await sorter.rest()
         await driver.committed_moved.park()

@@ -21,9 +21,9 @@ from eventstore.server.access.security import Security
 from eventstore.settings.broker import BrokerSettings
 from eventstore.settings.server import ServerSettings
 from eventstore.store.data_folder import DIRECTORY, ShardIdentity, read_event_folder
-from eventstore.store.maintenance import ChildSorter
 from eventstore.store.opening import open_folder
 from eventstore.store.sorted import index_format
+from eventstore.store.sorted.child_sorter import ChildSorter
 from eventstore.store.sorted.directory import DAMAGED_MARK
 from eventstore.store.sorted.directory_recovery import mark_closed, remove_directory, was_left_open
 from eventstore.store.sorted.sorting import sort_file, switch
@@ -85,6 +85,7 @@ async def test_a_directory_that_was_left_open_is_sound_before_a_leader_waits_for
     assert not was_left_open(directory)
     assert (directory / "data.mdb").exists() is (damage is None), "a damaged one is filled again"
     await sorter.list_in_directory(last)
+    await sorter.rest()
     async with es.open_store(tmp_path, SORTED) as store:
         assert store.report.directory == "kept"
         assert len(store.engine.directory.covered()) == last

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +17,13 @@ from eventstore.chunks.folder import ChunkFolder
 from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import DIRECTORY
 from eventstore.store.embedded import EmbeddedStore
-from eventstore.store.maintenance import ChildSorter
+from eventstore.store.sorted.child_sorter import PROGRAM, ChildSorter
 from eventstore.store.sorted.directory import Directory
 from eventstore.store.sorted.event_index import open_index
 from eventstore.store.sorted.sorting import sort_file, switch
 from tests.store.conftest import Maker
 from tests.store.stepped import raw
-from tests.waiting import eventually
+from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
 
 
 def test_after_an_interrupted_append_no_more_are_accepted(opened: Maker) -> None:
@@ -67,17 +69,16 @@ async def test_an_exception_leaves_an_open_store_unwrapped(tmp_path: Path) -> No
 
 
 def test_a_sorting_process_gives_way_to_all_others_and_ends_when_its_parent_does(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _WAITING_CHILD]
+    command = [sys.executable, "-m", PROGRAM, str(tmp_path), str(tmp_path / DIRECTORY), "token"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as child:
-        assert child.stdout is not None
         assert child.stdin is not None
-        assert child.stdout.readline() == b"5\n"
+        wait_until(lambda: os.getpriority(os.PRIO_PROCESS, child.pid) == 5, "it gives way")
         if _SESSIONS.exists():
             session = Path(f"/proc/{child.pid}/autogroup")
-            assert session.read_text().rstrip().endswith("nice 5"), "Linux weighs its session, then the processes within"
+            wait_until(lambda: session.read_text().rstrip().endswith("nice 5"), "Linux weighs its session first")
         assert child.poll() is None
         child.stdin.close()
-        assert child.wait(timeout=30) == 2
+        assert child.wait(timeout=DEADLINE_SECONDS) == 2
 
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel weighs processes only")
@@ -117,13 +118,6 @@ print(os.getpriority(os.PRIO_PROCESS, 0), flush=True)
 threading.Event().wait()
 """
 _SESSIONS = Path("/proc/sys/kernel/sched_autogroup_enabled")
-_WAITING_CHILD = """
-import os, threading
-from eventstore.store import sorting_process
-sorting_process._yield_to_others()
-print(os.getpriority(os.PRIO_PROCESS, 0), flush=True)
-threading.Event().wait()
-"""
 
 
 async def fill_files(store: EmbeddedStore, commits: int = 100) -> None:
@@ -138,11 +132,49 @@ async def test_a_folder_of_sorted_files_without_a_directory_gets_all_of_them_lis
         await store.maintenance.wait_until_sorted()
         listed = store.engine.directory.covered()
     shutil.rmtree(tmp_path / DIRECTORY)
-    await ChildSorter(tmp_path, tmp_path / DIRECTORY).list_in_directory(max(listed))
+    sorter = ChildSorter(tmp_path, tmp_path / DIRECTORY)
+    await sorter.list_in_directory(max(listed))
+    await sorter.rest()
     directory = Directory(tmp_path / DIRECTORY)
     assert directory.covered() == listed
     assert len(listed) > 2
     directory.close()
+
+
+async def children() -> set[int]:
+    """Returns the sorting processes of this one."""
+    listed = await trio.run_process(["pgrep", "-P", str(os.getpid()), "-f", PROGRAM], capture_stdout=True, check=False)
+    return {int(pid) for pid in listed.stdout.split()}
+
+
+async def test_one_process_takes_many_steps_until_the_sorter_rests_and_another_one_comes_after_it_was_killed(
+    tmp_path: Path,
+) -> None:
+    settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024, sort=False)
+    async with es.open_store(tmp_path, settings) as store:
+        await fill_files(store)
+    sorter = ChildSorter(tmp_path, tmp_path / DIRECTORY)
+    await sorter.sort(1)
+    (first,) = await children()
+    await sorter.sort(2)
+    assert await children() == {first}
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="exit code -9"):
+        await sorter.sort(1)
+    await sorter.sort(1)
+    (second,) = await children()
+    assert second != first
+    with pytest.raises(RuntimeError, match=r"0000000099\.events"):
+        await sorter.sort(99)
+    with trio.move_on_after(0.05) as cancelled:
+        await sorter.prove_directory()
+        await trio.sleep_forever()
+    assert cancelled.cancelled_caught
+    await sorter.sort(1)
+    with trio.CancelScope() as cancelled:
+        cancelled.cancel()
+        await sorter.rest()
+    assert await children() == set()
 
 
 async def test_a_corrupt_file_stops_sorting_with_a_message_until_it_is_restored(

@@ -16,7 +16,7 @@ from eventstore.errors import EventStoreError
 from eventstore.settings.broker import BrokerSettings
 from eventstore.settings.server import ServerSettings
 from eventstore.store.data_folder import DIRECTORY, ShardIdentity
-from eventstore.store.maintenance import ChildSorter
+from eventstore.store.sorted.child_sorter import ChildSorter
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
 from eventstore_cluster.registry.replica_keys import EARLIER_MAX, CloneKey, ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ShardKey
@@ -89,11 +89,14 @@ class Preparation:
 
     async def run(self) -> ShardKey:
         """Returns the key of the shard once it has slots."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_up)
-            while (key := await self._read()) is None or not key.slots:
-                await self._registry.hint()
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_up)
+                while (key := await self._read()) is None or not key.slots:
+                    await self._registry.hint()
+                nursery.cancel_scope.cancel()
+        finally:
+            await self._sorter.rest()
         return key
 
     async def _read(self) -> ShardKey | None:
@@ -120,7 +123,7 @@ class Preparation:
                     await trio.to_thread.run_sync(self._clone.prepare_broker, self._shard, self._settings)
                     await self._say(through, "")  # many files take a while
                 while (linked := await trio.to_thread.run_sync(self._link_some, through)) > through:
-                    await self._sorter.list_in_directory(linked)  # with those before it: each needs a process otherwise
+                    await self._sorter.list_in_directory(linked)  # with those before it
                     through, said = linked, (linked, "")
                     await self._say(through, "")
                 failed = ""
