@@ -45,10 +45,8 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
-    def written_from(self, offset: int) -> int:
-        """Returns where the first byte at or after `offset` is that may have been written: all before it are zero. The size if
-        there is none.
-        """
+    def written_parts(self, offset: int) -> list[tuple[int, int]]:
+        """Returns the parts at or after `offset`, from byte to byte, that may have been written: all between them is zero."""
 
     def map(self) -> memoryview:
         """Maps the whole file read-only; the mapping is valid as long as the view is referenced."""
@@ -187,15 +185,20 @@ class OsFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
-    def written_from(self, offset: int) -> int:
+    def written_parts(self, offset: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        end = self.size()
         try:
-            return os.lseek(self._fd, offset, os.SEEK_DATA)
+            while offset < end:
+                begin = os.lseek(self._fd, offset, os.SEEK_DATA)
+                offset = os.lseek(self._fd, begin, os.SEEK_HOLE)
+                found.append((begin, offset))
         except OSError as error:
-            if error.errno == errno.ENXIO:
-                return self.size()
-            if error.errno != errno.EINVAL:
+            if error.errno == errno.EINVAL:  # the file system does not know
+                return [*found, (offset, end)]
+            if error.errno != errno.ENXIO:  # nothing was written from there on
                 raise
-            return offset  # the file system does not know
+        return found
 
     def map(self) -> memoryview:
         if self.size() == 0:

@@ -106,9 +106,9 @@ def _read(file: File, name: str, start: int, length: int) -> bytes:
         raise ReadFailed(f"{name}: reading {length} bytes at {start} failed: {error.strerror}", file=name) from error
 
 
-def _written_from(file: File, name: str, start: int) -> int:
+def _written_parts(file: File, name: str, start: int) -> list[tuple[int, int]]:
     try:
-        return file.written_from(start)
+        return file.written_parts(start)
     except OSError as error:
         raise ReadFailed(f"{name}: looking for data from byte {start} on failed: {error.strerror}", file=name) from error
 
@@ -120,20 +120,18 @@ def _rest(file: File, name: str, start: int, size: int) -> bytes:
     written, and what is not seen here is cut without a copy.
     """
     kept: list[bytes] = []
-    zeros, zero = 0, bytes(_SLAB_BYTES)
-    position = start
-    while position < size:
-        written = position if position == start else _written_from(file, name, position)
-        zeros, position = zeros + written - position, written
-        data = _read(file, name, position, min(_SLAB_BYTES, size - position)) if position < size else b""
-        if not data:
-            break
-        used = b"" if data == zero else data.rstrip(b"\0")  # to compare takes a thirtieth of the time of looking for the last
-        if used:
-            kept.append(bytes(zeros))
-            kept.append(used)
-            zeros = len(data) - len(used)
-        else:
-            zeros += len(data)
-        position += len(data)
+    zeros, zero, position = 0, bytes(_SLAB_BYTES), start
+    first = min(start + _SLAB_BYTES, size)
+    # asked before anything is read: what the kernel reads ahead into reserved space counts as written from then on
+    for begin, end in [(start, first), *_written_parts(file, name, first)]:
+        zeros, position = zeros + begin - position, begin
+        while position < end and (data := _read(file, name, position, min(_SLAB_BYTES, end - position))):
+            used = b"" if data == zero else data.rstrip(b"\0")  # to compare takes a thirtieth of the time of the search
+            if used:
+                kept.append(bytes(zeros))
+                kept.append(used)
+                zeros = len(data) - len(used)
+            else:
+                zeros += len(data)
+            position += len(data)
     return b"".join(kept)
