@@ -9,9 +9,10 @@ growing     4 shards on 1 node; a second node joins, and the cluster is rebalanc
             the subscription saw: `lost`, `doubled` and `reordered` count events, and each must be 0
 moving      appends one at a time to a shard of two replicas, at first in quiet, then while the one that leads moves to a third
             node, which a limit holds to so many bytes a second: the 99th percentile, and how fast the replica was copied
-stalls      5,000 appends a second, in an open loop, to one of two shards on one node, and as many as are taken to the other: at
-            first in quiet, then while the first shard moves to a second node, then while it is split in two there. The longest
-            and the 99th percentile from when an append was due, and the rate of the other shard, against that in quiet
+stalls      5,000 appends a second, in an open loop, to one of two shards on one node: at first in quiet, then while the shard
+            moves to a second node, then while it is split in two there. The longest and the 99th percentile from when an append
+            was due
+beside      the same, beside as many appends as are taken to the other shard, and the rate of these, against that in quiet
 reading     a subscription from the beginning until it has caught up, to a shard on one node, and again when three splits have
             made four of it, which have its files and leave out what is not theirs: events/s, medians of rounds
 planning    a rebalance of 1,000 shards of three replicas on 100 nodes, half of which have just joined; without processes
@@ -213,11 +214,11 @@ def moving(megabytes: int, rate: int, quiet_s: float) -> Figures:
     }  # fmt: skip
 
 
-def stalls(seconds: float) -> Figures:
+def stalls(seconds: float, *, beside: bool) -> Figures:
     with Cluster(1, shards=2) as cluster:
         cluster.start("n2")
         wait_until(lambda: survey(cluster.options, CLUSTER, 0.0).fleet.nodes.keys() >= {"n2"})
-        load = PacedLoad(cluster.address, _PACE)
+        load = PacedLoad(cluster.address, _PACE, beside=beside)
         try:
             warm, end = time.monotonic() + seconds / 4, time.monotonic() + seconds * 5 / 4
             load.during(lambda: time.monotonic() >= warm)
@@ -238,7 +239,7 @@ def stalls(seconds: float) -> Figures:
     figures = {"appends /s": float(_PACE)}
     for name, times in found.items():
         figures |= {f"p99 {name}, ms": _percentile(times) * 1e3, f"longest {name}, ms": max(times) * 1e3}
-    return figures | {f"other shard {name}, events/s": rate for name, rate in rates.items()}
+    return figures | {f"other shard {name}, events/s": rate for name, rate in rates.items() if beside}
 
 
 def planning(rounds: int) -> Figures:
@@ -343,7 +344,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     size = options.size or (200 if options.quick else 2_000)
     rows["moving"] = partial(moving, size, options.rate * 1_000_000, 5.0 if options.quick else 30.0)
     rows["reading"] = partial(reading, 100_000 if options.quick else 500_000, 3 if options.quick else 5)
-    rows["stalls"] = partial(stalls, 5.0 if options.quick else 20.0)
+    rows["stalls"] = partial(stalls, 5.0 if options.quick else 20.0, beside=False)
+    rows["beside"] = partial(stalls, 5.0 if options.quick else 20.0, beside=True)
     rows["planning"] = partial(planning, 3 if options.quick else 9)
     chosen = {name: measure for name, measure in rows.items() if options.rows in name}
     report_rows(chosen, f"growing{'-quick' if options.quick else ''}", as_json=options.json)

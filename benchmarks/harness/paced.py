@@ -53,14 +53,15 @@ class ThreadedLoad:
 
 
 class PacedLoad(ThreadedLoad):
-    """Appends `rate` events a second to the lower half of the slots, and what it can, 64 in flight, to the upper half.
+    """Appends `rate` events a second to the lower half of the slots, and `beside` that what it can, 64 in flight, to the upper
+    half.
 
     The first is an open loop: what is due is sent when it is due, whether or not what was sent before is acknowledged, and a
     time counts from when it was due. So a stall counts for everything that came during it. One connection to each shard.
     """
 
-    def __init__(self, address: str, rate: int) -> None:
-        self._address, self._batch = address, int(rate * _TURN_S)
+    def __init__(self, address: str, rate: int, *, beside: bool) -> None:
+        self._address, self._batch, self._beside = address, int(rate * _TURN_S), beside
         self._acknowledged: list[tuple[float, float]] = []
         self._others: list[float] = []
         super().__init__()
@@ -85,7 +86,8 @@ class PacedLoad(ThreadedLoad):
             es.connect(self._address, reconnect_timeout=60.0, silence_timeout=60.0) as store,
             trio.open_nursery() as nursery,
         ):
-            nursery.start_soon(self._fill, store)
+            if self._beside:
+                nursery.start_soon(self._fill, store)
             ids, due = _ids(upper=False), time.perf_counter()
             while not self._stopped.is_set():
                 commits = [es.Commit(ids[at], _event(), es.ANY) for at in range(self._batch)]
