@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import trio
 
 import eventstore as es
 from eventstore.client.blocking.store import BlockingStore
@@ -241,3 +242,24 @@ def test_the_command_shows_and_checks_the_trail(tmp_path: Path) -> None:
             wait_until(lambda: len(records(store)) == 2, "the change is recorded")
         changed = run("audit", "--store", server.address, "--token-file", file)
         assert changed.stdout.splitlines()[1].endswith("Z  ACCESS_CHANGED  –  change=added: reader, name=shipping")
+
+
+def test_a_trail_that_began_before_records_had_a_time_is_shown_and_goes_on(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "token"
+    earlier = json.loads(AuditRecord("CREATE_TOPIC", "ops", "", {}).encode(FIRST, 1))
+    del earlier["time"]
+
+    async def write() -> None:
+        async with es.open_store(data) as store:
+            await store.append_reserved(AUDIT, es.NewEvent("$Audited", json.dumps(earlier).encode()))
+
+    trio.run(write)
+    token = give(data, "ops", "admin")
+    file.write_text(token)
+    with ServerThread(data) as server:
+        with es.blocking.connect(server.address, token=token) as store:
+            store.broker.create_topic("second")
+        shown = run("audit", "--store", server.address, "--token-file", file)
+    first, second = shown.stdout.splitlines()
+    assert first == "1  CREATE_TOPIC  ops"
+    assert re.match(r"2  20\d\d-\d\d-\d\dT.*Z  CREATE_TOPIC  ops", second)

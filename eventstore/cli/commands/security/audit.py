@@ -48,7 +48,7 @@ def audit(
             else:
                 details = ", ".join(f"{name}={value}" for name, value in values["details"].items() if value is not None)
                 origin = values["origin"] and f"({values['origin']})"  # a change of access has none
-                parts = (str(head.version), moment(values["time"]), values["what"], values["who"] or "–", origin, details)
+                parts = (str(head.version), moment(values.get("time")), values["what"], values["who"] or "–", origin, details)
                 print_line("  ".join(part for part in parts if part))
     if verify:
         print_line(str(head) if head.version else "there are no records")
