@@ -358,6 +358,7 @@ def test_who_asks_one_that_is_not_reached_to_lead_is_told_why_it_does_not(tmp_pa
         )
 
 
+@pytest.mark.long
 def test_who_waits_for_a_restarted_node_waits_for_its_replicas_too(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
     def waiting(seconds: float) -> subprocess.CompletedProcess[str]:
         return run("stats", "--wait", seconds, "--json", store=one.address)
