@@ -18,8 +18,8 @@ import trio
 from eventstore import blocking
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.opening import LOCK
-from eventstore.errors import ConnectionLost
-from eventstore.model import NewEvent
+from eventstore.errors import ConnectionLost, NotEnoughReplicas
+from eventstore.model import ANY, NewEvent
 from eventstore.records.cluster_map import ClusterMap
 from eventstore_cluster.registry.node_keys import NodeKey
 from eventstore_cluster.registry.registry import Snapshot
@@ -358,15 +358,24 @@ def test_who_asks_one_that_is_not_reached_to_lead_is_told_why_it_does_not(tmp_pa
         )
 
 
-@pytest.mark.long
 def test_who_waits_for_a_restarted_node_waits_for_its_replicas_too(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
     def waiting(seconds: float) -> subprocess.CompletedProcess[str]:
         return run("stats", "--wait", seconds, "--json", store=one.address)
+
+    def copies() -> bool:
+        with blocking.connect(two.address) as store:
+            try:
+                store.append("a", [NewEvent("Happened")], ANY, replicas="all")
+            except NotEnoughReplicas:
+                return False
+        return True
 
     with NamedNode(tmp_path, "n2", etcd.url, cluster, options=["--lease", "2"]) as two:
         with NamedNode(tmp_path, "n1", etcd.url, cluster, options=["--lease", "2"]) as one:
             create(etcd, cluster, 1, 2)
             wait_until(lambda: 'eventstore_shard_up{shard="0"} 1' in two.metrics(), "it takes part")
+            wait_until(copies, "both are in sync")
+            run("cluster", "lead", 0, "n2", "--etcd", etcd.url, "--cluster", cluster)  # it could not begin to without the other
             assert one.terminate() == 0
         wait_until(lambda: two.rows()[0].error is None, "the other leads")
         lock = OsFiles().lock(tmp_path / "n1" / "shard-0" / LOCK)
