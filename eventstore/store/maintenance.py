@@ -46,7 +46,7 @@ class Sorter(Protocol):
     async def prove_directory(self) -> None:
         """Reads the whole directory, and returns if it is sound. Other steps may be taken meanwhile."""
 
-    async def rest(self) -> None:
+    async def idle(self) -> None:
         """Ends what is kept for the next step, which may be long in coming; also while it is cancelled."""
 
 
@@ -68,7 +68,7 @@ class ThreadSorter:
         await trio.to_thread.run_sync(self._engine.directory.probe)
         await trio.to_thread.run_sync(self._engine.directory.check)
 
-    async def rest(self) -> None:
+    async def idle(self) -> None:
         pass
 
 
@@ -110,7 +110,7 @@ class Maintenance:
                 nursery.start_soon(self._repair_indexes)
                 await self._sort_completed()
         finally:
-            await self._sorter.rest()
+            await self._sorter.idle()
 
     async def _prove(self) -> None:
         """Reads the whole directory if it was opened unproven after an unclean stop."""
@@ -158,7 +158,7 @@ class Maintenance:
                     self._damaged.discard(number)
                     self.index_attention, pause = None, _RETRY_SECONDS
                     _log.warning("%s was damaged and has been rebuilt", name)
-            await self._sorter.rest()
+            await self._sorter.idle()
 
     async def _write_index(self, number: int) -> None:
         await self._write(number)
@@ -180,7 +180,7 @@ class Maintenance:
                     self.stopped_at, self.attention, self._pause = 0, None, _RETRY_SECONDS
             self._quiet.set()
             self._quiet = trio.Event()
-            await self._sorter.rest()
+            await self._sorter.idle()
             await self._wake.wait()
 
     async def wait_until_sorted(self) -> None:

@@ -136,7 +136,7 @@ async def sort_committed(driver: Driver, data: Path) -> None:
     try:
         await _sort_committed(driver, sorter, data / DIRECTORY)
     finally:
-        await sorter.rest()
+        await sorter.idle()
 
 
 async def _sort_committed(driver: Driver, sorter: Sorter, directory: Path) -> None:
@@ -159,5 +159,5 @@ async def _sort_committed(driver: Driver, sorter: Sorter, directory: Path) -> No
             else:
                 driver.replica.following.sorted_through = number
                 number += 1
-        await sorter.rest()
+        await sorter.idle()
         await driver.committed_moved.park()

@@ -1,4 +1,4 @@
-"""Asks for lists that a server answers in pages, and for those that each of several shards answers."""
+"""Asks for lists that a server answers in pages, and prints those that each of several shards answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from eventstore.cli.terminal.output import print_note
+import typer
+
+from eventstore.cli.terminal.output import print_json, print_note
+from eventstore.cli.terminal.shard_rows import members_of
 from eventstore.errors import ConnectionLost
 
 if TYPE_CHECKING:
@@ -29,7 +32,30 @@ def all_rows(page_after: Callable[[int], Sequence[T]]) -> Iterator[T]:
             return
 
 
-def rows_of_shards(
+def print_rows_of_shards(
+    store: str,
+    what: str,
+    page_after: Callable[[BlockingStore, int], Sequence[OfShard]],
+    print_table: Callable[[list[OfShard]], None],
+    *,
+    as_json: bool,
+) -> None:
+    """Prints the rows of a store, or of all its shards. `what`: the name of the command. Raises Exit with 1 if a shard has not
+    answered, which is said.
+    """
+    from eventstore import blocking
+
+    with blocking.connect(store, name=f"eventstore {what}", reconnect_timeout=0) as connected:
+        found, silent = _rows_of_shards(connected, page_after)
+    if as_json:
+        print_json([members_of(each) for each in found])
+    else:
+        print_table(found)
+    if silent:
+        raise typer.Exit(1)
+
+
+def _rows_of_shards(
     store: BlockingStore, page_after: Callable[[BlockingStore, int], Sequence[OfShard]]
 ) -> tuple[list[OfShard], bool]:
     """Returns the rows of a store, or of all its shards, and whether one has not answered, which is said."""

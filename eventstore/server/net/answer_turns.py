@@ -70,8 +70,17 @@ class AnswerTurns:
         """Returns when it is the connection's turn; and how long its answer is expected to take, for `took`."""
         if connection.closed or (connection.slow_answer_s == 0.0 and self._left(self._unexpected) <= QUICK_S_MAX):
             return 0.0
-        turn = _Turn(connection)
-        await self._wait(turn)  # even if nobody waits: as many tasks as there are connections may come here before sockets do
+        turn, peer = _Turn(connection), connection.peer
+        # even if none waits: as many tasks as there are connections may come here before a socket is looked at again
+        self._waiting.setdefault(peer, deque()).append(turn)
+        self._some_wait.set()
+        try:
+            await turn.begins.wait()
+        finally:
+            if not turn.begins.is_set():
+                self._waiting[peer].remove(turn)
+                if not self._waiting[peer]:
+                    del self._waiting[peer]
         return turn.expected
 
     def took(self, connection: Connection, seconds: float, expected: float, waited: float = 0.0) -> None:
@@ -104,18 +113,6 @@ class AnswerTurns:
                 self._begin(turn)
                 turn.begins.set()
                 await trio.lowlevel.checkpoint()  # sockets are served before the next one
-
-    async def _wait(self, turn: _Turn) -> None:
-        peer = turn.connection.peer
-        self._waiting.setdefault(peer, deque()).append(turn)
-        self._some_wait.set()
-        try:
-            await turn.begins.wait()
-        finally:
-            if not turn.begins.is_set():
-                self._waiting[peer].remove(turn)
-                if not self._waiting[peer]:
-                    del self._waiting[peer]
 
     def _next(self) -> _Turn:
         peer = min(self._waiting, key=self._order)

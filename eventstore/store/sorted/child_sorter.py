@@ -23,7 +23,7 @@ _KILLED_BY_DAMAGE: Final = {-number: number.name for number in (signal.SIGABRT, 
 
 class ChildSorter:
     """A `Sorter` for the files of a disk. A process takes a quarter of a second to start: it is kept from step to step, until
-    `rest`, which a caller must call at its end, too.
+    `idle`, which a caller must call at its end, too.
     """
 
     def __init__(self, data: Path, directory: Path) -> None:
@@ -46,7 +46,7 @@ class ChildSorter:
         finally:
             await child.end()
 
-    async def rest(self) -> None:
+    async def idle(self) -> None:
         """Ends the process, if there is one; also while it is cancelled."""
         with trio.CancelScope(shield=True):
             async with self._one_at_a_time:
@@ -90,7 +90,7 @@ class _Child:
         said = b""
         try:
             await self._stdin.send_all(f"{step} {number}\n".encode())
-            while (line := await self._line()).startswith(_REPLY) is False:
+            while not (line := await self._line()).startswith(_REPLY):
                 said = (said + line)[-_SAID_BYTES_MAX:]
         except (trio.BrokenResourceError, EOFError):
             code = await self._process.wait()

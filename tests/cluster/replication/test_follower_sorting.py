@@ -85,7 +85,7 @@ async def test_a_directory_that_was_left_open_is_sound_before_a_leader_waits_for
     assert not was_left_open(directory)
     assert (directory / "data.mdb").exists() is (damage is None), "a damaged one is filled again"
     await sorter.list_in_directory(last)
-    await sorter.rest()
+    await sorter.idle()
     async with es.open_store(tmp_path, SORTED) as store:
         assert store.report.directory == "kept"
         assert len(store.engine.directory.covered()) == last

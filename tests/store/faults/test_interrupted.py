@@ -134,7 +134,7 @@ async def test_a_folder_of_sorted_files_without_a_directory_gets_all_of_them_lis
     shutil.rmtree(tmp_path / DIRECTORY)
     sorter = ChildSorter(tmp_path, tmp_path / DIRECTORY)
     await sorter.list_in_directory(max(listed))
-    await sorter.rest()
+    await sorter.idle()
     directory = Directory(tmp_path / DIRECTORY)
     assert directory.covered() == listed
     assert len(listed) > 2
@@ -147,7 +147,7 @@ async def children() -> set[int]:
     return {int(pid) for pid in listed.stdout.split()}
 
 
-async def test_one_process_takes_many_steps_until_the_sorter_rests_and_another_one_comes_after_it_was_killed(
+async def test_one_process_takes_many_steps_until_the_sorter_is_idle_and_another_one_comes_after_it_was_killed(
     tmp_path: Path,
 ) -> None:
     settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024, sort=False)
@@ -173,7 +173,7 @@ async def test_one_process_takes_many_steps_until_the_sorter_rests_and_another_o
     await sorter.sort(1)
     with trio.CancelScope() as cancelled:
         cancelled.cancel()
-        await sorter.rest()
+        await sorter.idle()
     assert await children() == set()
 
 

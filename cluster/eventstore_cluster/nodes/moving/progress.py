@@ -140,8 +140,6 @@ def _sorts_first(row: ShardRow | None, target: str) -> str:
     if found is None or found.silent_seconds is None or found.silent_seconds > SILENT_S:
         return ""
     limits = Limits()
-    return (
-        ""
-        if found.seconds > limits.hand_over_lag_s
-        else f", which sorts event files first, for {limits.hand_over_sort_s:g} s at most"
-    )
+    if found.seconds > limits.hand_over_lag_s:
+        return ""
+    return f", which sorts event files first, for {limits.hand_over_sort_s:g} s at most"

@@ -96,7 +96,7 @@ class Preparation:
                     await self._registry.hint()
                 nursery.cancel_scope.cancel()
         finally:
-            await self._sorter.rest()
+            await self._sorter.idle()
         return key
 
     async def _read(self) -> ShardKey | None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
-from eventstore.cli.terminal.output import moment, print_json
-from eventstore.cli.terminal.paging import rows_of_shards
-from eventstore.cli.terminal.shard_rows import members_of, print_rows
+from eventstore.cli.terminal.output import moment
+from eventstore.cli.terminal.paging import print_rows_of_shards
+from eventstore.cli.terminal.shard_rows import print_rows
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 
 if TYPE_CHECKING:
@@ -25,16 +23,7 @@ def clients(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> Non
     Example:
       eventstore clients
     """
-    from eventstore import blocking
-
-    with blocking.connect(store, name="eventstore clients", reconnect_timeout=0) as connected:
-        found, silent = rows_of_shards(connected, lambda each, skip: each.clients(skip))
-    if as_json:
-        print_json([members_of(each) for each in found])
-    else:
-        _print_table(found)
-    if silent:
-        raise typer.Exit(1)
+    print_rows_of_shards(store, "clients", lambda each, skip: each.clients(skip), _print_table, as_json=as_json)
 
 
 def _print_table(found: list[ClientInfo]) -> None:

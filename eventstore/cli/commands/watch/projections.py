@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import typer
+from typing import TYPE_CHECKING
 
-from eventstore.cli.terminal.output import print_json, print_line
-from eventstore.cli.terminal.paging import rows_of_shards
-from eventstore.cli.terminal.shard_rows import members_of, print_rows
+from eventstore.cli.terminal.output import print_line
+from eventstore.cli.terminal.paging import print_rows_of_shards
+from eventstore.cli.terminal.shard_rows import print_rows
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
+
+if TYPE_CHECKING:
+    from eventstore.client.session.reaction_info import ProjectionInfo
 
 
 def projections(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
@@ -20,17 +23,13 @@ def projections(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) ->
     Example:
       eventstore projections
     """
-    from eventstore import blocking
+    print_rows_of_shards(store, "projections", lambda each, skip: each.projections(skip), _print_table, as_json=as_json)
 
-    with blocking.connect(store, name="eventstore projections", reconnect_timeout=0) as connected:
-        found, silent = rows_of_shards(connected, lambda each, skip: each.projections(skip))
-    if as_json:
-        print_json([members_of(each) for each in found])
-    elif found:
-        columns = ("projection", "address", "position", "lag", "age", "parked")
-        rows = [(*each[:4], f"{each.lag_microseconds / 1e6:.1f} s", each.parked) for each in found]
-        print_rows(columns, rows, [each.shard for each in found])
-    else:
+
+def _print_table(found: list[ProjectionInfo]) -> None:
+    if not found:
         print_line("no projector is connected; `eventstore project` runs one")
-    if silent:
-        raise typer.Exit(1)
+        return
+    columns = ("projection", "address", "position", "lag", "age", "parked")
+    rows = [(*each[:4], f"{each.lag_microseconds / 1e6:.1f} s", each.parked) for each in found]
+    print_rows(columns, rows, [each.shard for each in found])
