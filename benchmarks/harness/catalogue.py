@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
 from benchmarks.harness.subject import Subject, Unavailable
+from eventstore.extras import advice
 
 
 def _eventstore() -> Subject:
@@ -77,7 +78,7 @@ def started(
             try:
                 subject = catalogue[key]()
             except ImportError as error:
-                skipped[key] = str(error) if key in ours else f"{error}; pip install 'eventstore-trio[bench]'"
+                skipped[key] = str(error) if key in ours else f"{error}; {advice('bench')}"
                 continue
             stack.callback(subject.stop)
             try:

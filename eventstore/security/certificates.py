@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import InvalidArgument
+from eventstore.extras import advice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,9 +35,7 @@ def make_certificate(folder: Path, names: Sequence[str], days: int, *, starts: d
         InvalidArgument: a name is of no use, the folder has such a certificate already, or the library is not installed.
     """
     if find_spec("cryptography") is None:
-        raise InvalidArgument(
-            "certificates are made by cryptography, which is not installed; pip install 'eventstore-trio[tls]'", field="tls"
-        )
+        raise InvalidArgument(f"certificates are made by cryptography, which is not installed; {advice('tls')}", field="tls")
     common = names[0]
     for name in names:
         if not _FILE_NAME.fullmatch(name) or name.strip(".") == "" or name == CA:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import FolderRefused
+from eventstore.extras import advice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +53,7 @@ def check_libraries() -> None:
     """
     for name in LIBRARIES:
         if find_spec(name) is None:
-            raise FolderRefused(name, "is not installed; run pip install 'eventstore-trio[spark]'")
+            raise FolderRefused(name, f"is not installed; {advice('spark')}")
 
 
 def check_java() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from eventstore.cli.commands.watch.cluster import cluster
+from eventstore.extras import advice
 from tests.cli.processes import environment, run
 
 HIDDEN = "import sys; sys.modules['httpx'] = None; from eventstore.cli.main import run; sys.exit(run(sys.argv[1:]))"
@@ -19,7 +20,7 @@ COMMANDS = {
     "cancel": ["0"], "pause": [], "resume": [], "limits": ["--moves", "4"], "rebalance": [], "drain": ["n1"],
     "replicas": ["3"], "remove": ["n1"],
 }  # fmt: skip
-MISSING = 2, "error: etcd is asked by httpx, which is not installed; pip install 'eventstore-trio[cluster]'\n"
+MISSING = 2, f"error: etcd is asked by httpx, which is not installed; {advice('cluster')}\n"
 ELSEWHERE = {"extract"}
 
 

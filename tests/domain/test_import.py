@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import eventstore.domain as d
+from eventstore.extras import advice
 
 HEAVY = {"trio", "anyio", "numpy", "lmdb", "sqlite3", "psycopg", "pydantic", "typer"}
 
@@ -33,7 +34,7 @@ def test_all_names_are_imported_without_psycopg_and_only_its_target_needs_it() -
         "except DomainRefused as error: print(error.message)"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
-    assert "pip install 'psycopg[binary]'" in done.stdout
+    assert advice("postgres") in done.stdout
 
 
 def test_completion_shows_the_public_names() -> None:

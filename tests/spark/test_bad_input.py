@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from eventstore.errors import FolderRefused
+from eventstore.extras import advice
 from pyspark_eventstore.spark_session import check_java
 from tests.spark.loading import load
 from tests.spark.made import three_states
@@ -48,7 +49,7 @@ from pyspark_eventstore.main import run
 sys.exit(run(["verify", {str(data_folder)!r}]))
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
-    told = "error: pyspark: is not installed; run pip install 'eventstore-trio[spark]'\n"
+    told = f"error: pyspark: is not installed; {advice('spark')}\n"
     assert (result.returncode, result.stderr) == (1, told)
 
 

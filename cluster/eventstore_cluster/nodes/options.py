@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from eventstore.errors import InvalidArgument
+from eventstore.extras import advice
 from eventstore.fields import check_int
 from eventstore.server.access.security import Security
 from eventstore.settings.server import ServerSettings
@@ -95,9 +96,7 @@ def etcd_options(given: Mapping[str, Any]) -> EtcdOptions:
 
 def not_installed() -> InvalidArgument:
     """Returns why etcd cannot be asked: the library for it is an extra."""
-    return InvalidArgument(
-        f"etcd is asked by {LIBRARY}, which is not installed; pip install 'eventstore-trio[cluster]'", field="etcd"
-    )
+    return InvalidArgument(f"etcd is asked by {LIBRARY}, which is not installed; {advice('cluster')}", field="etcd")
 
 
 def node_security(settings: ServerSettings) -> Security:

@@ -29,6 +29,7 @@ from eventstore.domain.projections.targets.base import (
 )
 from eventstore.domain.projections.targets.splits import in_postgres, take_over
 from eventstore.errors import DomainRefused, ProjectionFailed
+from eventstore.extras import advice
 from eventstore.records.splits import Split
 
 _missing: ImportError | None = None
@@ -66,7 +67,7 @@ class PostgresTarget:
     def __init__(self, conninfo: str) -> None:
         if _missing is not None:
             raise DomainRefused(
-                f"a target in PostgreSQL needs psycopg ({_missing}); pip install 'psycopg[binary]'", target="postgresql"
+                f"a target in PostgreSQL needs psycopg ({_missing}); {advice('postgres')}", target="postgresql"
             ) from _missing
         self._conninfo = conninfo
         self._connection: Connection[tuple[Any, ...]] | None = None
