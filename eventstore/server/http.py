@@ -5,6 +5,7 @@ do many: all requests together have a fifth of the time of a processor.
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import ssl
 import sys
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from eventstore.console.subject import CONNECTIONS_MAX, Subject, is_installed
+from eventstore.extras import advice
 from eventstore.metrics import Stats
 from eventstore.security.tls_socket import reason_of, subject_text
 from eventstore.server.bootstrap import bind, cannot_listen, listen, parse_address
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 _SUBJECT = "eventstore.subject"
 _POLL_SECONDS = 0.1  # how long stopping may take
+_log = logging.getLogger(__name__)
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -117,11 +120,13 @@ def http_server(
     if address is None:
         yield None
         return
-    with_console = console is not None and is_installed()
-    application = _application(
-        metrics, health, security, "/metrics, /health and /console" if with_console else "/metrics and /health"
-    )
-    if console is not None and with_console:
+    without = None
+    if console is not None and not is_installed():
+        without = f"/console is not served, for its libraries are not installed; {advice('console')}"
+    application = _application(metrics, health, security, with_console=console is not None and without is None, without=without)
+    if without is not None:
+        _log.info(without)
+    elif console is not None:
         from eventstore.console.assembly import assembled
         from eventstore.console.listener import serving
 
@@ -152,8 +157,10 @@ def _counted(application: WSGIApplication, pace: Pace) -> WSGIApplication:
 
 
 def _application(
-    metrics: WSGIApplication, health: Callable[[], Stats], security: Security | None, there_are: str
+    metrics: WSGIApplication, health: Callable[[], Stats], security: Security | None, *, with_console: bool, without: str | None
 ) -> WSGIApplication:
+    """`without`: why there is no console, if there was to be one."""
+    there_are = "/metrics, /health and /console" if with_console else "/metrics and /health"
     may = None if security is None else security.may_scrape()
 
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -172,6 +179,8 @@ def _application(
             start_response(status, [("Content-Type", "application/json")])
             return [json.dumps(stats).encode() + b"\n"]
         start_response("404 Not Found", [("Content-Type", "text/plain")])
+        if without is not None and f"{path}/".startswith("/console/"):
+            return [f"{without}\n".encode()]
         return [f"there are {there_are}\n".encode()]
 
     return application

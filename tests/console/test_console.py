@@ -10,6 +10,7 @@ import pytest
 
 import eventstore as es
 from eventstore.console import history
+from eventstore.extras import advice
 from tests.console.conftest import Serve
 from tests.console.http import Visitor, read_until
 from tests.security.access_file import give, take_away
@@ -39,11 +40,19 @@ def test_without_it_the_others_are_served_as_before(serve: Serve) -> None:
     assert visitor.get("/console").text == "there are /metrics and /health\n"
 
 
-def test_without_its_libraries_the_others_are_served_as_before(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_libraries_the_others_are_served_as_before_and_say_what_is_missing(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("eventstore.console.subject.LIBRARIES", ("a_library_that_is_not_installed",))
+    caplog.set_level("INFO")
     visitor = Visitor(serve().http)
     assert visitor.get("/metrics").status == 200
-    assert visitor.get("/console").status == 404
+    told = f"/console is not served, for its libraries are not installed; {advice('console')}"
+    for path in ("/console", "/console/log"):
+        found = visitor.get(path)
+        assert (found.status, found.text) == (404, f"{told}\n")
+    assert visitor.get("/consoles").text == "there are /metrics and /health\n"
+    assert [each.message for each in caplog.records if each.name == "eventstore.server.http"] == [told]
 
 
 def test_every_answer_forbids_what_is_not_of_the_console(shared: ServerThread) -> None:
