@@ -12,7 +12,9 @@ moving      appends one at a time to a shard of two replicas, at first in quiet,
 stalls      5,000 appends a second, in an open loop, to one of two shards on one node: at first in quiet, then while the shard
             moves to a second node, then while it is split in two there. The longest and the 99th percentile from when an append
             was due
-beside      the same, beside as many appends as are taken to the other shard, and the rate of these, against that in quiet
+beside      the same, while the other shard takes 5,000 appends a second as well, and how many of them it took
+beside, full
+            the same, while the other shard takes as many as it can
 reading     a subscription from the beginning until it has caught up, to a shard on one node, and again when three splits have
             made four of it, which have its files and leave out what is not theirs: events/s, medians of rounds
 planning    a rebalance of 1,000 shards of three replicas on 100 nodes, half of which have just joined; without processes
@@ -23,6 +25,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import shutil
 import statistics
 import sys
@@ -214,32 +217,37 @@ def moving(megabytes: int, rate: int, quiet_s: float) -> Figures:
     }  # fmt: skip
 
 
-def stalls(seconds: float, *, beside: bool) -> Figures:
+def stalls(seconds: float, beside: float) -> Figures:
     with Cluster(1, shards=2) as cluster:
         cluster.start("n2")
         wait_until(lambda: survey(cluster.options, CLUSTER, 0.0).fleet.nodes.keys() >= {"n2"})
-        load = PacedLoad(cluster.address, _PACE, beside=beside)
+        load = PacedLoad(cluster.address, _PACE, beside)
         try:
             warm, end = time.monotonic() + seconds / 4, time.monotonic() + seconds * 5 / 4
             load.during(lambda: time.monotonic() >= warm)
-            quiet, others = load.during(lambda: time.monotonic() >= end)
-            found = {"quiet": quiet, "moving": [], "splitting": []}
-            rates = {"quiet": others}
+            found = {"quiet": load.during(lambda: time.monotonic() >= end)}
             with ThreadPoolExecutor(1) as pool:
                 asked = move(cluster.options, CLUSTER, 0, "n1", "n2")
                 done: Future[float] = pool.submit(wait_until_moved, cluster.options, CLUSTER, asked, _WAIT_S)
-                found["moving"], rates["moving"] = load.during(done.done)
+                found["moving"] = load.during(done.done)
                 say(f"   moved after {done.result():.1f} s")
                 number = split(cluster.options, CLUSTER, 0, 2)
                 done = pool.submit(wait_until_split, cluster.options, CLUSTER, number, _WAIT_S)
-                found["splitting"], rates["splitting"] = load.during(done.done)
+                found["splitting"] = load.during(done.done)
                 say(f"   split after {done.result():.1f} s")
         finally:
             load.stop()
     figures = {"appends /s": float(_PACE)}
-    for name, times in found.items():
-        figures |= {f"p99 {name}, ms": _percentile(times) * 1e3, f"longest {name}, ms": max(times) * 1e3}
-    return figures | {f"other shard {name}, events/s": rate for name, rate in rates.items() if beside}
+    for name, each in found.items():
+        figures |= {f"p99 {name}, ms": _percentile(each.seconds) * 1e3, f"longest {name}, ms": max(each.seconds) * 1e3}
+    if beside:
+        figures |= {f"other shard {name}, events/s": each.beside for name, each in found.items()}
+        figures |= {
+            f"other shard {name} to quiet": each.beside / found["quiet"].beside
+            for name, each in found.items()
+            if name != "quiet"
+        }
+    return figures
 
 
 def planning(rounds: int) -> Figures:
@@ -344,8 +352,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     size = options.size or (200 if options.quick else 2_000)
     rows["moving"] = partial(moving, size, options.rate * 1_000_000, 5.0 if options.quick else 30.0)
     rows["reading"] = partial(reading, 100_000 if options.quick else 500_000, 3 if options.quick else 5)
-    rows["stalls"] = partial(stalls, 5.0 if options.quick else 20.0, beside=False)
-    rows["beside"] = partial(stalls, 5.0 if options.quick else 20.0, beside=True)
+    for name, beside in {"stalls": 0.0, "beside": float(_PACE), "beside, full": math.inf}.items():
+        rows[name] = partial(stalls, 5.0 if options.quick else 20.0, beside)
     rows["planning"] = partial(planning, 3 if options.quick else 9)
     chosen = {name: measure for name, measure in rows.items() if options.rows in name}
     report_rows(chosen, f"growing{'-quick' if options.quick else ''}", as_json=options.json)
