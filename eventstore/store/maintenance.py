@@ -99,7 +99,9 @@ class Maintenance:
         self._wake.set()
 
     def rest(self, seconds: float) -> None:
-        """Begins no step of sorting for so long, since clients wait for what else runs here. What is under way goes on."""
+        """Begins to sort no file for so long, since clients wait for what else runs here. What is under way goes on, and a file
+        that waits already waits no longer: rests that follow each other put none off for ever.
+        """
         self._rests_until = max(self._rests_until, trio.current_time() + seconds)
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""The disks of nodes are full while a shard is split: it ends once there is room, or is called off, and nothing is lost."""
+"""Disks are full while a shard is split, or moves: that ends once there is room, or is taken back, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+import eventstore as es
 from eventstore.errors import EventStoreError
+from eventstore_cluster.nodes.moving.moving import move, wait_until_moved
+from eventstore_cluster.nodes.moving.plans import limit_moves, take_back
 from eventstore_cluster.nodes.splitting.splitting import split, wait_until_split
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from tests.cluster.etcd.real_etcd import Etcd
@@ -156,3 +159,49 @@ def test_a_disk_that_fills_up_at_the_leader_during_a_split_loses_nothing_that_wa
             writer.join()
         check_stored(three, versions)
         check_folders(three, 2)
+
+
+def write_until(three: ThreeNodes, versions: dict[str, int], bytes_wanted: int) -> None:
+    """Appends large events to all aggregates, until their log has so many bytes."""
+    event, written = [es.NewEvent("Filled", bytes(60_000))], 0
+    with three.client() as store:
+        while written < bytes_wanted:
+            for name, version in versions.items():
+                assert store.append(name, event, version).version == version + 1
+                versions[name] = version + 1
+                written += 60_000
+
+
+@pytest.mark.parametrize("taken_back", [False, True], ids=["it ends", "it is taken back"])
+def test_a_move_to_a_node_whose_disk_fills_up_meanwhile_names_it_and_nothing_is_lost_when(
+    tmp_path: Path, disks: Disks, etcd: Etcd, cluster: str, taken_back: bool
+) -> None:
+    options = EtcdOptions((etcd.url,))
+    with ThreeNodes(tmp_path, etcd, cluster, replicas=2, **SETTINGS) as three:
+        versions = dict.fromkeys(AGGREGATES, 0)
+        write_until(three, versions, 9 << 20)
+        source, target = three.state().replicas[-1], (set(NAMES) - set(three.state().replicas)).pop()
+        before = three.state().replicas
+        limit_moves(options, cluster, 1, 1_000_000, unlimited=False)
+        asked = move(options, cluster, 0, source, target)
+        events = tmp_path / target / "shard-0" / "events"
+        wait_until(lambda: events.exists() and len(list(events.iterdir())) > 1, "it is copied")
+        disks.fill(target)
+        limit_moves(options, cluster, None, None, unlimited=True)
+        wait_until(lambda: "no space left" in said_of(etcd, cluster, 0), "plans says that the disk is full")
+        assert said_of(etcd, cluster, 0).startswith(f"copies to {target}; its replica on {target} cannot run since ")
+        with three.client() as store:
+            store.append(AGGREGATES[0], EVENT, versions[AGGREGATES[0]])  # others do not wait for it
+        versions[AGGREGATES[0]] += 1
+        if taken_back:
+            assert take_back(options, cluster, 0) == [0]
+            wait_until(lambda: three.state().wanted is None, "it is taken back")
+            assert three.state().replicas == before
+        disks.empty(target)
+        if taken_back:
+            wait_until(lambda: not (tmp_path / target / "shard-0").exists(), "what was begun is put away")
+        else:
+            wait_until_moved(options, cluster, asked, WAIT_S)
+            assert set(three.state().replicas) == {*before, target} - {source}
+        three.wait_until_in_sync(*three.state().replicas)
+        check_stored(three, versions)

@@ -71,6 +71,20 @@ async def test_no_sort_begins_while_maintenance_rests(opening: Opener, mock_cloc
         assert store.maintenance.sorted_files == len(store.engine.files.headers) - 1 > 1
 
 
+async def test_rests_that_follow_each_other_put_off_no_file_twice(opening: Opener, mock_clock: trio.testing.MockClock) -> None:
+    async with opening(replace(SMALL_FILES, sort=True)) as store:
+        store.maintenance.rest(10.0)
+        for number in range(60):
+            await store.append("order-1", [es.NewEvent("T", bytes(100))], number)
+        assert len(store.engine.files.headers) > 3
+        for sorted_files in (1, 2, 3):
+            mock_clock.jump(9.0)
+            store.maintenance.rest(10.0)  # as by splits, of which each has ended before the next one is asked for
+            mock_clock.jump(1.5)
+            while store.maintenance.sorted_files < sorted_files:
+                await trio.to_thread.run_sync(list)
+
+
 @pytest.mark.heavy
 async def test_on_a_real_disk_a_child_process_sorts_and_a_restart_finds_everything(tmp_path: Path) -> None:
     settings = replace(SMALL_FILES, sort=True)
