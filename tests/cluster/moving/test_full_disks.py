@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 
 import eventstore as es
-from eventstore.errors import EventStoreError
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore_cluster.nodes.cluster_view import nodes_of
 from eventstore_cluster.nodes.moving.moving import move, wait_until_moved
 from eventstore_cluster.nodes.moving.plans import limit_moves, take_back
 from eventstore_cluster.nodes.splitting.splitting import split, wait_until_split
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.moving.commands import run_cluster
+from tests.cluster.nodes.named_node import keys
 from tests.cluster.replicas.test_split import EVENT, check_folders, check_stored, settled
 from tests.cluster.replicas.three_nodes import NAMES, ThreeNodes
 from tests.waiting import wait_until
@@ -182,14 +184,24 @@ def test_a_move_to_a_node_whose_disk_fills_up_meanwhile_names_it_and_nothing_is_
         write_until(three, versions, 9 << 20)
         source, target = three.state().replicas[-1], (set(NAMES) - set(three.state().replicas)).pop()
         before = three.state().replicas
+        disks.fill(target)
+        wait_until(lambda: nodes_of(keys(etcd, cluster))[target].free_bytes == 0, "the node has told that it has no space")
+        with pytest.raises(InvalidArgument, match=f"node {target} has 0 bytes free, and the replica needs "):
+            move(options, cluster, 0, source, target)
+        disks.empty(target)
+        wait_until(lambda: nodes_of(keys(etcd, cluster))[target].free_bytes != 0, "the node has told that it has space")
         limit_moves(options, cluster, 1, 1_000_000, unlimited=False)
         asked = move(options, cluster, 0, source, target)
         events = tmp_path / target / "shard-0" / "events"
         wait_until(lambda: events.exists() and len(list(events.iterdir())) > 1, "it is copied")
         disks.fill(target)
         limit_moves(options, cluster, None, None, unlimited=True)
-        wait_until(lambda: "no space left" in said_of(etcd, cluster, 0), "plans says that the disk is full")
-        assert said_of(etcd, cluster, 0).startswith(f"copies to {target}; its replica on {target} cannot run since ")
+
+        def named() -> bool:  # between two attempts
+            said = said_of(etcd, cluster, 0)
+            return said.startswith(f"copies to {target}; its replica on {target} cannot run since ") and "no space left" in said
+
+        wait_until(named, "plans names the disk")
         with three.client() as store:
             store.append(AGGREGATES[0], EVENT, versions[AGGREGATES[0]])  # others do not wait for it
         versions[AGGREGATES[0]] += 1

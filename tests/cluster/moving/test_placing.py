@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from eventstore.errors import InvalidArgument
+from eventstore.records.cluster_map import ALL_SLOTS
+from eventstore_cluster.nodes.moving.asking import moved
 from eventstore_cluster.nodes.placing import balancing
 from eventstore_cluster.nodes.placing.balancing import drain, rebalance, resize
 from eventstore_cluster.nodes.placing.fleet import Fleet, PlacedNode, PlacedShard
 from eventstore_cluster.nodes.placing.placement import place
 from eventstore_cluster.nodes.placing.plan import Plan
+from eventstore_cluster.nodes.placing.survey import surveyed
 from eventstore_cluster.nodes.splitting.plan import spread_leaders
+from eventstore_cluster.registry.node_keys import NodeKey
+from eventstore_cluster.registry.registry import Entry, Snapshot
+from eventstore_cluster.registry.replicated_keys import ClusterKey, ShardKey
+from eventstore_cluster.replica.registry_state import Member, ShardState
+from eventstore_cluster.status import Behind, ShardRow
 
 GB = 1_000_000_000
 
@@ -120,6 +131,80 @@ def test_what_cannot_be_is_refused_with_what_stands_in_the_way() -> None:
     busy = Fleet(full.nodes, {**full.shards, 0: PlacedShard(0, ("n1", "n2", "n3"), "n1", busy="moves to n4, n2, n3")})
     with pytest.raises(InvalidArgument, match="shard 0 of n1 moves to n4, n2, n3: wait, or `eventstore cluster cancel 0`"):
         drain(busy, "n1")
+
+
+def test_replicas_that_are_given_up_are_first_those_of_nodes_that_drain_or_do_not_run() -> None:
+    whole = fleet(4, 12)
+    for gone in (PlacedNode("n2", takes=False), PlacedNode("n2", takes=False, leaves=True)):
+        plan = resize(Fleet({**whole.nodes, "n2": gone}, whole.shards), 2)
+        led = {number for number, shard in whole.shards.items() if shard.leader == "n2"}
+        assert {number for number, names in after(whole, plan).items() if "n2" in names} == led
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"target": "n9"}, "there is no node n9; these are: n1, n2, n3, n4"),
+        ({"target": "n3"}, "node n3 keeps a replica of shard 0 already"),
+        ({"source": "n4", "target": "n3"}, "node n4 keeps no replica of shard 0: n1, n2, n3 do"),
+        ({"shard": 7}, "there is no shard 7: `eventstore cluster status` shows those there are"),
+        (
+            {"node": PlacedNode("n4", takes=False, leaves=True)},
+            "node n4 is draining; `eventstore cluster drain n4 --undo` ends that",
+        ),
+        ({"node": PlacedNode("n4", takes=False)}, "node n4 does not run: eventstore node --name n4"),
+        (
+            {"node": PlacedNode("n4", free_bytes=GB)},
+            "node n4 has 1,000,000,000 bytes free, and the replica needs 1,100,000,000",
+        ),
+    ],
+)
+def test_a_move_that_cannot_be_is_refused_with_what_stands_in_the_way(given: dict[str, Any], said: str) -> None:
+    whole = fleet(3, 1, added=1)
+    target = given.get("node", whole.nodes["n4"])
+    asked = given.get("shard", 0), given.get("source", "n1"), given.get("target", "n4")
+    with pytest.raises(InvalidArgument) as refused:
+        moved(Fleet({**whole.nodes, "n4": target}, whole.shards), *asked)
+    assert str(refused.value) == said
+    assert moved(whole, 0, "n1", "n4") == (("n4", "n2", "n3"), "n4")
+
+
+def test_a_plan_leaves_a_shard_alone_that_is_split_and_what_must_leave_it_is_refused_with_how_to_end_that() -> None:
+    busy = surveyed(registered(split=(3,)), {})
+    assert "shard 0 of n2 is being split: wait, or `eventstore cluster split 0 --call-off`" in refusal(busy)
+    assert rebalance(busy).changes == ()
+    wanted = surveyed(registered(wanted=("n1", "n4", "n3"), before=("n1", "n2", "n3")), {})
+    assert "shard 0 of n4 moves to n1, n4, n3: wait, or `eventstore cluster cancel 0`" in refusal(wanted, "n4")
+
+
+def test_space_that_copies_under_way_will_take_is_not_given_away_again() -> None:
+    moving = registered(wanted=("n1", "n4", "n3"), before=("n1", "n2", "n3"))
+    row = ShardRow(0, "0-4095", "127.0.0.1:3", 4, log_bytes=6 * GB)
+
+    def free(behind: Behind | None) -> int | None:
+        rows = {0: replace(row, behind={} if behind is None else {"n4": behind})}
+        return surveyed(moving, rows).nodes["n4"].free_bytes
+
+    assert free(None) == 4 * GB
+    assert free(Behind(5.0, 2 * GB, 0.1)) == 8 * GB
+    assert surveyed(registered(), {0: row}).nodes["n4"].free_bytes == 10 * GB
+
+
+def registered(**wanted: Any) -> Snapshot:
+    """Returns the registry of a shard on three nodes of four, of which something is wanted."""
+    state = ShardState(4, frozenset(Member(name, "i") for name in ("n1", "n2", "n3")), ("n1", "n2", "n3"), 2, **wanted)
+    keys = {
+        "cluster": ClusterKey(uuid.uuid4(), 1, 3, 2).value(),
+        "shard/0": ShardKey(uuid.uuid4(), ALL_SLOTS, state).value(),
+        **{f"node/n{at}": NodeKey(f"127.0.0.1:{at}", "r", "0", free_bytes=10 * GB).value() for at in range(1, 5)},
+    }
+    return Snapshot(9, {name: Entry(value, 9) for name, value in keys.items()})
+
+
+def refusal(fleet: Fleet, name: str = "n2") -> str:
+    with pytest.raises(InvalidArgument) as refused:
+        drain(fleet, name)
+    return str(refused.value)
 
 
 def test_a_plan_for_a_hundred_nodes_looks_at_few_moves(monkeypatch: pytest.MonkeyPatch) -> None:

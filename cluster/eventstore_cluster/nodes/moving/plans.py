@@ -51,9 +51,11 @@ def with_registry(etcd: EtcdOptions, cluster: str, do: Callable[[EtcdRegistry, S
 
 
 def survey(etcd: EtcdOptions, cluster: str, interval_s: float, shard: int | None = None) -> Survey:
-    """Asks the registry, and all leaders, or that of one shard, for figures over `interval_s`. Raises as `with_registry`."""
+    """Asks the registry, and all leaders, or those of one shard and of what moves, for figures over `interval_s`. Raises as
+    `with_registry`.
+    """
     seen = with_registry(etcd, cluster, _as_seen)
-    rows = figures(seen, interval_s, None if shard is None else {shard})
+    rows = figures(seen, interval_s, None if shard is None else {shard, *moved(seen)})
     silent = tuple(number for number, row in rows.items() if row.log_bytes is None)
     return Survey(seen, surveyed(seen, rows), read_moving(seen.value(MOVING)), silent)
 

@@ -41,9 +41,9 @@ def drain(fleet: Fleet, name: str) -> Plan:
     """
     fleet.node(name)
     loads = Loads(fleet)
-    if busy := [number for number in sorted(loads.on[name]) if fleet.shards[number].busy]:
+    if busy := [fleet.shards[number] for number in sorted(loads.on[name]) if fleet.shards[number].busy]:
         raise InvalidArgument(
-            f"shard {busy[0]} of {name} {fleet.shards[busy[0]].busy}: wait, or `eventstore cluster cancel {busy[0]}`",
+            f"shard {busy[0].number} of {name} {busy[0].busy}: wait, or `{busy[0].taken_back_by}`",
             field="node",
             value=name,
         )
@@ -101,10 +101,13 @@ def _target(loads: Loads, shard: int, others: list[str]) -> str:
 
 
 def _least_needed(loads: Loads, shard: int) -> str:
-    """Returns the replica to give up: not the leader, one that shares a zone first, then the one on the fullest node."""
+    """Returns the replica to give up: not the leader, first one on a node that drains or does not run, then one that shares a
+    zone, then the one on the fullest node.
+    """
     names = [name for name in loads.replicas[shard] if name != loads.leaders[shard]] or loads.replicas[shard]
+    able = {name for name, node in loads.fleet.nodes.items() if node.takes}
     zones = Counter(loads.zone(name) for name in loads.replicas[shard])
-    return max(names, key=lambda name: (zones[loads.zone(name)], loads.load[name], name))
+    return max(names, key=lambda name: (name not in able, zones[loads.zone(name)], loads.load[name], name))
 
 
 def _spread_zones(loads: Loads) -> None:

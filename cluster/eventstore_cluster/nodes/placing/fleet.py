@@ -11,8 +11,9 @@ from eventstore.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """`zone`: what fails together with it. `free_bytes`: None: not known. `takes`: it may be given replicas: it runs, and
-    is not draining. `leaves`: it is draining: what it keeps has to leave it.
+    """`zone`: what fails together with it. `free_bytes`: without what replicas will take that are copied to it now; None: not
+    known. `takes`: it may be given replicas: it runs, and is not draining. `leaves`: it is draining: what it keeps has to leave
+    it.
     """
 
     name: str
@@ -25,7 +26,7 @@ class PlacedNode:
 @dataclass(frozen=True, slots=True)
 class PlacedShard:
     """`replicas`: the nodes that keep it, in the order in which they should lead; those wanted, if it moves (`busy`: why
-    it is left alone). `size`: bytes of its log; `rate`: events appended a second.
+    it is left alone; `splits`: because it is split). `size`: bytes of its log; `rate`: events appended a second.
     """
 
     number: int
@@ -35,6 +36,12 @@ class PlacedShard:
     rate: float = 0.0
     in_sync_min: int = 1
     busy: str | None = None
+    splits: bool = False
+
+    @property
+    def taken_back_by(self) -> str:
+        """The command that ends what it is busy with."""
+        return f"eventstore cluster {f'split {self.number} --call-off' if self.splits else f'cancel {self.number}'}"
 
 
 @dataclass(frozen=True, slots=True)

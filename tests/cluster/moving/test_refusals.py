@@ -1,0 +1,141 @@
+"""What is asked of a shard, and cannot be, is refused with what stands in the way, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import pytest
+import trio
+
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore_cluster.nodes.creation import create_cluster
+from eventstore_cluster.nodes.moving.asking import ask
+from eventstore_cluster.nodes.splitting.asking import ask_to_split
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.node_keys import NodeKey
+from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.replicated_keys import ShardKey, read_shard
+from eventstore_cluster.replica.moving import next_state
+from eventstore_cluster.replica.registry_state import Member, ShardState
+from tests.cluster.etcd.real_etcd import Etcd
+from tests.cluster.moving.commands import run_cluster
+from tests.cluster.nodes.named_node import registry_of
+
+Asks: TypeAlias = Callable[[EtcdRegistry, Snapshot], Awaitable[object]]
+PLANS: dict[str, Asks] = {
+    "move": lambda registry, seen: ask(registry, seen, 0, ("n1", "n3")),
+    "hand over": lambda registry, seen: ask(registry, seen, 0, ("n1", "n2"), "n2"),
+    "split": lambda registry, seen: ask_to_split(registry, seen, 0, 2),
+}
+UNDER_WAY = {
+    "move": "the replicas of shard 0 are being moved to n1, n3: wait until it is done",
+    "hand over": "shard 0 is to be handed over to n2: wait until it is done",
+    "split": "shard 0 is being split, which `eventstore cluster split 0 --call-off` takes back: wait until it is done",
+}
+
+
+@pytest.fixture
+async def registry(etcd: Etcd, cluster: str) -> AsyncIterator[EtcdRegistry]:
+    """A cluster of two shards on the first two of three nodes."""
+    async with registry_of(etcd, cluster) as (_, opened):
+        nodes = {f"node/n{at}": NodeKey(f"127.0.0.1:{at}", "run", "0").value() for at in (1, 2)}
+        assert await opened.transact({}, nodes)
+        await create_cluster(opened, 2, 2)
+        assert await opened.transact({}, {"node/n3": NodeKey("127.0.0.1:3", "run", "0").value()})
+        yield opened
+
+
+async def shard_of(registry: EtcdRegistry, shard: int = 0) -> ShardKey:
+    return read_shard(shard, (await registry.read()).value(f"shard/{shard}") or {})
+
+
+@pytest.mark.parametrize("second", PLANS)
+@pytest.mark.parametrize("first", PLANS)
+async def test_a_second_plan_for_a_shard_is_refused_by_what_is_under_way(
+    registry: EtcdRegistry, first: str, second: str
+) -> None:
+    await PLANS[first](registry, await registry.read())
+    before = await registry.read()
+    with pytest.raises(InvalidArgument, match=UNDER_WAY[first]):
+        await PLANS[second](registry, before)
+    assert (await registry.read()).revision == before.revision
+
+
+@pytest.mark.parametrize("kind", PLANS)
+async def test_a_plan_for_a_shard_that_has_changed_since_it_was_seen_writes_nothing(registry: EtcdRegistry, kind: str) -> None:
+    seen = await registry.read()
+    key = await shard_of(registry)
+    changed = replace(key, state=replace(key.state, in_sync=frozenset({Member("n1", "later")})))
+    assert await registry.transact({}, {"shard/0": changed.value()})
+    before = await registry.read()
+    with pytest.raises(EventStoreError, match=r"shard 0.* changed meanwhile, and nothing was .*; look, and ask again"):
+        await PLANS[kind](registry, seen)
+    assert (await registry.read()).revision == before.revision
+
+
+async def test_a_split_of_a_cluster_that_got_other_shards_since_it_was_seen_writes_nothing(registry: EtcdRegistry) -> None:
+    seen = await registry.read()
+    await ask_to_split(registry, seen, 1, 2)  # which takes the number 2
+    before = await registry.read()
+    with pytest.raises(EventStoreError, match="shard 0, or the cluster, has changed meanwhile, and nothing was written"):
+        await ask_to_split(registry, seen, 0, 2)
+    assert (await registry.read()).revision == before.revision
+
+
+@pytest.mark.parametrize(
+    ("slots", "into", "said"),
+    [
+        (((7, 7),), 2, "shard 0 has 1 slot, which cannot be split into 2: each shard needs one"),
+        (((7, 8), (11, 11)), 4, "shard 0 has 3 slots, which cannot be split into 4: each shard needs one"),
+        (((0, 4095),), 1, "into is 1, allowed are 2 to 32"),
+        (((0, 4095),), 33, "into is 33, allowed are 2 to 32"),
+        ((), 2, "shard 0 is in preparation itself, and has no slots yet"),
+    ],
+)
+async def test_a_split_that_leaves_a_shard_without_a_slot_is_refused(
+    registry: EtcdRegistry, slots: Any, into: int, said: str
+) -> None:
+    assert await registry.transact({}, {"shard/0": replace(await shard_of(registry), slots=slots).value()})
+    before = await registry.read()
+    with pytest.raises(InvalidArgument) as refused:
+        await ask_to_split(registry, before, 0, into)
+    assert said in str(refused.value)
+    assert (await registry.read()).revision == before.revision
+
+
+async def test_a_shard_keeps_as_many_replicas_as_must_be_in_sync(registry: EtcdRegistry) -> None:
+    before = await registry.read()
+    for wanted in (("n1",), ("n1", "n1"), ()):
+        with pytest.raises(InvalidArgument, match=r"shard 0 would be left with .* replicas, and 2 must be in sync"):
+            await ask(registry, before, 0, wanted)
+    assert (await registry.read()).revision == before.revision
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_the_last_replica_in_sync_stays_until_those_that_are_wanted_are(least: int) -> None:
+    last = Member("n1", "i")
+    named = ShardState(4, frozenset({last}), ("n1", "n2", "n3"), least, wanted=("n2", "n3"), before=("n1", "n2"), generation=1)
+    assert next_state(named, last, [last]) is None
+    both = {last, Member("n2", "i")}
+    assert next_state(replace(named, in_sync=frozenset(both)), last, both) is None
+    every = both | {Member("n3", "i")}
+    hands_over = next_state(replace(named, in_sync=frozenset(every)), last, every)
+    assert hands_over is not None
+    assert (hands_over.replicas, hands_over.successor) == (("n1", "n2", "n3"), "n2"), "it leads, so it is not taken out yet"
+
+
+async def test_commands_are_refused_for_nodes_that_cannot_be_meant(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
+    async def said(code: int, *words: str) -> str:
+        return (await trio.to_thread.run_sync(lambda: run_cluster(etcd, cluster, *words, code=code))).stderr
+
+    kept = await said(2, "remove", "n2")
+    assert "node n2 keeps replicas of shards 0, 1: `eventstore cluster drain n2` moves them away" in kept
+    assert "there is no node n9; these are: n1, n2, n3" in await said(2, "move", "0", "--from", "n1", "--to", "n9")
+    await said(0, "drain", "n3", "--yes")
+    before = await registry.read()
+    draining = "node n3 is draining; `eventstore cluster drain n3 --undo` ends that"
+    assert draining in await said(2, "move", "0", "--from", "n1", "--to", "n3")
+    assert "no node can take another replica of shard 0" in await said(2, "replicas", "3", "--yes")
+    assert (await registry.read()).revision == before.revision
