@@ -12,6 +12,7 @@ from eventstore.model import ID_BYTES_MAX
 
 RESERVED = "$"
 _SHOWN_CHARACTERS = 80
+_DIGITS_MAX = 19  # of a signed number of 64 bits; `int` raises ValueError at more than 4,300
 
 
 def shown(value: object) -> str:
@@ -109,6 +110,11 @@ def check_number(field: str, value: object, low: float = -math.inf, high: float 
             f"{field} is {value:g}, allowed are {low:g} to {high:g}", field=field, limit=f"{limit:g}", value=f"{value:g}"
         )
     return value
+
+
+def read_number(text: str) -> int | None:
+    """Returns the number that a text of 1 to 19 digits is; None: it is something else."""
+    return int(text) if len(text) <= _DIGITS_MAX and text.isdecimal() and text.isascii() else None
 
 
 def check_flag(field: str, value: object) -> bool:

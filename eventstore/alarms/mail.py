@@ -10,6 +10,7 @@ from eventstore.alarms.notice import Notice
 from eventstore.alarms.receiver import connected
 from eventstore.alarms.webhook import secret_in
 from eventstore.errors import InvalidArgument
+from eventstore.fields import read_number, shown
 from eventstore.security.loopback import is_loopback
 from eventstore.settings.alarms import AlarmSettings
 
@@ -93,11 +94,12 @@ class Mail:
 
 def _server(text: str, port: int) -> tuple[str, int]:
     host, _, given = text.rpartition(":") if ":" in text else (text, "", str(port))
-    if not host or not given.isdecimal() or not 0 < int(given) < 65_536:
+    number = read_number(given)
+    if not host or not number or number > 65_535:
         raise InvalidArgument(
-            f"alarm_mail_server is {text!a}, expected HOST:PORT", field="alarm_mail_server", value=text
+            f"alarm_mail_server is {shown(text)}, expected HOST:PORT", field="alarm_mail_server", value=shown(text)
         )  # fmt: skip
-    return host.strip("[]"), int(given)
+    return host.strip("[]"), number
 
 
 def _addresses(field: str, text: str | None, most: int = 20) -> list[str]:

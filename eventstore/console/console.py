@@ -25,6 +25,7 @@ from eventstore.console.rendering import Rendering
 from eventstore.console.subject import Subject
 from eventstore.console.visitors import Visitor, Visitors
 from eventstore.errors import EventStoreError, InvalidArgument, PermissionDenied, Unauthenticated
+from eventstore.fields import read_number
 from eventstore.security.permissions import EVERYTHING, Permission
 
 COOKIE: Final = "eventstore_console"
@@ -103,9 +104,10 @@ def number_of(name: str, text: str) -> int | None:
     """Returns the number that a text of a visitor is; None: it is empty. Raises InvalidArgument."""
     if not text:
         return None
-    if not text.isdecimal() or not text.isascii() or len(text) > 19:
+    number = read_number(text)
+    if number is None:
         raise InvalidArgument(f"{name} is {text[:40]!r}, expected a number", field=name, value=text[:40])
-    return int(text)
+    return number
 
 
 def broker_of(store: NetworkStore, shard: int | None) -> NetworkBroker:

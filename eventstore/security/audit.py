@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
 from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.fields import read_number, shown
 
 AUDIT: Final = "$audit"
 """The aggregate; each shard of a cluster has its own."""
@@ -92,10 +93,11 @@ class Head:
     @classmethod
     def parse(cls, text: str) -> Head:
         """Reads `VERSION:HASH`. Raises InvalidArgument."""
-        version, _, found = text.partition(":")
-        if not version.isdecimal() or not int(version) or len(found) != len(FIRST) or not set(found) <= set("0123456789abcdef"):
-            raise InvalidArgument(f"{text!r} is not of the form VERSION:HASH", field="head", value=text)
-        return cls(int(version), found)
+        number, _, found = text.partition(":")
+        version = read_number(number)
+        if not version or len(found) != len(FIRST) or not set(found) <= set("0123456789abcdef"):
+            raise InvalidArgument(f"{shown(text)} is not of the form VERSION:HASH", field="head", value=shown(text))
+        return cls(version, found)
 
 
 def verified(records: Iterable[tuple[int, bytes]], known: Head | None = None) -> Iterator[tuple[Head, Mapping[str, Any]]]:

@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from eventstore.errors import EventStoreError, FolderRefused, InvalidArgument
+from eventstore.fields import read_number, shown
 from eventstore.server.net.connection import GateLimits
 from eventstore.settings.server import ServerSettings
 
@@ -48,10 +49,13 @@ def parse_address(text: str, field: str) -> tuple[str, int]:
     Raises:
         InvalidArgument
     """
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > PORT_MAX:
-        raise InvalidArgument(f"{field} is {text!r}, expected HOST:PORT such as 127.0.0.1:7701", field=field, value=text)
-    return host, int(port)
+    host, _, given = text.rpartition(":")
+    port = read_number(given)
+    if not host or port is None or port > PORT_MAX:
+        raise InvalidArgument(
+            f"{field} is {shown(text)}, expected HOST:PORT such as 127.0.0.1:7701", field=field, value=shown(text)
+        )
+    return host, port
 
 
 def cannot_listen(address: str, error: OSError) -> FolderRefused:

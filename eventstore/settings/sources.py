@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -123,7 +122,7 @@ def _written_type(declared: DeclaredSetting) -> Any:
 def _in_file(model: type[BaseSettings], toml: Path | None) -> dict[str, Any]:
     try:
         return {} if toml is None else TomlConfigSettingsSource(model, toml)()
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, OSError) as error:  # not TOML, not UTF-8, or a number of more than 4,300 digits
         why = error.strerror if isinstance(error, OSError) else f"it is not TOML: {error}"
         message = f"the settings file {toml} cannot be read: {why}; correct it, or start without --config"
         raise InvalidArgument(message, field="config", value=str(toml)) from None

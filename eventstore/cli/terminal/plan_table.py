@@ -21,9 +21,9 @@ def sized(text: str) -> int:
     """Returns the bytes that a text such as 100MB or 100MB/s says. Raises InvalidArgument."""
     from eventstore.errors import InvalidArgument
 
-    found = re.fullmatch(r"([0-9]+) ?([kMG]?)B?(/s)?", text.strip())
+    found = re.fullmatch(r"([0-9]{1,19}) ?([kMG]?)B?(/s)?", text.strip())
     if found is None:
-        raise InvalidArgument(f"{text!r} is not a rate, such as 100MB", field="max-rate", value=text)
+        raise InvalidArgument(f"{text!r:.80} is not a rate, such as 100MB", field="max-rate", value=text)
     return int(found[1]) * _UNITS[found[2]]
 
 

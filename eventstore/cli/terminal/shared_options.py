@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eventstore.errors import InvalidArgument
+from eventstore.fields import read_number
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -59,8 +60,9 @@ def parse_after(text: str) -> int | Position:
     """Reads a sequence or a position. Raises InvalidArgument."""
     from eventstore.position import Position
 
-    if text.isdecimal() and text.isascii():
-        return int(text)
+    sequence = read_number(text)
+    if sequence is not None:
+        return sequence
     if not text.startswith("p"):
         raise InvalidArgument(
             f"--after is {text!r:.80}, expected a sequence, such as 0, or a position, as --position prints it", field="after"

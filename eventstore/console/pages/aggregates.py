@@ -16,6 +16,7 @@ from eventstore.domain.candidates import CandidateClasses
 from eventstore.domain.domain import Domain
 from eventstore.domain.restore import restore
 from eventstore.errors import EventStoreError, UnknownEvent
+from eventstore.fields import read_number
 from eventstore.model import Event
 
 PAGE_EVENTS: Final = 50
@@ -91,7 +92,7 @@ def event_row(event: Event) -> dict[str, Any]:
 def _cause(event: Event) -> str | None:
     """Returns the page of the event that caused one, where its id says which: ID/VERSION, as reactions write it."""
     name, _, version = event.causation_id.rpartition("/")
-    if not name or not version.isdecimal():
+    if not name or read_number(version) is None:
         return None
     return link("/aggregates/one", id=name, **{"from": version}) + f"#v{version}"
 

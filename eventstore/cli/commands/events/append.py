@@ -9,6 +9,7 @@ import typer
 from eventstore.cli.terminal.output import print_json, print_line
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress, shard_member
 from eventstore.errors import InvalidArgument
+from eventstore.fields import read_number, shown
 
 if TYPE_CHECKING:
     from eventstore.model import ExpectedVersion, NewEvent
@@ -72,10 +73,11 @@ def _expected(text: str) -> ExpectedVersion:
     named: dict[str, ExpectedVersion] = {"any": ANY, "exists": EXISTS, "new": 0}
     if text in named:
         return named[text]
-    if not text.isdecimal():
+    number = read_number(text)
+    if number is None:
         raise InvalidArgument(
-            f"--expected-version is {text!r}, allowed are a number from 0, any, exists and new",
+            f"--expected-version is {shown(text)}, allowed are a number from 0, any, exists and new",
             field="expected_version",
-            value=text,
+            value=shown(text),
         )
-    return int(text)
+    return number

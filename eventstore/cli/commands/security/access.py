@@ -179,13 +179,15 @@ def _path(data: Path, file: Path | None) -> Path:
 
 def _parsed(texts: list[str]) -> dict[str, int]:
     from eventstore.errors import InvalidArgument
+    from eventstore.fields import read_number, shown
 
     found: dict[str, int] = {}
     for text in texts:
-        name, _, number = text.partition("=")
-        if not number.isdecimal():
-            raise InvalidArgument(f"--limit {text!r} is not of the form NAME=N", field="limit", value=text)
-        found[name.replace("-", "_")] = int(number)
+        name, _, given = text.partition("=")
+        number = read_number(given)
+        if number is None:
+            raise InvalidArgument(f"--limit {shown(text)} is not of the form NAME=N", field="limit", value=shown(text))
+        found[name.replace("-", "_")] = number
     return found
 
 
