@@ -231,3 +231,9 @@ def test_new_shards_are_led_by_the_nodes_that_lead_the_fewest() -> None:
     assert firsts({"n1": 1, "n2": 1}, 3) == ["n3", "n3", "n1"]
     assert firsts({"n1": 3, "n2": 2}, 4) == ["n3", "n3", "n2", "n3"]
     assert spread_leaders(("n1", "n2", "n3"), {"n1": 1, "n2": 1}, 1) == [("n3", "n1", "n2")]
+
+
+def test_no_new_shard_waits_for_a_node_that_does_not_run_though_that_leads_none() -> None:
+    spread = spread_leaders(("n1", "n2", "n3"), {"n1": 2, "n3": 2}, 3, away={"n2"})
+    assert [nodes[0] for nodes in spread] == ["n3", "n1", "n1"]
+    assert spread_leaders(("n1", "n2"), {"n1": 1}, 2, away={"n1", "n2"}) == [("n2", "n1"), ("n1", "n2")]

@@ -21,7 +21,7 @@ from eventstore_cluster.nodes.splitting.plan import even_parts, new_numbers, spr
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.lineage import Birth, Lineage
-from eventstore_cluster.registry.node_keys import fixed_addresses
+from eventstore_cluster.registry.node_keys import NODES, fixed_addresses
 from eventstore_cluster.registry.registry import Changes, Snapshot
 from eventstore_cluster.registry.replicated_keys import (
     CLUSTER,
@@ -65,7 +65,8 @@ async def ask_to_split(registry: EtcdRegistry, seen: Snapshot, shard: int, parts
     fixed = fixed_addresses(seen)
     for name in reversed(fixed):
         check_apart(name, fixed, numbers[-1] + 1)
-    spread = spread_leaders(found.state.replicas, _leads(seen), len(numbers))
+    away = [name for name in found.state.replicas if NODES + name not in seen.entries]
+    spread = spread_leaders(found.state.replicas, _leads(seen), len(numbers), away)
     changes: dict[str, Tree | None] = {
         f"{SHARDS}{number}": _in_preparation(found, shard, slots, nodes).value()
         for number, slots, nodes in zip(numbers, parted, spread, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int, counted
@@ -34,13 +34,15 @@ def even_parts(shard: int, slots: Sequence[SlotRange], parts: int) -> list[tuple
     return [ranges_of(every[first:behind]) for first, behind in itertools.pairwise(bounds)]
 
 
-def spread_leaders(nodes: tuple[str, ...], leads: Mapping[str, int], count: int) -> list[tuple[str, ...]]:
+def spread_leaders(
+    nodes: tuple[str, ...], leads: Mapping[str, int], count: int, away: Collection[str] = ()
+) -> list[tuple[str, ...]]:
     """Returns the nodes of so many new shards, each in the order in which they should lead: first the one that leads the
-    fewest, then those that follow it. `leads`: how many shards each leads now.
+    fewest, then those that follow it. `leads`: how many shards each leads now; `away`: those that do not run, and lead none.
     """
     found, leading = list[tuple[str, ...]](), Counter(leads)
     for place in range(1, count + 1):
-        first = min(range(len(nodes)), key=lambda at: (leading[nodes[at]], (at - place) % len(nodes)))
+        first = min(range(len(nodes)), key=lambda at: (nodes[at] in away, leading[nodes[at]], (at - place) % len(nodes)))
         leading[nodes[first]] += 1
         found.append(nodes[first:] + nodes[:first])
     return found
