@@ -98,7 +98,8 @@ class Seen:
     `revision` wrote the state, `leader_revision` created the leader's key; 0 if there is none. `running`: the replicas whose
     processes have a lease; None: not known. `ticket`: one of those that so many shards may copy replicas by at once, which is
     free, None if none is; `holds`: the one that the leader of this shard has; `rate`: bytes a second that it may copy;
-    None: all it can; `paused`: nothing is done about what is wanted. `clones`: of the shards in preparation, those that run.
+    None: all it can; `paused`: nothing is done about what is wanted. `clones`: of the shards in preparation, those that run
+    and are not stuck.
     """
 
     at: int

@@ -50,6 +50,7 @@ def prepare_and_finish(disk: SimulatedDisk, parent: Path, folder: Path, born: tu
     if clone.is_finished:
         disk.sync_folder(folder)  # the incarnation that begins then is written to it
         return
+    clone.check_links()
     clone.prepare_broker(born[0], BrokerSettings())
     number = 1
     while clone.link_sorted(number):

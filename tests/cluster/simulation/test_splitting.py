@@ -7,6 +7,9 @@ from itertools import count
 
 import pytest
 
+from eventstore_cluster.registry.registry import Entry, Snapshot
+from eventstore_cluster.registry.replica_keys import CloneKey, ReplicaKey
+from eventstore_cluster.registry.replicated_keys import clones_of
 from eventstore_cluster.replica.actions import Action, End, HoldBack, Transact
 from eventstore_cluster.replica.limits import Limits, limits_for
 from eventstore_cluster.replica.places import Ends
@@ -38,6 +41,10 @@ class Leader:
         of = state.split if clones_of is None else clones_of
         clones = frozenset(Clone(shard, Member(node, "c"), 1) for shard in of for node in NODES)
         assert self.registrar.saw(Seen(self._at, state, self._at, clones=clones))
+
+    def sees_clones(self, clones: frozenset[Clone]) -> None:
+        self._at += 1
+        assert self.registrar.saw(Seen(self._at, STATE, self._at, clones=clones))
 
     def does(self, now: float = 0.0) -> list[Action]:
         return self.splitting.next_step(self.written, self.committed, now, may_begin=True)
@@ -85,6 +92,20 @@ def test_a_split_of_small_files_begins_when_clones_lack_few_of_them_as_they_come
     leader = Leader(limits_for(512 * 1024 * 1024))
     leader.written = leader.committed = ends(3)
     assert leader.does() == [], "a new shard would read for long before it serves"
+
+
+def test_a_split_of_small_files_waits_for_a_clone_that_is_stuck_though_it_lacks_few_of_them() -> None:
+    leader = Leader(limits_for(64 * 1024))
+
+    def clones(stuck: str) -> frozenset[Clone]:
+        of_n2 = ReplicaKey("c", "run", 0, (), clone=CloneKey(0, stuck))
+        keys = {"replica/4/n1": ReplicaKey("c", "run", 0, (), clone=CloneKey(1)), "replica/4/n2": of_n2}
+        return clones_of(STATE, Snapshot(9, {name: Entry(key.value(), 9) for name, key in keys.items()}))
+
+    leader.sees_clones(clones("Operation not permitted"))
+    assert leader.does() == [], "slots that it got would not be served"
+    leader.sees_clones(clones(""))
+    assert leader.does() == [HoldBack((4,))]
 
 
 @pytest.mark.parametrize("then", [(), (5,), (5, 6)], ids=["nothing", "the same", "more"])

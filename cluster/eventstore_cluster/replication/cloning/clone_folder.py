@@ -69,6 +69,14 @@ class CloneFolder:
         self._files.sync_folder(own.path)
         return True
 
+    def check_links(self) -> None:
+        """Raises OSError: the parent's files cannot be linked, because the file system has no hard links, perhaps."""
+        path = self._folder / EVENTS_FOLDER / "link.tmp"
+        if self._files.exists(path):
+            self._files.remove(path)
+        self._files.link(self._parent / STORE, path)
+        self._files.remove(path)
+
     def prepare_broker(self, shard: ShardIdentity, settings: BrokerSettings) -> None:
         """Makes the folder of a broker without messages."""
         if not self._files.exists(self._folder / BROKER_FOLDER / BROKER):

@@ -26,6 +26,8 @@ from eventstore_cluster.replication.shard_registry import ShardRegistry
 
 _LOOK_S: Final = 0.2
 _AGAIN_S: Final = 2.0
+_IDLE_S: Final = 5.0
+"""How long the process is kept that lists files, while none comes: a split may be waited for for days."""
 _LISTED_AT_ONCE: Final = 16
 _log = structlog.get_logger("eventstore.cluster")
 
@@ -107,6 +109,11 @@ class Preparation:
             return None
         return None if seen is None else self._registry.key
 
+    def _begin(self) -> None:
+        """Before anything is said: a leader that knows of a clone may split a small shard at once."""
+        self._clone.check_links()
+        self._clone.prepare_broker(self._shard, self._settings)
+
     def _link_some(self, through: int) -> int:
         """Links files after this one; returns the last one that is linked."""
         linked = through
@@ -116,15 +123,16 @@ class Preparation:
 
     async def _keep_up(self) -> None:
         said: tuple[int, str] | None = None
-        through, failed = 0, ""
+        through, failed, begun, listed_at = 0, "", False, trio.current_time()
         while True:
             try:
-                if said is None:
-                    await trio.to_thread.run_sync(self._clone.prepare_broker, self._shard, self._settings)
+                if not begun:
+                    await trio.to_thread.run_sync(self._begin)
+                    begun, said = True, (through, "")
                     await self._say(through, "")  # many files take a while
                 while (linked := await trio.to_thread.run_sync(self._link_some, through)) > through:
                     await self._sorter.list_in_directory(linked)  # with those before it
-                    through, said = linked, (linked, "")
+                    through, said, listed_at = linked, (linked, ""), trio.current_time()
                     await self._say(through, "")
                 failed = ""
             except (EventStoreError, OSError, RuntimeError) as error:
@@ -133,4 +141,6 @@ class Preparation:
             if said != (through, failed):
                 said = through, failed
                 await self._say(through, failed)
+            if trio.current_time() > listed_at + _IDLE_S:
+                await self._sorter.idle()
             await trio.sleep(_AGAIN_S if failed else _LOOK_S)
