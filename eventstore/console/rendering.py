@@ -82,8 +82,7 @@ def payload(data: bytes | None, is_json: bool = True) -> Markup:
         plain = cut.decode()
     except UnicodeDecodeError:
         plain = cut.hex(" ")
-    shown = Markup("").join(Markup("\n").join(_lines(plain)))
-    return _folded(" ".join(plain.split()), shown) + more
+    return _folded(" ".join(plain.split()), Markup("\n").join(_lines(plain))) + more
 
 
 def _lines(text: str) -> list[Markup]:

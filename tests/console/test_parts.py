@@ -81,6 +81,10 @@ def test_json_is_coloured_and_folded_if_long() -> None:
     assert "<details>" in payload(b'{"a": "' + b"x" * 1000 + b'"}')
 
 
+def test_text_that_is_not_json_reads_as_it_is() -> None:
+    assert payload(b'say "a" & <b>,\nthen c', is_json=False) == "<pre>say &#34;a&#34; &amp; &lt;b&gt;,\nthen c</pre>"
+
+
 def test_whatever_strangers_store_is_shown_and_does_nothing() -> None:
     for data in (
         b"<script>alert(1)</script>",
