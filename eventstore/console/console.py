@@ -168,10 +168,13 @@ def route(console: Console, path: str, page: Page, methods: tuple[str, ...] = ("
     return Route(PATH + path, endpoint, methods=list(methods))
 
 
-def refusing(console: Console) -> Callable[[Request, Exception], Response]:
-    """Returns what answers a request that no page takes, in the frame of the pages: whoever it is, they are told no more."""
+def refusing(console: Console) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Returns what answers a request that no page takes, in the frame of the pages: whoever it is, they are told no more.
 
-    def refuse(request: Request, error: Exception) -> Response:
+    It is async because visitors are looked up on the event loop only; Starlette calls what is not on a thread.
+    """
+
+    async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         path = request.url.path
         why = f"There is no page {path}." if error.status_code == 404 else error.detail

@@ -100,12 +100,15 @@ def test_who_has_no_token_sees_the_form_alone(serve: Serve, tmp_path: Path) -> N
     nowhere = visitor.get("/console/nowhere")
     assert (nowhere.status, "There is no page /console/nowhere." in nowhere.words, "<nav" in nowhere.text) == (404, True, False)
     assert visitor.sign_in("a-wrong-one").status == 401
+    assert visitor.sign_in("").status == 400
     assert visitor.cookie is None
     answer = visitor.sign_in(token)
     assert (answer.status, answer.headers["location"]) == (303, "/console")
     assert "HttpOnly" in answer.headers["set-cookie"]
     assert "SameSite=strict" in answer.headers["set-cookie"]
     assert "ann" in visitor.get("/console").words
+    nowhere = visitor.get("/console/nowhere")
+    assert (nowhere.status, "There is no page /console/nowhere." in nowhere.words, "<nav" in nowhere.text) == (404, True, True)
     assert token not in visitor.get("/console").text
 
 

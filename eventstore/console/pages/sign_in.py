@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from eventstore.console.console import COOKIE, PATH, Console, Visit, link, read_form, route
+from eventstore.console.console import COOKIE, PATH, Console, Visit, link, read_form, route, status_of
 from eventstore.console.visitors import SIGNED_IN_S
 from eventstore.errors import EventStoreError, Unauthenticated
 
@@ -34,7 +34,7 @@ def sign_in_routes(console: Console) -> list[Route]:
         except Unauthenticated:
             return _form(console, to, "no valid token", 401)
         except EventStoreError as error:
-            return _form(console, to, error.message, 503)
+            return _form(console, to, error.message, status_of(error))
         console.visitors.sign_out(request.cookies.get(COOKIE))
         answer = RedirectResponse(to if to == PATH or to.startswith(PATH + "/") else PATH, 303)
         answer.set_cookie(
