@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import FolderRefused
-from eventstore.store.data_folder import CLUSTER
+from eventstore.store.data_folder import CLUSTER, START_NODE
 from eventstore_cluster.registry.file_registry import FileRegistry
 from eventstore_cluster.registry.registry import Changes
 from eventstore_cluster.shard_folders import LOCK, NODE_FILE, Layout, PlannedShard, plan
@@ -58,9 +58,7 @@ def open_checked_folder(
     if data.exists() and not data.is_dir():
         raise FolderRefused(str(data), "is a file, not a folder; choose another path")
     if (data / NODE_FILE).exists():
-        raise FolderRefused(
-            str(data), "belongs to a node of a cluster with replicas; start it with --name and --etcd, as before"
-        )
+        raise FolderRefused(str(data), f"belongs to a node of a cluster with replicas; start it with {START_NODE}")
     new: tuple[Layout, Checked] | None = None
     if not (data / CLUSTER).exists():
         layout = plan(data, shards)

@@ -35,6 +35,8 @@ NODE = "node.json"
 """Only in the folder of a node whose shards have replicas elsewhere."""
 REPLICA = "replica.json"
 """Only in the folder of a replica."""
+START_NODE: Final = "`eventstore node --data FOLDER --name NAME --etcd URL --cluster CLUSTER`, as before"
+"""How the folder of such a node is started, for people."""
 SHARD_FOLDER: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})")
 """The name of a shard's folder in that of a node."""
 SPLITS = "splits"
@@ -149,7 +151,7 @@ def refuse_node_folder(files: Files, path: Path) -> None:
         raise FolderRefused(str(path), "is the folder of a cluster's node; start it with `eventstore node --data FOLDER`")
     if files.exists(path / NODE):
         why = "is the folder of a node of a cluster with replicas"
-        why += "; start it with `eventstore node --data FOLDER --name NAME --etcd URL`"
+        why += f"; start it with {START_NODE}"
         raise FolderRefused(str(path), why)
     if files.exists(path / REPLICA):  # what is appended beside its leader is cut off, though it was acknowledged
         why = "is a replica of a shard; start its node, or copy its events with `eventstore cluster extract`"

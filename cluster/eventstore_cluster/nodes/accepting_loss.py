@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from eventstore.errors import EventStoreError, InvalidArgument
-from eventstore_cluster.nodes.first_read import first_read, on_registry, read_while
+from eventstore_cluster.nodes.first_read import first_read_of_cluster, on_registry, read_while
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
@@ -62,7 +62,7 @@ def candidate(etcd: EtcdOptions, cluster: str, shard: int, node: str) -> Candida
     """
 
     async def look(registry: EtcdRegistry) -> Candidate:
-        await first_read(registry)
+        await first_read_of_cluster(registry)
         return _candidate(await _seen_running(registry, shard, node), shard, node)
 
     found = on_registry(etcd, cluster, look)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from eventstore.errors import Corrupt, EventStoreError
+from eventstore.errors import Corrupt
 from eventstore.records.cluster_map import ClusterMap, Shard
 from eventstore_cluster.nodes.leader_changes import LeaderChange, leader_change
 from eventstore_cluster.registry.failing import failing_text
@@ -118,14 +118,6 @@ def cluster_view(snapshot: Snapshot) -> ClusterView | None:
         nodes_of(snapshot),
         {number: leader_change(number, key.state.epoch, snapshot) for number, key in shards.items()},
         {number: running_members(number, snapshot) for number in shards},
-    )
-
-
-def not_created(cluster: str) -> EventStoreError:
-    """Returns the error for a cluster that the registry does not have."""
-    return EventStoreError(
-        f"the registry has no cluster {cluster}: make it with `eventstore cluster create`; if it was there, etcd has lost its "
-        "data: `eventstore cluster rebuild`, and not create"
     )
 
 

@@ -8,11 +8,13 @@ from typing import Final, TypeVar
 
 import trio
 
-from eventstore_cluster.registry.etcd.errors import RegistryUnavailable
+from eventstore.errors import EventStoreError
+from eventstore_cluster.registry.etcd.errors import RegistryRefused, RegistryUnavailable
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.replicated_keys import CLUSTER
 
 START_S: Final = 10.0
 """How long etcd is waited for that is not there yet."""
@@ -65,6 +67,26 @@ async def first_read(registry: EtcdRegistry, seconds: float = START_S, waits: Ca
                 waits(error.message)
             waited = True
         await trio.sleep(_RETRY_S)
+
+
+async def first_read_of_cluster(registry: EtcdRegistry, seconds: float = START_S) -> Snapshot:
+    """As `first_read`, of a cluster that was created. Raises EventStoreError as well: etcd has no such cluster."""
+    seen = await first_read(registry, seconds)
+    if CLUSTER in seen.entries:
+        return seen
+    try:
+        others = await registry.clusters(CLUSTER)
+    except RegistryRefused:
+        others = []
+    if others:
+        raise EventStoreError(
+            f"etcd has no cluster {registry.name}, but {', '.join(others)}: name that with --cluster; `eventstore cluster "
+            "create` makes a new one"
+        )
+    raise EventStoreError(
+        f"etcd has no cluster {registry.name}, and names no other: check --etcd, or make it with `eventstore cluster create`; "
+        "if it was there, etcd has lost its data: `eventstore cluster rebuild`, and not create"
+    )
 
 
 async def read_while(

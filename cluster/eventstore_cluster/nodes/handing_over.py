@@ -12,7 +12,7 @@ import trio
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.accepting_loss import check_format, running_replica, shard_key
 from eventstore_cluster.nodes.cluster_view import cluster_view
-from eventstore_cluster.nodes.first_read import first_read, on_registry, read_while
+from eventstore_cluster.nodes.first_read import first_read_of_cluster, on_registry, read_while
 from eventstore_cluster.nodes.leader_changes import leader_change
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
@@ -54,7 +54,7 @@ def hand_over(etcd: EtcdOptions, cluster: str, shard: int, node: str, wait_s: fl
 
 async def _hand_over(registry: EtcdRegistry, shard: int, node: str, wait_s: float) -> Led | Snapshot:
     """Returns what was seen last if it was not done in time."""
-    seen, began = await first_read(registry), trio.current_time()
+    seen, began = await first_read_of_cluster(registry), trio.current_time()
     while True:
         _check(seen, shard, node)
         epoch, leads = shard_key(seen, shard).state.epoch, _leads(seen, shard) == node

@@ -8,8 +8,8 @@ from typing import Final
 
 import trio
 
-from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view, not_created
-from eventstore_cluster.nodes.first_read import first_read
+from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
+from eventstore_cluster.nodes.first_read import first_read_of_cluster
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.options import EtcdOptions
@@ -35,10 +35,9 @@ def registry_status(etcd: EtcdOptions, cluster: str, interval_s: float) -> Clust
 
 async def _view(etcd: EtcdOptions, cluster: str) -> tuple[ClusterView, list[str]]:
     async with Gateway(etcd) as gateway:
-        seen = await first_read(EtcdRegistry(gateway, cluster), _WAIT_S)
+        seen = await first_read_of_cluster(EtcdRegistry(gateway, cluster), _WAIT_S)
     view = cluster_view(seen)
-    if view is None:
-        raise not_created(cluster)
+    assert view is not None
     return view, [
         f"shard {each.shard} is made out of shard {each.parent}: {each.node} {each.text}" for each in preparing_of(seen)
     ]

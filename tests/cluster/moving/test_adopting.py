@@ -22,6 +22,7 @@ from eventstore.errors import FolderRefused, InvalidArgument
 from eventstore.settings.store import StoreSettings
 from eventstore.store.opening import open_folder
 from eventstore.store.verification import verify
+from eventstore_cluster.node_folder import open_node_folder
 from eventstore_cluster.nodes.adopting.adopting import Adopted, adopt
 from eventstore_cluster.nodes.node_file import node_file
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
@@ -259,8 +260,13 @@ def test_what_cannot_be_adopted_is_refused_and_left_as_it_was(store: Path, tmp_p
     adopted(etcd, cluster, other)
     with pytest.raises(InvalidArgument, match="the cluster exists already"):
         adopted(etcd, cluster, data)
-    with pytest.raises(FolderRefused, match="is the folder of a node of a cluster already"):
+    start = "start it with `eventstore node --data FOLDER --name NAME --etcd URL --cluster CLUSTER`, as before"
+    with pytest.raises(FolderRefused, match=f"is the folder of a node of a cluster already; {start}"):
         adopted(etcd, f"c{uuid.uuid4().hex}", other)
+    with pytest.raises(FolderRefused, match=start):
+        open_folder(other, StoreSettings())
+    with pytest.raises(FolderRefused, match=start):
+        open_node_folder(other, None)
     with pytest.raises(FolderRefused, match="is a replica of a cluster"):
         adopted(etcd, f"c{uuid.uuid4().hex}", other / "shard-0")
     assert sorted(path.name for path in data.iterdir()) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -11,6 +12,7 @@ import trio
 
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.creation import create_cluster
+from eventstore_cluster.nodes.first_read import first_read_of_cluster
 from eventstore_cluster.nodes.moving.asking import ask
 from eventstore_cluster.nodes.splitting.asking import ask_to_split
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
@@ -19,7 +21,7 @@ from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import ShardKey, read_shard
 from eventstore_cluster.replica.moving import next_state
 from eventstore_cluster.replica.registry_state import Member, ShardState
-from tests.cluster.etcd.real_etcd import Etcd
+from tests.cluster.etcd.real_etcd import Etcd, running
 from tests.cluster.moving.commands import run_cluster
 from tests.cluster.nodes.named_node import registry_of
 
@@ -140,3 +142,33 @@ async def test_commands_are_refused_for_nodes_that_cannot_be_meant(registry: Etc
     assert draining in await said(2, "move", "0", "--from", "n1", "--to", "n3")
     assert "no node can take another replica of shard 0" in await said(2, "replicas", "3", "--yes")
     assert (await registry.read()).revision == before.revision
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    "words", [("status",), ("plans",), ("split", "0"), ("split", "0", "--call-off"), ("lead", "0", "n1"), ("drain", "n1")]
+)
+async def test_who_names_a_cluster_that_is_not_there_is_told_which_are(
+    registry: EtcdRegistry, etcd: Etcd, cluster: str, words: tuple[str, ...]
+) -> None:
+    assert await registry.transact({}, {"not/created": {}})
+    done = await trio.to_thread.run_sync(lambda: run_cluster(etcd, "evenstore", *words, code=1))
+    assert "etcd has no cluster evenstore, but " in done.stderr
+    assert cluster in done.stderr
+
+
+async def test_only_clusters_that_were_created_are_named(tmp_path: Path) -> None:
+    with running(tmp_path) as (etcd,):
+        there: dict[str, Any] = {"b": {"cluster": {}}, "nodes": {"node/n1": {}}, "a": {"cluster": {}, "shard/0": {}}}
+        for name, keys in (there | {"a0": {"cluster": {}}}).items():
+            async with registry_of(etcd, name) as (_, registry):
+                assert await registry.transact({}, keys)
+        async with registry_of(etcd, "c") as (_, registry):
+            assert await registry.clusters("cluster") == ["a", "a0", "b"]
+            with pytest.raises(EventStoreError, match="etcd has no cluster c, but a, a0, b: name that with --cluster"):
+                await first_read_of_cluster(registry)
+            for name in ("a", "a0", "b"):
+                async with registry_of(etcd, name) as (_, other):
+                    await other.transact({}, {"cluster": None})
+            with pytest.raises(EventStoreError, match="etcd has no cluster c, and names no other: check --etcd, or make it"):
+                await first_read_of_cluster(registry)

@@ -12,7 +12,7 @@ from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.replica_keys import ReplicaKey
-from eventstore_cluster.registry.replicated_keys import ShardKey, leader_value, read_shard
+from eventstore_cluster.registry.replicated_keys import ClusterKey, ShardKey, leader_value, read_shard
 from eventstore_cluster.replica.registry_state import Leader, Member, ShardState
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.nodes.named_node import registry_of
@@ -39,7 +39,9 @@ async def test_a_leader_is_waited_for_until_its_process_has_ended_and_no_longer(
     options = EtcdOptions((etcd.url,))
     async with registry_of(etcd, cluster) as (gateway, registry):
         state = ShardState(1, frozenset({LEADER}), ("n1", "n2"), 1, LEADER)
-        assert await registry.transact({}, {"shard/0": ShardKey(uuid.UUID(int=1), (), state).value()})
+        cluster_key = ClusterKey(uuid.UUID(int=2), 1, 2, 1).value()
+        keys = {"cluster": cluster_key, "shard/0": ShardKey(uuid.UUID(int=1), (), state).value()}
+        assert await registry.transact({}, keys)
         lease = await runs(gateway, registry, LEADER, leads=True)
         await runs(gateway, registry, OTHER)
         chosen = await trio.to_thread.run_sync(candidate, options, cluster, 0, "n2")

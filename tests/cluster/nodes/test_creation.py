@@ -24,7 +24,7 @@ from eventstore_cluster.registry.node_keys import NodeKey
 from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, LeftKey, ServingKey, leader_value, read_shard
 from eventstore_cluster.replica.registry_state import Leader, Member
 from tests.cli.processes import output, refused, run
-from tests.cluster.etcd.real_etcd import Etcd
+from tests.cluster.etcd.real_etcd import Etcd, free_ports
 from tests.cluster.nodes.named_node import change, keys, registry_of
 
 
@@ -156,15 +156,16 @@ async def test_shards_are_waited_for_until_they_serve(etcd: Etcd, cluster: str) 
 
 
 def test_nodes_whose_replicas_would_need_the_same_ports_make_no_cluster(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
-    nodes = {f"node/n{each}": NodeKey(f"127.0.0.1:77{each}1", "run", "0", ports=True).value() for each in range(3)}
+    (port,) = free_ports(1)
+    nodes = {f"node/n{at}": NodeKey(f"127.0.0.1:{port + 10 * at}", "run", "0", ports=True).value() for at in range(3)}
     change(etcd, cluster, lambda _: nodes)
     given = ["--shards", 1, "--replicas", 3, "--cluster", cluster, "--etcd", etcd.url]
     said = refused("cluster", "create", *given, code=2)
-    assert "port 7721 of 127.0.0.1 is that of shard 0 on n1 and of node n2" in said
+    assert f"port {port + 20} of 127.0.0.1 is that of shard 0 on n1 and of node n2" in said
     assert "cluster" not in keys(etcd, cluster).entries
     named = ["--data", tmp_path / "n9", "--name", "n9", "--cluster", cluster, "--etcd", etcd.url, "--listen"]
     change(etcd, cluster, lambda _: {**dict.fromkeys(nodes), "node/n1": nodes["node/n1"], "shard/0": {}})
-    assert "is that of node n1 and of shard 0 on n9" in refused("node", *named, "127.0.0.1:7701", code=2)
+    assert "is that of node n1 and of shard 0 on n9" in refused("node", *named, f"127.0.0.1:{port}", code=2)
 
 
 def test_a_creation_says_which_nodes_it_waits_for_before_it_waits(etcd: Etcd, cluster: str) -> None:

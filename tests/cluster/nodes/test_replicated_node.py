@@ -166,7 +166,7 @@ def test_a_restarted_node_knows_its_cluster_and_its_folder(tmp_path: Path, etcd:
     assert keys(etcd, "other").entries == {}
     (tmp_path / "n1" / "kept.json").unlink()
     assert "etcd has no cluster other" in refused("node", *data, "--name", "n1", "--etcd", etcd.url, "--cluster", "other")
-    assert "start it with --name and --etcd" in refused("node", *data)
+    assert "--name NAME --etcd URL --cluster CLUSTER`, as before" in refused("node", *data)
 
 
 def test_the_folder_of_a_node_of_another_cluster_is_refused(tmp_path: Path, etcd: Etcd, cluster: str) -> None:

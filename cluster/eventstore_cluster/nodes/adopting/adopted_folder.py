@@ -26,7 +26,7 @@ from eventstore.chunks.files import Files, OsFiles
 from eventstore.errors import Corrupt, FolderRefused, InvalidArgument
 from eventstore.server.broker.beside import BROKER as BROKER_FOLDER
 from eventstore.settings.server import ServerSettings
-from eventstore.store.data_folder import ACCESS, CLUSTER, SHARD_FOLDER, STORE, ShardIdentity, read_store
+from eventstore.store.data_folder import ACCESS, CLUSTER, SHARD_FOLDER, START_NODE, STORE, ShardIdentity, read_store
 from eventstore_cluster.nodes.node_file import INTENT, INTENT_FORMAT, finish_adoption, node_document, remove_tree
 from eventstore_cluster.registry.file_registry import LOCK as REGISTRY_LOCK
 from eventstore_cluster.registry.kept_keys import KEPT, Kept
@@ -188,8 +188,7 @@ def adopted_folder(data: Path) -> Iterator[AdoptedFolder]:
     if files.exists(data / NODE_FILE):
         raise FolderRefused(
             str(data),
-            "is the folder of a node of a cluster already; start it with "
-            "`eventstore node --data FOLDER --name NAME --etcd URL`, as before",
+            f"is the folder of a node of a cluster already; start it with {START_NODE}",
         )
     try:
         shards = plan(data, None, files).shards

@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.accepting_loss import check_format, shard_key
-from eventstore_cluster.nodes.cluster_view import cluster_view, nodes_of, not_created
-from eventstore_cluster.nodes.first_read import first_read, on_registry
+from eventstore_cluster.nodes.cluster_view import cluster_view, nodes_of
+from eventstore_cluster.nodes.first_read import first_read_of_cluster, on_registry
 from eventstore_cluster.nodes.moving.asking import Asked, ask, given_away, write_shard
 from eventstore_cluster.nodes.moving.progress import UnderWay, moved, under_way
 from eventstore_cluster.nodes.placing.fleet import Fleet
@@ -41,10 +41,8 @@ def with_registry(etcd: EtcdOptions, cluster: str, do: Callable[[EtcdRegistry, S
     """Runs what works on the registry, with its keys; raises as `first_read`, and if there is no such cluster."""
 
     async def run(registry: EtcdRegistry) -> T:
-        seen = await first_read(registry)
+        seen = await first_read_of_cluster(registry)
         check_format(seen)
-        if cluster_view(seen) is None:
-            raise not_created(cluster)
         return await do(registry, seen)
 
     return on_registry(etcd, cluster, run)

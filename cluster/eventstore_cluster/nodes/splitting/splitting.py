@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eventstore.errors import EventStoreError
 from eventstore_cluster.nodes.cluster_view import cluster_view
-from eventstore_cluster.nodes.first_read import first_read, on_registry, wait_on_registry
+from eventstore_cluster.nodes.first_read import first_read_of_cluster, on_registry, wait_on_registry
 from eventstore_cluster.nodes.splitting.asking import AskedSplit, ask_to_split, call_off, is_done, waits_for
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
@@ -17,7 +17,7 @@ def split(etcd: EtcdOptions, cluster: str, shard: int, parts: int) -> AskedSplit
     """Asks that a shard is split into so many. Raises as `ask_to_split`."""
 
     async def asked(registry: EtcdRegistry) -> AskedSplit:
-        return await ask_to_split(registry, await first_read(registry), shard, parts)
+        return await ask_to_split(registry, await first_read_of_cluster(registry), shard, parts)
 
     return on_registry(etcd, cluster, asked)
 
@@ -26,7 +26,7 @@ def take_back(etcd: EtcdOptions, cluster: str, shard: int) -> tuple[int, ...]:
     """Calls the split of a shard off. Raises as `call_off`."""
 
     async def asked(registry: EtcdRegistry) -> tuple[int, ...]:
-        return await call_off(registry, await first_read(registry), shard)
+        return await call_off(registry, await first_read_of_cluster(registry), shard)
 
     return on_registry(etcd, cluster, asked)
 

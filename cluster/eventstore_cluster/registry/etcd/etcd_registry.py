@@ -22,9 +22,12 @@ from eventstore_cluster.registry.registry import Changes, Entry, Snapshot
 
 OPERATIONS_MAX: Final = 128
 """Comparisons, and changes, of one transaction; etcd's own limit of either."""
+NAMED_MAX: Final = 32
+"""Of the clusters of an etcd so many are looked at, to name them."""
 SILENCE_S: Final = 3.0
 """A watch is only a hint: after such a silence the keys are read."""
 _LEASE_GONE: Final = 5
+_ROOT: Final = "/eventstore/"
 
 
 class EtcdRegistry:
@@ -33,8 +36,9 @@ class EtcdRegistry:
     def __init__(self, gateway: Gateway, name: str) -> None:
         if not name or "/" in name:
             raise InvalidArgument(f"{name!r} is not the name of a cluster: it must not be empty or contain /", field="name")
+        self.name = name
         self._gateway = gateway
-        self._prefix = f"/eventstore/{name}/"
+        self._prefix = f"{_ROOT}{name}/"
 
     async def read(self) -> Snapshot:
         """Returns all keys: a linearizable read.
@@ -45,6 +49,27 @@ class EtcdRegistry:
         """
         answer = await self._gateway.call("/v3/kv/range", self._range())
         return Snapshot(_revision(answer), self._entries(answer.get("kvs", ())))
+
+    async def clusters(self, key: str) -> list[str]:
+        """Returns the names of the clusters in this etcd that have this key, of the first `NAMED_MAX` by name.
+
+        Raises:
+            RegistryUnavailable
+            RegistryRefused: it is not for all to know; the others are then not either.
+        """
+        found: list[str] = []
+        first, end = _ROOT, f"{_ROOT[:-1]}0"  # the character after /
+        for _ in range(NAMED_MAX):
+            answer = await self._gateway.call(
+                "/v3/kv/range", {"key": _text(first), "range_end": _text(end), "limit": "1", "keys_only": True}
+            )
+            if not (keys := answer.get("kvs")):
+                break
+            name = base64.b64decode(keys[0]["key"]).decode().removeprefix(_ROOT).partition("/")[0]
+            whole = await self._gateway.call("/v3/kv/range", {"key": _text(f"{_ROOT}{name}/{key}"), "count_only": True})
+            found += [name] if int(whole.get("count", 0)) else []
+            first = f"{_ROOT}{name}0"
+        return found
 
     async def read_some(self, first: str, *keys: str, under: Iterable[str], known: Snapshot | None = None) -> Snapshot:
         """Returns these keys, and those that begin with one of `under`, as far as they exist, at one revision: a linearizable
