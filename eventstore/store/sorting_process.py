@@ -1,8 +1,8 @@
 """The child process that sorts event files and reads the directory.
 
 Run as `python -m eventstore.store.sorting_process DATA DIRECTORY TOKEN`. It reads steps from its standard input, a line each,
-`sort NUMBER`, `list NUMBER` or `prove 0`, and answers each with a line of JSON: {"done": NUMBER}, {"corrupt": [FILE, OFFSET,
-WHAT]}, or {"failed": WHY}. Whatever else it says is for people.
+`sort NUMBER`, `list NUMBER` or `prove 0`, and answers each with an empty line and a line of JSON: {"done": NUMBER},
+{"corrupt": [FILE, OFFSET, WHAT]}, or {"failed": WHY}. Whatever else it says is for people.
 
 `sort` writes the temporary files of one event file (the parent moves them into place); `list` adds a sorted file to the
 directory, after those before it that are not in there: a folder may begin with sorted files and without a directory; `prove`
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> None:
             reply = {"corrupt": [error.fields["file"], error.fields["offset"], error.fields["what"]]}
         except (EventStoreError, OSError) as error:
             reply = {"failed": str(error)}
-        print(json.dumps(reply), flush=True)
+        print("", json.dumps(reply), sep="\n", flush=True)  # a line of its own, whatever a library has said before
 
 
 def _take_steps(steps: SimpleQueue[str]) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -88,17 +89,19 @@ class _Child:
             RuntimeError: it was refused, or the process has ended.
         """
         said = b""
-        try:
+        with suppress(trio.BrokenResourceError):  # it has ended: what it said before is to be read
             await self._stdin.send_all(f"{step} {number}\n".encode())
+        try:
             while not (line := await self._line()).startswith(_REPLY):
                 said = (said + line)[-_SAID_BYTES_MAX:]
-        except (trio.BrokenResourceError, EOFError):
+        except EOFError:
             code = await self._process.wait()
             if code in _KILLED_BY_DAMAGE and step != "sort":
                 raise Corrupt(
                     str(self._directory), 0, f"a process that reads it is killed ({_KILLED_BY_DAMAGE[code]})"
                 ) from None
-            raise RuntimeError(said.decode(errors="replace").strip() or f"exit code {code}") from None
+            text = (said + self._received)[-_SAID_BYTES_MAX:].decode(errors="replace").strip()
+            raise RuntimeError(f"exit code {code}: {text}" if text else f"exit code {code}") from None
         match json.loads(line):
             case {"done": int(done)} if done == number:
                 return

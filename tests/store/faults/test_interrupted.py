@@ -177,6 +177,23 @@ async def test_one_process_takes_many_steps_until_the_sorter_is_idle_and_another
     assert await children() == set()
 
 
+async def test_what_else_a_sorting_process_says_is_told_if_it_ends_and_hides_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024, sort=False)
+    async with es.open_store(tmp_path / "data", settings) as store:
+        await fill_files(store)
+    (tmp_path / "sitecustomize.py").write_text("import os; os.write(2, b'a library says something, without an end of line')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    sorter = ChildSorter(tmp_path / "data", tmp_path / "data" / DIRECTORY)
+    await sorter.sort(1)
+    await sorter.idle()
+    (tmp_path / "sitecustomize.py").write_text("import os; os.write(2, b'no memory'); os._exit(7)")
+    with pytest.raises(RuntimeError, match="exit code 7: no memory"):
+        await sorter.sort(1)
+    assert await children() == set()
+
+
 async def test_a_corrupt_file_stops_sorting_with_a_message_until_it_is_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
