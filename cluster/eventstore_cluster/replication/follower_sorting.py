@@ -134,12 +134,13 @@ async def sort_committed(driver: Driver, data: Path) -> None:
     """
     sorter = ChildSorter(data, data / DIRECTORY)
     try:
-        await _sort_committed(driver, sorter, data / DIRECTORY)
+        await sort_with(sorter, driver, data / DIRECTORY)
     finally:
         await sorter.idle()
 
 
-async def _sort_committed(driver: Driver, sorter: Sorter, directory: Path) -> None:
+async def sort_with(sorter: Sorter, driver: Driver, directory: Path) -> None:
+    """Does that with this sorter."""
     events = driver.run_of.logs.events
     files = _Files(events.folder, sorter)
     await examine(sorter, directory)
@@ -160,4 +161,5 @@ async def _sort_committed(driver: Driver, sorter: Sorter, directory: Path) -> No
                 driver.replica.following.sorted_through = number
                 number += 1
         await sorter.idle()
-        await driver.committed_moved.park()
+        if driver.committed is None or not may_sort(driver.committed, number):  # by then
+            await driver.committed_moved.park()

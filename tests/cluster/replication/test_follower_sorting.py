@@ -36,7 +36,7 @@ from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import Leader, Member
 from eventstore_cluster.replica.replica import Replica
 from eventstore_cluster.replication.driver import Driver
-from eventstore_cluster.replication.follower_sorting import examine, sort_committed
+from eventstore_cluster.replication.follower_sorting import examine, sort_committed, sort_with
 from eventstore_cluster.replication.links import Links
 from eventstore_cluster.replication.logs.follower_logs import FollowerLogs, broker_identity
 from eventstore_cluster.replication.peer_frames import PeerHello
@@ -175,6 +175,26 @@ async def test_a_damaged_index_is_built_again_before_a_leader_needs_it(
     opened = open_folder(data, SMALL_FILES, shard=SHARD)
     assert opened.report.indexes_built == []
     opened.close()
+
+
+async def test_a_file_that_is_committed_while_the_sorting_process_ends_waits_for_no_other_commit(data: Path) -> None:
+    with follower(data) as driver:
+        whole = driver.committed
+        assert whole is not None
+        driver.do([Commit(((3, 0), *whole[1:]))])
+
+        class Ending(ChildSorter):
+            async def idle(self) -> None:
+                await super().idle()
+                driver.do([Commit(whole)])
+
+        async def is_sorted() -> bool:
+            return driver.replica.following.sorted_through == 3
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sort_with, Ending(data, data / DIRECTORY), driver, data / DIRECTORY)
+            await eventually(is_sorted, "a hand-over may wait for it, and nobody else write")
+            nursery.cancel_scope.cancel()
 
 
 @pytest.mark.heavy
