@@ -8,7 +8,9 @@ import pytest
 
 import eventstore as es
 from eventstore.blocking import connect
+from eventstore.server.verification import verifying
 from tests.server_process import ServerProcess
+from tests.server_thread import ServerThread
 from tests.waiting import wait_until
 
 
@@ -51,3 +53,15 @@ def test_nothing_is_read_at_a_rate_of_0(tmp_path: Path) -> None:
             store.append(f"a-{number}", [es.NewEvent("Counted", bytes(500))], 0)
         wait_until(lambda: (tmp_path / "data/events/0000000001.index").exists(), "the first file is sorted")
         assert store.stats()["verified_bytes"] == 0
+
+
+def test_a_pass_over_no_completed_file_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifying, "_PAUSE_S", 0.05)
+    data = tmp_path / "data"
+    with ServerThread(data, file_size_bytes=16 * 1024, verify_rate=4 << 30) as server, connect(server.address) as store:
+        wait_until((data / verifying.DOCUMENT).exists, "the first pass has ended")
+        assert store.stats()["verified_passes"] == 0
+        for number in range(40):
+            store.append(f"a-{number}", [es.NewEvent("Counted", bytes(500))], 0)
+        wait_until(lambda: store.stats()["verified_passes"], "a pass that has read a sorted file counts")
+        assert int(store.stats()["verified_bytes"] or 0) > 0

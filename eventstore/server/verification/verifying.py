@@ -78,13 +78,15 @@ class Verifying:
             return
         await trio.to_thread.run_sync(self._read_document)
         while True:
+            before = self.verified_bytes
             for at, number in list(self._numbers()):
                 if (at, number) >= self._next:
                     self._next = at, number
                     await self._verify(self._folders[at], number)
                     await self._save()
                     await self._mend()
-            self._next, self.passes = (0, 0), self.passes + 1
+            self._next = (0, 0)
+            self.passes += self.verified_bytes > before  # not while no file is completed
             await self._save()
             await sleep_to_tick(_PAUSE_S)
             await self._mend()
