@@ -120,13 +120,20 @@ def test_replicas_are_added_and_given_up_but_never_the_leader_nor_below_those_th
 
 def test_what_cannot_be_is_refused_with_what_stands_in_the_way() -> None:
     three = fleet(3, 6)
-    with pytest.raises(InvalidArgument, match="no node can take another replica of shard"):
+    with pytest.raises(InvalidArgument, match=r"no node can take another replica of shard \d: one is on n1, n2, n3\. Start"):
         drain(three, "n1")
+    with pytest.raises(
+        InvalidArgument, match=r"no node can take another replica of shard 0: one is on n1\. Start another node"
+    ):
+        drain(fleet(1, 1, replicas=1), "n1")
+    others = {"n4": PlacedNode("n4", takes=False, leaves=True), "n5": PlacedNode("n5", takes=False)}
+    with pytest.raises(InvalidArgument, match="one is on n1, n2, n3; draining: n4; not running: n5"):
+        drain(Fleet({**three.nodes, **others}, three.shards), "n1")
     with pytest.raises(InvalidArgument, match="there is no node n9; these are: n1, n2, n3"):
         drain(three, "n9")
     full = fleet(3, 6, added=1)
     full = Fleet({**full.nodes, "n4": PlacedNode("n4", free_bytes=GB)}, full.shards)
-    with pytest.raises(InvalidArgument, match="less than 1,100,000,000 bytes free"):
+    with pytest.raises(InvalidArgument, match=r"one is on n1, n2, n3; less than 1,100,000,000 bytes free: n4\. "):
         drain(full, "n1")
     busy = Fleet(full.nodes, {**full.shards, 0: PlacedShard(0, ("n1", "n2", "n3"), "n1", busy="moves to n4, n2, n3")})
     with pytest.raises(InvalidArgument, match="shard 0 of n1 moves to n4, n2, n3: wait, or `eventstore cluster cancel 0`"):

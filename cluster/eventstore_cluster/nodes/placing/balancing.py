@@ -90,14 +90,27 @@ def _target(loads: Loads, shard: int, others: list[str]) -> str:
     """Returns the node that is to get a replica beside these: in a zone of its own if there is one, the emptiest of those."""
     able = [name for name in loads.fleet.nodes if loads.may_take(shard, name)]
     if not able:
-        size = needed(loads.fleet.shards[shard].size)
         raise InvalidArgument(
-            f"no node can take another replica of shard {shard}: each of {', '.join(loads.fleet.nodes)} has one, is draining, "
-            f"or has less than {size:,} bytes free. Start another node (it is known after seconds), or make room",
+            f"no node can take another replica of shard {shard}: {_why_none(loads, shard)}. Start another node (it is known "
+            "after seconds), or make room",
             field="node",
             value=shard,
         )
     return max(able, key=lambda name: (loads.zones([*others, name]), -loads.load[name], name))
+
+
+def _why_none(loads: Loads, shard: int) -> str:
+    """Says of each node why it may take no replica of the shard, those of one reason together."""
+    found: dict[str, list[str]] = {}
+    for name, node in loads.fleet.nodes.items():
+        if name in loads.replicas[shard]:
+            why = "one is on"
+        elif not node.takes:
+            why = "draining:" if node.leaves else "not running:"
+        else:
+            why = f"less than {needed(loads.fleet.shards[shard].size):,} bytes free:"
+        found.setdefault(why, []).append(name)
+    return "; ".join(f"{why} {', '.join(names)}" for why, names in found.items()) or "none is known"
 
 
 def _least_needed(loads: Loads, shard: int) -> str:
