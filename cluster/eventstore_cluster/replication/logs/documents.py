@@ -60,7 +60,7 @@ class FollowerDocuments:
             if name == DELETIONS:
                 continue
             path = self._folder / name
-            if ".." in path.parts or not is_replicated(self._folder, path):
+            if ".." in Path(name).parts or not is_replicated(self._folder, path):
                 raise Corrupt(str(path), 0, "the leader sends a document that is not of a shard")
             replace_document(self._files, path, raw)
         write_version(self._files, self._folder, given.end)
