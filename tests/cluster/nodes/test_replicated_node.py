@@ -148,9 +148,9 @@ def test_a_node_runs_the_replicas_that_the_registry_gives_it(tmp_path: Path, etc
 def test_a_restarted_node_knows_its_cluster_and_its_folder(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
     with NamedNode(tmp_path, "n1", etcd.url, cluster) as node:
         create(etcd, cluster, 1, 1)
-        wait_until(lambda: node.replicas() == [0], "it runs its replica")
+        folder = tmp_path / "n1" / "shard-0"  # also when it is the only one
+        wait_until((folder / "store.json").exists, "it runs its replica")
         assert node.terminate() == 0
-    assert (tmp_path / "n1" / "shard-0").exists()  # also when it is the only one
     with NamedNode(tmp_path, "n1", etcd.url, cluster) as node:
         wait_until(lambda: node.replicas() == [0], "it runs its replica")
         assert node.terminate() == 0
