@@ -35,7 +35,12 @@ def size_text(size: int) -> str:
 
 
 def print_plan(plan: Plan, found: Survey) -> None:
-    """Prints a plan for people."""
+    """Prints a plan for people, after what it leaves alone."""
+    busy = [each for each in found.fleet.shards.values() if each.busy]
+    for each in busy[:_ROWS_MAX]:
+        print_line(f"Shard {each.number} is left alone: it {each.why_busy}.")
+    if len(busy) > _ROWS_MAX:
+        print_line(f"… and {len(busy) - _ROWS_MAX} more shards are.")
     if not plan.changes:
         print_line(f"Nothing is to be moved between {', '.join(name for name, *_ in plan.nodes)}.")
         return

@@ -179,7 +179,9 @@ def test_a_move_that_cannot_be_is_refused_with_what_stands_in_the_way(given: dic
 def test_a_plan_leaves_a_shard_alone_that_is_split_and_what_must_leave_it_is_refused_with_how_to_end_that() -> None:
     busy = surveyed(registered(split=(3,)), {})
     assert "shard 0 of n2 is being split: wait, or `eventstore cluster split 0 --call-off`" in refusal(busy)
-    assert rebalance(busy).changes == ()
+    assert rebalance(busy).changes == resize(busy, 2).changes == ()
+    with pytest.raises(InvalidArgument, match="shard 0 is being split: wait, or `eventstore cluster split 0 --call-off`"):
+        resize(busy, 2, [0])
     wanted = surveyed(registered(wanted=("n1", "n4", "n3"), before=("n1", "n2", "n3")), {})
     assert "shard 0 of n4 moves to n1, n4, n3: wait, or `eventstore cluster cancel 0`" in refusal(wanted, "n4")
 

@@ -14,7 +14,7 @@ from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.creation import create_cluster
 from eventstore_cluster.nodes.first_read import first_read_of_cluster
 from eventstore_cluster.nodes.moving.asking import ask
-from eventstore_cluster.nodes.splitting.asking import ask_to_split
+from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.node_keys import NodeKey
 from eventstore_cluster.registry.registry import Snapshot
@@ -133,6 +133,10 @@ async def test_commands_are_refused_for_nodes_that_cannot_be_meant(registry: Etc
     async def said(code: int, *words: str) -> str:
         return (await trio.to_thread.run_sync(lambda: run_cluster(etcd, cluster, *words, code=code))).stderr
 
+    await PLANS["split"](registry, await registry.read())
+    shown = await trio.to_thread.run_sync(lambda: run_cluster(etcd, cluster, "rebalance", "--dry-run"))
+    assert "Shard 0 is left alone: it is being split: wait, or `eventstore cluster split 0 --call-off`." in shown.stdout
+    await call_off(registry, await registry.read(), 0)
     kept = await said(2, "remove", "n2")
     assert "node n2 keeps replicas of shards 0, 1: `eventstore cluster drain n2` moves them away" in kept
     assert "there is no node n9; these are: n1, n2, n3" in await said(2, "move", "0", "--from", "n1", "--to", "n9")

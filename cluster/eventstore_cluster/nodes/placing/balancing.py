@@ -42,20 +42,17 @@ def drain(fleet: Fleet, name: str) -> Plan:
     fleet.node(name)
     loads = Loads(fleet)
     if busy := [fleet.shards[number] for number in sorted(loads.on[name]) if fleet.shards[number].busy]:
-        raise InvalidArgument(
-            f"shard {busy[0].number} of {name} {busy[0].busy}: wait, or `{busy[0].taken_back_by}`",
-            field="node",
-            value=name,
-        )
+        raise InvalidArgument(f"shard {busy[0].number} of {name} {busy[0].why_busy}", field="node", value=name)
     _empty(loads, name)
     return plan_of(loads)
 
 
 def resize(fleet: Fleet, count: int, shards: list[int] | None = None) -> Plan:
-    """Returns what gives these shards, or all, so many replicas.
+    """Returns what gives these shards, or all that are not busy, so many replicas.
 
     Raises:
-        InvalidArgument: there are too few nodes that may take one, or fewer would be left than must be in sync.
+        InvalidArgument: there are too few nodes that may take one, fewer would be left than must be in sync, or one of these
+            shards is busy.
     """
     loads = Loads(fleet)
     for number in sorted(fleet.shards) if shards is None else shards:
@@ -69,6 +66,8 @@ def resize(fleet: Fleet, count: int, shards: list[int] | None = None) -> Plan:
                 limit=shard.in_sync_min,
                 value=count,
             )
+        if shard.busy and shards is not None:
+            raise InvalidArgument(f"shard {number} {shard.why_busy}", field="shard", value=number)
         if shard.busy:
             continue
         while len(loads.replicas[number]) < count:

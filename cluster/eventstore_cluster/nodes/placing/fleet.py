@@ -39,9 +39,10 @@ class PlacedShard:
     splits: bool = False
 
     @property
-    def taken_back_by(self) -> str:
-        """The command that ends what it is busy with."""
-        return f"eventstore cluster {f'split {self.number} --call-off' if self.splits else f'cancel {self.number}'}"
+    def why_busy(self) -> str:
+        """What it is busy with, and which command ends that."""
+        back = f"split {self.number} --call-off" if self.splits else f"cancel {self.number}"
+        return f"{self.busy}: wait, or `eventstore cluster {back}`"
 
 
 @dataclass(frozen=True, slots=True)
