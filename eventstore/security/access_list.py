@@ -5,6 +5,8 @@ It is replaced as a whole, so that a crash leaves the old one or the new one. An
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -108,6 +110,12 @@ class AccessList:
                 parts = ("grants", "tokens", "certificates", "limits")
                 changed = [each for each in parts if getattr(before, each) != getattr(now, each)]
                 yield name, f"changed {', '.join(changed)}: {', '.join(now.written)}"
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of all that is in it, by which the audit trail tells whether it is the same."""
+        trees = {each.name: _tree_of(each) for each in self.identities.values()}
+        return hashlib.sha256(json.dumps(trees, sort_keys=True).encode()).hexdigest()
 
     def with_(self, identity: Identity) -> AccessList:
         return AccessList({**self.identities, identity.name: identity})

@@ -37,9 +37,9 @@ class AuditRecord:
     origin: str
     details: Details
 
-    def encode(self, previous: str, time_us: int) -> bytes:
+    def encode(self, previous: str, time_us: int, access: str = "") -> bytes:
         """Returns the record with the hash of the one before it. `time_us`: when it was, in µs since 1970: the time of an event
-        is outside its data, and so outside the chain.
+        is outside its data, and so outside the chain. `access`: the digest of the access list then; empty: not known.
         """
         values = {
             "time": time_us,
@@ -48,6 +48,7 @@ class AuditRecord:
             "origin": self.origin,
             "details": dict(self.details),
             "previous": previous,
+            "access": access,
         }
         return json.dumps(values, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode()
 
@@ -71,6 +72,14 @@ def _short(value: object) -> str | int | bool | None:
 def digest(data: bytes) -> str:
     """Returns the hash by which the next record names this one."""
     return hashlib.sha256(data).hexdigest()
+
+
+def access_in(data: bytes) -> str:
+    """Returns the digest of the access list that a record holds; empty: none."""
+    try:
+        return str(json.loads(data)["access"])
+    except (ValueError, KeyError, TypeError):  # of an earlier program, or changed
+        return ""
 
 
 class BrokenChain(EventStoreError):

@@ -71,9 +71,50 @@ def test_what_matters_is_recorded_and_what_does_not_is_not(tmp_path: Path) -> No
 def test_the_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
     data = tmp_path / "data"
     for number in range(3):
-        with trail(data) as (_, store):
+        with trail(data) as (_, store):  # which gives one more token before
             store.broker.create_topic(f"t-{number}")
-            assert len(records(store)) == number + 1
+            assert len(records(store)) == 2 * number + 1
+
+
+def test_a_change_of_access_while_the_server_was_stopped_is_recorded_at_its_start_and_once(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    token = give(data, "ops", "admin")
+
+    def lived(number: int) -> list[tuple[object, object]]:
+        with ServerThread(data) as server, es.blocking.connect(server.address, token=token) as store:
+            store.broker.create_topic(f"t-{number}")
+            return [(each["what"], each["details"]) for each in records(store)[-2:]]
+
+    lived(1)
+    assert [what for what, _ in lived(2)] == ["CREATE_TOPIC", "CREATE_TOPIC"]
+    give(data, "billing", "admin")
+    (unseen, told), (after, _) = lived(3)
+    assert (unseen, after) == ("ACCESS_CHANGED", "CREATE_TOPIC")
+    assert told == {"change": auditor._UNSEEN}
+    assert [what for what, _ in lived(4)] == ["CREATE_TOPIC", "CREATE_TOPIC"]
+
+
+def test_a_change_of_access_that_a_kill_leaves_recorded_in_part_is_told_at_the_next_start(tmp_path: Path) -> None:
+    before, now = AccessList({}), AccessList({name: Identity(name) for name in "abc"})
+    found: list[str] = []
+
+    async def lives() -> None:
+        async with es.open_store(tmp_path / "data") as store, trio.open_nursery() as nursery:
+            first = auditor.Auditor(store, before)
+            first.note(AuditRecord("X", "", "", {}))
+            first.note_changes(before, now)
+            for record, time_us, access, _ in [*first._waiting][:-1]:  # the kill comes before the last
+                await store.append_reserved(AUDIT, es.NewEvent("$Audited", record.encode(FIRST, time_us, access)))
+            again = auditor.Auditor(store, now)
+            nursery.start_soon(again.run)
+            done = trio.Event()
+            again.note(AuditRecord("Y", "", "", {}), lambda _: done.set())
+            await done.wait()
+            found.extend([json.loads(each.data)["what"] async for each in store.read(AUDIT)])
+            nursery.cancel_scope.cancel()
+
+    trio.run(lives)
+    assert found == ["X", "ACCESS_CHANGED", "ACCESS_CHANGED", "ACCESS_CHANGED", "Y"]
 
 
 @pytest.mark.heavy

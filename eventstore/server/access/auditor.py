@@ -12,7 +12,8 @@ import trio
 
 from eventstore.errors import EventStoreError, Overloaded
 from eventstore.model import NewEvent
-from eventstore.security.audit import AUDIT, AUDITED, FIRST, AuditRecord, digest
+from eventstore.security.access_list import AccessList
+from eventstore.security.audit import AUDIT, AUDITED, FIRST, AuditRecord, access_in, digest
 
 if TYPE_CHECKING:  # a node, which has none, is to be small
     from eventstore.store.embedded import EmbeddedStore
@@ -20,6 +21,8 @@ if TYPE_CHECKING:  # a node, which has none, is to be small
 _WAITING_MAX: Final = 1_000
 _REFUSED_A_MINUTE: Final = 60  # logins; more are counted: a caller that tries many must not fill the disk
 _AGAIN_S: Final = 1.0
+_CHANGED: Final = "ACCESS_CHANGED"
+_UNSEEN: Final = "another list than at the record before: changed while the server was stopped, or that of another node"
 _log = logging.getLogger(__name__)
 
 Recorded = Callable[[EventStoreError | None], None]
@@ -27,11 +30,16 @@ Recorded = Callable[[EventStoreError | None], None]
 
 
 class Auditor:
-    """`records` counts those that were written, `uncounted` logins that were refused and have no record of their own."""
+    """`records` counts those that were written, `uncounted` logins that were refused and have no record of their own.
 
-    def __init__(self, store: EmbeddedStore) -> None:
+    Each record has the digest of the access list whose changes are all recorded: at the start the last one tells whether there
+    were others.
+    """
+
+    def __init__(self, store: EmbeddedStore, access: AccessList) -> None:
         self._store = store
-        self._waiting: deque[tuple[AuditRecord, int, Recorded | None]] = deque()
+        self._access = access.digest
+        self._waiting: deque[tuple[AuditRecord, int, str, Recorded | None]] = deque()
         self._news = trio.Event()
         self._minute, self._refused = 0, 0
         self.records = self.uncounted = 0
@@ -40,8 +48,17 @@ class Auditor:
         """Has a record written. Raises Overloaded if a request waits for it: too many wait for the disk."""
         if recorded is not None and len(self._waiting) >= _WAITING_MAX:
             raise Overloaded(f"{_WAITING_MAX} records of the audit trail wait for the disk, the limit", limit=_WAITING_MAX)
-        self._waiting.append((record, time.time_ns() // 1_000, recorded))
+        self._waiting.append((record, time.time_ns() // 1_000, self._access, recorded))
         self._news.set()
+
+    def note_changes(self, before: AccessList, access: AccessList) -> None:
+        """Records what was changed between two lists."""
+        changes = [AuditRecord(_CHANGED, "", "", {"name": name, "change": how}) for name, how in before.changes(access)]
+        for record in changes[:-1]:
+            self.note(record)
+        self._access = access.digest
+        for record in changes[-1:]:
+            self.note(record)
 
     def note_refused_login(self, origin: str, why: str) -> None:
         """Records a login that was refused; above so many a minute the next record counts them."""
@@ -63,21 +80,22 @@ class Auditor:
     async def run(self) -> None:
         """Writes records, one after the other, until cancelled."""
         previous: str | None = None
+        await self._note_unseen_change()
         while True:
             await self._news.wait()
             self._news = trio.Event()
             while self._waiting:
-                record, time_us, recorded = self._waiting[0]
+                record, time_us, access, recorded = self._waiting[0]
                 try:
                     if previous is None:
-                        previous = await self._last()
-                    data = record.encode(previous, time_us)
+                        last = await self._last()
+                        previous = FIRST if last is None else digest(last)
+                    data = record.encode(previous, time_us, access)
                     await self._store.append_reserved(AUDIT, NewEvent(AUDITED, data))
                 except EventStoreError as error:
                     previous = None  # it may have been stored
                     if recorded is None:
-                        _log.error("the audit trail cannot be written, and is tried again: %s", error.message)
-                        await trio.sleep(_AGAIN_S)
+                        await self._pause(error)
                         continue
                     self._waiting.popleft()
                     recorded(error)
@@ -88,8 +106,29 @@ class Auditor:
                     if recorded is not None:
                         recorded(None)
 
-    async def _last(self) -> str:
-        """Returns the hash of the last record that is stored."""
+    async def _note_unseen_change(self) -> None:
+        """Has a record written, before all others, if access was changed while nothing could say so."""
+        access = self._access
+        while True:
+            try:
+                last = await self._last()
+            except EventStoreError as error:
+                await self._pause(error)
+            else:
+                break
+        known = "" if last is None else access_in(last)
+        if known and known != access:
+            self._waiting.appendleft(
+                (AuditRecord(_CHANGED, "", "", {"change": _UNSEEN}), time.time_ns() // 1_000, access, None)
+            )
+            self._news.set()
+
+    async def _pause(self, error: EventStoreError) -> None:
+        _log.error("the audit trail cannot be written, and is tried again: %s", error.message)
+        await trio.sleep(_AGAIN_S)
+
+    async def _last(self) -> bytes | None:
+        """Returns the last record that is stored."""
         async for each in self._store.read(AUDIT, backwards=True, limit=1):
-            return digest(each.data)
-        return FIRST
+            return each.data
+        return None

@@ -214,8 +214,7 @@ class Doorkeeper:
     def take(self, access: AccessList) -> None:
         """Goes by another list from now on."""
         if self._audit is not None:
-            for name, change in self._access.changes(access):
-                self._audit.note(AuditRecord("ACCESS_CHANGED", "", "", {"name": name, "change": change}))
+            self._audit.note_changes(self._access, access)
         self._access = access
         self.look()
 

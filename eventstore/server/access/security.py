@@ -82,7 +82,7 @@ class Security:
         nursery.start_soon(self.run)
         if self.access is None:
             return None
-        audit = self._audit = None if store is None else Auditor(store)
+        audit = self._audit = None if store is None else Auditor(store, self.access)
         if audit is not None:
             nursery.start_soon(audit.run)
         door = self.doorkeeper(gate, audit)
