@@ -13,7 +13,7 @@ FAILED_AGAIN := { echo "The failed tests run once more, one at a time:"; \
 	$(BIN)/python -m pytest --verbose --last-failed --last-failed-no-failures none \
 	| sed 's/PASSED/FLAKY: failed in the run, passed alone/'; exit 1; }
 
-.PHONY: help demo demo-cluster test test-quick test-long check generate bench clean
+.PHONY: help demo demo-cluster test test-quick test-long fuzz check generate bench clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -54,6 +54,9 @@ test-quick: $(VENV)/.installed ## run every test that is not marked heavy
 
 test-long: $(VENV)/.installed ## run the tests that make test leaves out, which take ten seconds and more
 	$(PYTEST) -m long
+
+fuzz: $(VENV)/.installed ## 100,000 made-up grants, tokens and handshakes; SEED=N repeats a run
+	$(BIN)/python -m tests.fuzz.access $(if $(SEED),--seed $(SEED))
 
 check: $(VENV)/.installed ## lint, types, layers, generated files, names in the pages
 	$(BIN)/ruff check .

@@ -30,7 +30,7 @@ def main() -> int:
         make_certificate(certificates.folder, ["localhost", "127.0.0.1"], 1)
         data = Path(folder) / "data"
         give(data, "somebody", "admin")
-        with ServerProcess(data, **certificates.settings(), hello_timeout_s=2) as server:
+        with ServerProcess(data, **certificates.settings(), hello_timeout_s=1) as server:
             fuzz_handshakes(server.port, given.seed, handshakes, report, certificates.context())
             report.broken += [line for line in server.lines() if "exception" in line]
     for name, count in (*report.inputs.items(), *report.outcomes.most_common()):

@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -15,6 +16,8 @@ from typing import Final
 from eventstore.errors import EventStoreError, PermissionDenied
 from eventstore.flat import encode
 from eventstore.protocol import RequestDecoder, encode_error, encode_request
+from eventstore.protocol.answers import AnswerDecoder, Ok
+from eventstore.protocol.frames import FrameReader
 from eventstore.protocol.request_codec import BadRequest
 from eventstore.protocol.request_declaration import DECLARATIONS, Request, code_of
 from eventstore.protocol.requests import Hello
@@ -26,6 +29,7 @@ from eventstore.security.tokens import new_token
 from tests.fuzz.request_maker import RequestMaker
 
 _PREFIXES: Final = ("", "a-", "a-1", "$", "$parked{", "order", "orders", "retry:", "g-", "é", "{", "T", "Dep", "../")
+_AT_ONCE: Final = 32
 _NAMES: Final = ("aggregate_id", "aggregate_prefix", "prefix", "topic", "group", "reaction", "alarm")
 
 
@@ -130,49 +134,75 @@ def _mutated(chance: random.Random, token: str) -> str:
 
 
 def fuzz_handshakes(port: int, seed: int, count: int, report: AccessReport, context: ssl.SSLContext) -> None:
-    """Connects with handshakes and hellos that are not quite right; each connection has to end, and none may be let in."""
+    """Connects with handshakes and hellos that are not quite right; each connection has to end, and none may be let in.
+
+    Each comes from an address of its own, since one that was refused is answered later each time, and many wait at once.
+    """
     chance = random.Random(f"handshakes/{seed}")
     welcome = _client_hello(context)
-    makers: tuple[Callable[[], bytes | None], ...] = (
-        lambda: _garbled(chance, welcome),
-        lambda: chance.randbytes(chance.randrange(1, 600)),
-        lambda: b"\x16\x03\x01" + chance.randbytes(chance.randrange(1, 600)),
-        lambda: _garbled(chance, encode_request(1, Hello(1, "fuzz", token="es_1_2"))),
-        lambda: encode_error(0, EventStoreError("x" * chance.randrange(1_000))),
-        lambda: None,
+    makers: tuple[Callable[[], Knock], ...] = (
+        lambda: Knock(_garbled(chance, welcome)),
+        lambda: Knock(chance.randbytes(chance.randrange(1, 600))),
+        lambda: Knock(b"\x16\x03\x01" + chance.randbytes(chance.randrange(1, 600))),
+        lambda: Knock(_garbled(chance, encode_request(1, Hello(1, "fuzz", token="es_1_2")))),
+        lambda: Knock(encode_error(0, EventStoreError("x" * chance.randrange(1_000)))),
+        lambda: Knock(_garbled(chance, _hello(chance)), secured=True),
     )
-    for _ in range(count):
-        report.inputs["handshakes"] += 1
-        data = chance.choice(makers)()
-        try:
-            report.outcomes[_talk(port, data, chance, context)] += 1
-        except TimeoutError:
-            report.broken.append(f"a connection was neither answered nor closed: {data!r:.300}")
+    knocks = (chance.choice(makers)() for _ in range(count))
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for knock, ended in threads.map(lambda each: (each[1], _talk(port, each[1], each[0], context)), enumerate(knocks)):
+            report.inputs["handshakes"] += 1
+            report.outcomes[ended] += 1
+            if ended in ("let in", "neither answered nor closed"):
+                report.broken.append(f"a connection was {ended}: {knock!r:.300}")
 
 
-def _talk(port: int, data: bytes | None, chance: random.Random, context: ssl.SSLContext) -> str:
-    """Sends the bytes; None: a hello over a whole handshake that is not quite right. Returns how it ended."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+@dataclass(frozen=True, slots=True)
+class Knock:
+    """What a connection sends: as it is, or over a whole handshake."""
+
+    data: bytes
+    secured: bool = False
+
+
+def _hello(chance: random.Random) -> bytes:
+    return encode_request(1, Hello(1, "\x1b[2J" * chance.randrange(9), token=_mutated(chance, "es_abc_def") or "x"))
+
+
+def _talk(port: int, knock: Knock, number: int, context: ssl.SSLContext) -> str:
+    """Sends the bytes and receives all there is; returns how it ended."""
+    here = f"127.{1 + number // 62_500 % 250}.{number // 250 % 250}.{2 + number % 250}"
+    with socket.create_connection(("127.0.0.1", port), timeout=30, source_address=(here, 0)) as plain:
         try:
-            if data is None:
-                secured = TlsSocket(plain, context, server_side=False, host="localhost")
-                while not secured.start():
-                    secured.feed()
-                frame = encode_request(
-                    1, Hello(1, "\x1b[2J" * chance.randrange(9), token=_mutated(chance, "es_abc_def") or "x")
-                )
-                secured.send(_garbled(chance, frame))
-            else:
-                plain.sendall(data)
+            if knock.secured:
+                return _say_hello(TlsSocket(plain, context, server_side=False, host="localhost"), knock.data)
+            plain.sendall(knock.data)
             plain.shutdown(socket.SHUT_WR)
             received = b""
             while more := plain.recv(65_536):
                 received += more
         except TimeoutError:
-            raise
+            return "neither answered nor closed"
         except OSError:
             return "reset"
     return "answered" if received else "closed"
+
+
+def _say_hello(secured: TlsSocket, data: bytes) -> str:
+    """Shakes hands, and then sends what is not quite a hello."""
+    while not secured.start():
+        secured.feed()
+    secured.send(data)
+    reader, decode = FrameReader(), AnswerDecoder().decode
+    while True:
+        try:
+            received = secured.recv(65_536)
+        except BlockingIOError:  # a record that is not data
+            continue
+        if answers := [decode(payload)[1] for payload in reader.feed(received)]:
+            return "let in" if any(isinstance(each, Ok) for each in answers) else "refused"
+        if not received:
+            return "closed"
 
 
 def _client_hello(context: ssl.SSLContext) -> bytes:
