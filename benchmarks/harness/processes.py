@@ -56,8 +56,10 @@ class Process:
         """Processor time of all its threads, also of those that have ended."""
         return time.clock_gettime(~self._server.pid << 3 | _PROCESS_CLOCK)
 
-    def resident_bytes(self) -> int:
-        return int(Path(f"/proc/{self._server.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    def peak_bytes(self) -> int:
+        """The most that was resident so far."""
+        status = Path(f"/proc/{self._server.pid}/status").read_text()
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self._server.pid, number)

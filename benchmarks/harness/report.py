@@ -43,11 +43,16 @@ def write_results(stem: str, document: str, table: str | None = None, folder: Pa
     return [path for path, text in written.items() if text is not None]
 
 
-def figures_table(results: Mapping[str, Mapping[str, float]], title: str) -> str:
+def figure(value: float | str) -> str:
+    """Formats a figure, or a word in the place of one."""
+    return value if isinstance(value, str) else f"{value:,.{2 if value < 1_000 else 0}f}"
+
+
+def figures_table(results: Mapping[str, Mapping[str, float | str]], title: str) -> str:
     """Formats figures by name as a table of (title, figure, value)."""
     lines = [f"| {title} | figure | value |", "| --- | --- | --- |"]
     for name, figures in results.items():
-        lines += [f"| {name} | {key} | {value:,.{2 if value < 1_000 else 0}f} |" for key, value in figures.items()]
+        lines += [f"| {name} | {key} | {figure(value)} |" for key, value in figures.items()]
     return "\n".join(lines) + "\n"
 
 

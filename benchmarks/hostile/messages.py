@@ -8,6 +8,7 @@ from itertools import count
 from typing import Final
 
 import eventstore as es
+from benchmarks.harness.quiet_clients import QUIET, QUIET_QUEUES
 from benchmarks.hostile.connections import Client, Kinds, on_many, requests
 from eventstore.protocol.answers import AnswerDecoder
 from eventstore.protocol.broker_requests import FindKey, Pull
@@ -20,8 +21,6 @@ from eventstore.server.net.connection import BOUND_MAX
 from tests.collisions import colliding
 
 TOPIC: Final = "tagged"
-QUIET: Final = "quiet"
-QUIET_QUEUES: Final = 4
 _WAITING_CONNECTIONS: Final = 190
 
 
