@@ -52,7 +52,7 @@ class NodeReports:
         return {
             "shards": len(self._shards),
             "shards_serving": sum(shard.serves for shard in self._shards),
-            "shards_up": sum(shard.works for shard in self._shards),
+            "shards_up": sum(shard.works or not shard.identity.slots for shard in self._shards),  # or in preparation
             **read_stats([Source(PROCESS_METRICS, lambda: None)]),
             **({} if self._alarms is None else self._alarms.stats()),
             "attention": self._attention(troubles),

@@ -1,10 +1,16 @@
-"""The text of Prometheus of several shards becomes one, in which each line names its shard."""
+"""The text of Prometheus of several shards becomes one, in which each line names its shard; and which shards are waited for."""
 
 from __future__ import annotations
 
+import uuid
+from typing import NoReturn
+
 import pytest
 
-from eventstore_cluster.node_reports import labelled, merged
+from eventstore.records.cluster_map import ALL_SLOTS
+from eventstore.store.data_folder import ShardIdentity
+from eventstore_cluster.node_reports import NodeReports, labelled, merged
+from eventstore_cluster.shard_runner import ShardRunner
 
 
 @pytest.mark.parametrize(
@@ -27,3 +33,15 @@ def test_a_family_is_described_once_and_has_the_lines_of_all_shards_together() -
         "# HELP b second", "# TYPE b gauge", 'b{shard="0"} 2',
         "# HELP c third", "# TYPE c gauge", 'c{shard="1",x="y"} 4',
     ]  # fmt: skip
+
+
+def test_who_waits_for_a_node_does_not_wait_for_a_shard_that_has_no_slots_yet() -> None:
+    def never(_: str | None) -> NoReturn:
+        raise AssertionError("no process is started")
+
+    def runner(number: int) -> ShardRunner:
+        identity = ShardIdentity(uuid.UUID(int=1), number, ALL_SLOTS if number == 0 else (), uuid.UUID(int=2))
+        return ShardRunner(identity, never, lambda: None, lambda: None)
+
+    stats = NodeReports([runner(0), runner(1)], lambda: False).stats()
+    assert (stats["shards"], stats["shards_up"]) == (2, 1), "its split may be waited for for days"
