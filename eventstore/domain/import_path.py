@@ -69,19 +69,24 @@ def _module(what: str, name: str, place: str, folder: Path) -> ModuleType:
     if path not in sys.path:
         sys.path.insert(0, path)  # stays there: a module may import its neighbours later
         importlib.invalidate_caches()
+    start = f"; start in the folder of {name}.py, or set PYTHONPATH to it"
     try:
-        return importlib.import_module(name)
+        found = importlib.import_module(name)
     except DomainRefused as error:
         raise _refused(what, place, f"module {name!r}: {error.message}", **error.fields) from error
     except ModuleNotFoundError as error:
         if error.name == name:
-            hint = _suggestion(what, place) or f"; start in the folder of {name}.py, or set PYTHONPATH to it"
+            hint = _suggestion(what, place) or start
             raise _refused(what, place, f"module {name!r} was not found in {path} or on Python's path{hint}") from None
         raise _refused(what, place, f"module {name!r} imports {error.name!r}, which was not found; install it") from error
     except (Exception, SystemExit) as error:  # importing runs the author's code
         raise _refused(
             what, place, f"importing {name!r} raised {type(error).__name__}: {text_of(error)}{line_of(error)}"
         ) from error
+    if found.__spec__ is not None and found.__spec__.origin is None and found.__spec__.submodule_search_locations:
+        folders = ", ".join(found.__path__)
+        raise _refused(what, place, f"module {name!r} is the folder {folders}, in which there is no __init__.py{start}")
+    return found
 
 
 def _suggestion(what: str, place: str) -> str:

@@ -28,6 +28,12 @@ def test_a_domain_is_found() -> None:
     assert d.load("bank:app", EXAMPLES) is bank.app
 
 
+def test_a_folder_of_that_name_is_no_module(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    with pytest.raises(es.DomainRefused, match=r"module 'shop' is the folder .*/shop, .*; start in the folder of shop.py"):
+        d.load("shop:app", tmp_path)
+
+
 def test_a_projection_is_found_as_a_class() -> None:
     assert isinstance(d.load_projection("bank:Balances", EXAMPLES), bank.Balances)
 
