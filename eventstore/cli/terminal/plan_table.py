@@ -59,7 +59,7 @@ def print_plan(plan: Plan, found: Survey) -> None:
     if plan.pauses:
         print_line(f"Writers to {counted(plan.pauses, 'shard')} wait for a hand-over, about 0.25 s each if nodes are not busy.")
     if found.silent:
-        print_line(f"The size of {len(found.silent)} shards is not known: they do not answer, and count as empty.")
+        print_line(f"The size of {counted(len(found.silent), 'shard')} is not known: without an answer, it counts as empty.")
 
 
 def _cells(change: Change) -> tuple[object, ...]:
