@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from eventstore.security.permissions import Permission
+from eventstore.security.roles import ROLES
 from eventstore.settings.server import ServerSettings
 from eventstore.settings.setting_declaration import settings_by_group
 from tests.cli.processes import output, refused, run
@@ -127,3 +129,8 @@ def test_a_wrong_option_is_refused_in_plain_words() -> None:
         expected = "Invalid value for '--limit': it must be greater than or equal to 1; see --help"
         assert refused(*listing, "--limit", 0, code=2) == expected
     assert refused("export", "-o", code=2) == "Option '-o' requires an argument; see --help"
+
+
+def test_the_help_of_access_names_every_role_and_permission() -> None:
+    text = " ".join(output("access", "add", "--help").split())
+    assert f"Roles: {', '.join(ROLES)}. Permissions: {', '.join(Permission)}." in text

@@ -58,7 +58,8 @@ def add(
     """Add an identity, or grants, a token, certificates or limits to one.
 
     Roles: reader, writer, operator, admin. Permissions: append, read, subscribe, command, send, consume, join, topics, groups,
-    reactions, stats, cluster. A server goes by the change within a second; by the first identity from its next start on.
+    reactions, alarms, stats, cluster. A server goes by the change within a second; by the first identity from its next start
+    on.
 
     \b
     Example:
@@ -111,6 +112,8 @@ def list_(as_json: AsJson = False, data: Data = _DATA, file: File = None) -> Non
     ]
     if as_json:
         print_json(rows)
+    elif not rows:
+        print_note(f"nobody is in {path}; `eventstore access add` makes an identity, --data names the folder of another server")
     else:
         columns = ("name", "grants", "tokens", "certificates", "limits")
         print_table(None, columns, [[_shown(row[name]) for name in columns] for row in rows])

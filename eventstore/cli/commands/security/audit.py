@@ -26,9 +26,9 @@ def audit(
 ) -> None:
     """Show who did what that matters.
 
-    Refused logins, changes of access, and every request that changes topics, groups or reactions, from before it was carried
-    out. Each record holds the hash of the one before it: note the head of the chain elsewhere, and give it the next time. Each
-    shard of a cluster has a trail of its own, at its address.
+    Refused logins, changes of access, and every request that changes topics, groups, reactions or alarms, from before it was
+    carried out. Each record holds the hash of the one before it: note the head of the chain elsewhere, and give it the next
+    time. Each shard of a cluster has a trail of its own, at its address. It is read with the permission read:$audit.
 
     \b
     Example:
