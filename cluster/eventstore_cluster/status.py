@@ -42,7 +42,8 @@ class ShardRow:
     `behind`: each other replica, by node, as the leader sees it. The rest only the registry knows: `node`, which leads it,
     `replicas`, the nodes that keep one, those of them that are `in_sync`, since when it leads (`leader_since`, ISO 8601),
     why the one before it left, or why there is none (`leader_reason`), and whom it is to hand over to (`successor`).
-    `log_bytes`: what a replica has to copy.
+    `log_bytes`: what a replica has to copy. `shared_bytes`: those of files from before a split, of which about
+    `foreign_bytes` are of events that other shards hand out.
     """
 
     shard: int
@@ -65,6 +66,8 @@ class ShardRow:
     leader_reason: str | None = None
     successor: str | None = None
     log_bytes: int | None = None
+    shared_bytes: int | None = None
+    foreign_bytes: int | None = None
     attention: str | None = None
 
 
@@ -198,6 +201,8 @@ class _Asked:
             reactions_lag_events=_number(now, "reactions_lag_events"),
             error=None if self.error is None else self.error.message,
             log_bytes=_number(now, "log_bytes"),
+            shared_bytes=_number(now, "shared_bytes"),
+            foreign_bytes=_number(now, "foreign_bytes"),
             behind=_behind(now.get("replicas_behind")),
             attention=str(said) if (said := now.get("attention") or now.get("reactions_failure")) is not None else None,
         )

@@ -23,7 +23,7 @@ class ShardLayout:
     def __init__(self, engine: Engine, map_version: Callable[[], int]) -> None:
         self._engine = engine
         self._map_version = map_version
-        engine.slots_changed = self._changed
+        engine.slots_changed.append(self._changed)
         self.moved: list[Callable[[Elsewhere], None]] = []
 
     @property

@@ -64,7 +64,7 @@ class Engine:
         self.visible_sequence = front.next_sequence - 1
         self.durable_sequence = self.visible_sequence  # opening has synced what it found
         self._slot_filter: SlotFilter | None = None
-        self.slots_changed: Callable[[], None] = lambda: None
+        self.slots_changed: list[Callable[[], None]] = []
         self._in_flight: deque[Segment] = deque()
         self._rollbacks = 0  # odd while one is under way
         places = SortedPlaces(files, directory, version_cache)
@@ -77,14 +77,15 @@ class Engine:
 
     @property
     def slot_filter(self) -> SlotFilter | None:
-        """What readers get of a shard that was split; None: everything. The owner sets it; `slots_changed` is called then."""
+        """What readers get of a shard that was split; None: everything. The owner sets it; `slots_changed` are called then."""
         return self._slot_filter
 
     @slot_filter.setter
     def slot_filter(self, own: SlotFilter | None) -> None:
         if own != self._slot_filter:
             self._slot_filter = own
-            self.slots_changed()
+            for each in self.slots_changed:
+                each()
 
     def append_batch(self, commits: Sequence[NewCommit]) -> list[AppendOutcome]:
         """Checks each commit and puts the accepted ones into the front buffer. Never raises because of a commit's contents."""

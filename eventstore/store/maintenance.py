@@ -1,4 +1,4 @@
-"""Sorts completed files in the background, one at a time, and repairs damaged indexes.
+"""Sorts completed files in the background, one at a time, repairs damaged indexes, and measures what a split left behind.
 
 Each file is sorted, then switched, then added to the directory. After each step the store answers every request: memory covers
 the file until the directory does.
@@ -22,6 +22,7 @@ from eventstore.errors import Corrupt
 from eventstore.store.engine import Engine
 from eventstore.store.memory.cache_extension import extend, sorted_parts
 from eventstore.store.memory.unsorted_tail import TailFile
+from eventstore.store.read.foreign_bytes import ForeignBytes
 from eventstore.store.sorted.directory_recovery import mark_proven
 from eventstore.store.sorted.sorting import sort_file, switch
 
@@ -76,12 +77,16 @@ class Maintenance:
     """Sorts completed files. Logs a failure and retries later; meanwhile the store works with the unsorted file.
 
     `stopped_at`: the corrupt file that blocks the later ones, or 0. `attention`: a message for the operator about that file.
-    `index_attention`: a message about a damaged index that cannot be rebuilt.
+    `index_attention`: a message about a damaged index that cannot be rebuilt. `foreign`: how much of the log other shards hand
+    out, measured anew after a split and after a file was sorted.
     """
 
     def __init__(self, engine: Engine, sorter: Sorter) -> None:
         self._engine, self._sorter = engine, sorter
         self._wake, self._quiet, self._damage = trio.Event(), trio.Event(), trio.Event()
+        self._unmeasured = trio.Event()
+        self.foreign = ForeignBytes(engine.files, lambda: engine.slot_filter)
+        engine.slots_changed.append(self._measure_again)
         self._damaged: set[int] = set()
         self._token: trio.lowlevel.TrioToken | None = None
         engine.files.on_damage = self._note_damage
@@ -110,6 +115,7 @@ class Maintenance:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._prove)
                 nursery.start_soon(self._repair_indexes)
+                nursery.start_soon(self._measure)
                 await self._sort_completed()
         finally:
             await self._sorter.idle()
@@ -128,6 +134,16 @@ class Maintenance:
         else:
             mark_proven(directory)
             _log.info("all of the directory was read after the unclean stop; it is sound")
+
+    async def _measure(self) -> None:
+        while True:
+            self._unmeasured = trio.Event()
+            while await trio.to_thread.run_sync(self.foreign.measure):
+                pass  # a file at a time: a store that closes does not wait for all
+            await self._unmeasured.wait()
+
+    def _measure_again(self) -> None:
+        self._unmeasured.set()
 
     def _note_damage(self, number: int) -> None:
         """Records a damaged index; readers call this on their threads."""
@@ -246,6 +262,7 @@ class Maintenance:
             _log.warning("the version cache was emptied, it could not be brought up to event file %d: %s", file.number, error)
         engine.release(file)
         self.sorted_files += 1
+        self._measure_again()
         _log.info("event file %d is sorted", file.number)
 
     async def _extend_cache(self, number: int) -> None:

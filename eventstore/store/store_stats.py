@@ -54,6 +54,15 @@ STORE_METRICS: Final[tuple[Metric[CountedStore], ...]] = (
         lambda store: len(store.engine.tail.files),
         "it stays over 2: sorting does not keep up, or fails",
     ),
+    gauge(
+        "shared_bytes", "bytes of event files from before a split, which other shards have as well",
+        lambda store: store.maintenance.foreign.shared,
+    ),
+    gauge(
+        "foreign_bytes", "of these, in sorted files, those of events that other shards hand out: they stay, and are left out; "
+        "an estimate",
+        lambda store: store.maintenance.foreign.total,
+    ),
     gauge("known_aggregates", "aggregates in the version cache", lambda store: len(store.engine.version_cache)),
     counter(
         "known_lookups", "commits and look-ups that asked the version cache", lambda store: store.engine.version_cache.asked

@@ -26,6 +26,8 @@ def print_cluster(found: ClusterStatus) -> None:
         print_table(None, _REPLICA_COLUMNS, map(_replica_cells, found.shards))
     if found.layout > 1:
         print_note("Shards that were split keep, and count, what was theirs together up to then; each hands out its own.")
+        if foreign := foreign_text(found):
+            print_note(foreign)
     for line in _attention(found):
         print_note(line)
 
@@ -44,6 +46,16 @@ def drawn_cluster(found: ClusterStatus) -> Group:
 def lost_shards(found: ClusterStatus) -> str | None:
     """Returns which shards cannot be reached, and why; None if all can."""
     return "; ".join(f"shard {each.shard}: {each.error}" for each in found.shards if each.error is not None) or None
+
+
+def foreign_text(found: ClusterStatus) -> str | None:
+    """Returns how much shards keep of what others hand out since splits; None if that is nothing, or not known."""
+    each = [
+        f"shard {row.shard} {_size(row.foreign_bytes)} of {_size(row.shared_bytes)}"
+        for row in found.shards
+        if row.foreign_bytes and row.shared_bytes
+    ]
+    return f"Of files from before splits, others hand out about: {', '.join(each)}." if each else None
 
 
 def _attention(found: ClusterStatus) -> list[str]:

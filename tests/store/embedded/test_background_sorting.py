@@ -13,6 +13,8 @@ import trio.testing
 
 import eventstore as es
 from eventstore.chunks.front import Segment
+from eventstore.records.slots import slot_of
+from eventstore.records.splits import Split, slot_filter
 from eventstore.store.open_store import open_store, warm_up
 from eventstore.store.opening import open_folder
 from tests.simulated_disk import SimulatedDisk
@@ -175,3 +177,30 @@ async def test_a_small_cache_is_left_with_what_changed_last(tmp_path: Path) -> N
         assert all(cache.peek(name) is not None for name in names[-1_000:])
     finally:
         await trio.to_thread.run_sync(opened.close)
+
+
+async def test_a_store_measures_after_a_split_and_what_is_sorted_later(opening: Opener) -> None:
+    async with opening(replace(SMALL_FILES, sort=True)) as store:
+        for number in range(120):
+            await store.append(f"order-{number % 5}", [es.NewEvent("T", bytes(100))], number // 5)
+        await store.maintenance.wait_until_sorted()
+        stats = await store.stats()
+        assert (stats["shared_bytes"], stats["foreign_bytes"]) == (0, 0)
+        kept = slot_of("order-1")
+        store.engine.slot_filter = slot_filter(0, ((kept, kept),), (Split(2, 0, 1, 1_000),))
+
+        async def measured() -> bool:
+            stats = await store.stats()
+            shared, foreign = int(stats["shared_bytes"] or 0), int(stats["foreign_bytes"] or 0)
+            return shared > 0 and 0.75 < foreign / shared < 0.85
+
+        await eventually(measured, "what four of five aggregates have is measured")
+        before = int((await store.stats())["foreign_bytes"] or 0)
+        for number in range(120, 240):
+            await store.append(f"order-{number % 5}", [es.NewEvent("T", bytes(100))], number // 5)
+        await store.maintenance.wait_until_sorted()
+
+        async def grown() -> bool:
+            return int((await store.stats())["foreign_bytes"] or 0) > 1.8 * before
+
+        await eventually(grown, "files that were sorted since are measured as well")
