@@ -1,0 +1,88 @@
+"""`eventstore access`, as it is run, beside a server that goes by it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eventstore as es
+from eventstore.errors import PermissionDenied, Unauthenticated
+from tests.cli.processes import output, refused, run
+from tests.server_thread import ServerThread
+
+
+def listed(data: Path) -> dict[str, Any]:
+    return {each["name"]: each for each in json.loads(output("access", "list", "--json", "--data", data))}
+
+
+def test_an_identity_is_added_listed_and_checked_and_may_do_what_that_says(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert listed(data) == {}
+    added = run(
+        "access", "add", "billing", "--grant", "append:invoice-", "--limit", "connections=3", "--days", 2, "--data", data
+    )
+    assert added.stderr.splitlines()[0] == f"billing is in {data / 'access.json'}: append:invoice-"
+    token = added.stdout.strip()
+    assert token.startswith("es_")
+    output("access", "add", "node-1", "--grant", "cluster", "--no-token", "--certificate", "CN=node-1", "--data", data)
+    found = listed(data)
+    assert token.split("_", 2)[2] not in json.dumps(found) + output("access", "list", "--data", data)
+    assert token.split("_", 2)[2] not in (data / "access.json").read_text()
+    billing = found["billing"]
+    assert (billing["grants"], billing["limits"], billing["certificates"]) == (["append:invoice-"], {"connections": 3}, [])
+    assert found["node-1"]["certificates"] == ["CN=node-1"]
+    assert found["node-1"]["tokens"] == []
+    row = next(line for line in output("access", "list", "--data", data).splitlines() if line.split()[:1] == ["billing"])
+    assert "append:invoice-" in row
+    assert "connections=3" in row
+    assert f"{token.split('_')[1]} until " in row
+
+    assert output("access", "check", "billing", "append", "invoice-1", "--data", data) == "billing may append invoice-1\n"
+    for wanted, said in (
+        (("append", "order-1"), "append order-1"), (("append",), "append everything"),
+        (("read", "invoice-1"), "read invoice-1"),
+    ):  # fmt: skip
+        denied = run("access", "check", "billing", *wanted, "--data", data)
+        assert (denied.returncode, denied.stdout) == (1, f"billing may not {said}\n")
+    told = refused("access", "check", "billing", "appends", "--data", data, code=2)
+    assert told.startswith("there is no permission 'appends'; there are append, read, ")
+    assert "there is no identity 'nobody'" in refused("access", "check", "nobody", "append", "--data", data, code=2)
+
+    with ServerThread(data) as server, es.blocking.connect(server.address, token=token) as store:
+        assert store.append("invoice-1", [es.NewEvent("T")], expected_version=0).version == 1
+        with pytest.raises(PermissionDenied):
+            store.append("order-1", [es.NewEvent("T")], expected_version=0)
+
+
+def test_one_token_is_revoked_or_all_of_an_identity_while_a_server_runs(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    first, second = (
+        output("access", "add", "billing", "--grant", "writer", "--data", data).strip() for _ in range(2)
+    )  # the second time it gets another token
+    other = output("access", "add", "other", "--grant", "writer", "--data", data).strip()
+    assert len(listed(data)["billing"]["tokens"]) == 2
+    told = refused("access", "revoke", "billing", "--token", "0" * 8, "--data", data, code=2)
+    assert told == "there is no token '00000000' of 'billing'; `eventstore access list` shows all"
+    with ServerThread(data) as server:
+
+        def known(token: str) -> bool:
+            server.ask(lambda running: running.security.look())
+            try:
+                with es.blocking.connect(server.address, token=token, reconnect_timeout=0) as store:
+                    return store.version("a") == 0
+            except Unauthenticated:
+                return False
+
+        assert [known(each) for each in (first, second, other)] == [True, True, True]
+        of_first = first.split("_")[1]
+        said = output("access", "revoke", "billing", "--token", of_first, "--data", data)
+        assert said == f"token {of_first} of billing was removed\n"
+        assert [known(each) for each in (first, second, other)] == [False, True, True]
+        assert output("access", "revoke", "billing", "--data", data) == "billing was removed\n"
+        assert [known(each) for each in (first, second, other)] == [False, False, True]
+    assert set(listed(data)) == {"other"}
+    told = refused("access", "revoke", "billing", "--data", data, code=2)
+    assert told == "there is no identity 'billing'; `eventstore access list` shows all"
