@@ -16,7 +16,7 @@ import trio
 
 import eventstore as es
 from eventstore.client.blocking.store import BlockingStore
-from eventstore.errors import ConnectionLost, InvalidArgument, PermissionDenied, Unauthenticated, UnknownTopic
+from eventstore.errors import ConnectionLost, InvalidArgument, PermissionDenied, Unauthenticated, UnknownGroup, UnknownTopic
 from eventstore.protocol.broker_requests import CreateTopic, ListTopics
 from eventstore.protocol.requests import Hello
 from eventstore.security.access_list import AccessList, Identity, read_access
@@ -66,6 +66,21 @@ def test_what_matters_is_recorded_and_what_does_not_is_not(tmp_path: Path) -> No
         assert found[3]["details"] == {"why": "an unknown token"}
         assert found[4]["details"] == {"name": "shipping", "change": "added: reader"}
         assert "wrong" not in json.dumps(found)
+
+
+def test_resets_of_offsets_and_replays_of_dead_letters_are_recorded(tmp_path: Path) -> None:
+    with trail(tmp_path / "data") as (_, store):
+        store.broker.create_topic("orders", 1)
+        store.topic("orders").send(b"bad", key="k")
+        with store.consumer("billing", "orders", retries=es.Retries((), attempts=1)) as consumer:
+            next(iter(consumer)).retry("it is bad")
+            wait_until(lambda: store.broker.dead_letters("billing"), "it is a dead letter")
+        assert store.broker.replay("billing", [0]) == 1
+        store.broker.reset("billing", "orders", "start")
+        with pytest.raises(UnknownGroup):
+            store.broker.reset("nobody", "orders", 0)
+        found = [(each["what"], each["who"], each["details"]) for each in records(store) if each["what"] != "CREATE_TOPIC"]
+    print("FOUND", found)
 
 
 def test_the_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
