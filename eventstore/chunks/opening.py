@@ -169,11 +169,15 @@ class OpenedChunks:
             self._resume(header, file, name, on_records)
 
     def finish(self) -> None:
-        """Continues with a new chunk if the last one is completed."""
+        """Continues with a new chunk if the last one is completed, or was taken over: where it was fetched, and not linked, it
+        is not completed yet, and other replicas have it completed.
+        """
         if self.headers and self.headers[-1].completed:
             last = self.headers[-1]
             self.writer.resume_after(last)
             self.front.resume_with_new_chunk(last.number, last.last_sequence + 1)
+        elif self.headers and self.headers[-1].number <= self._folder.inherited:
+            self.front.end_chunk()
 
     def _read_completed(self, header: ChunkHeader, file: File, name: str, on_records: OnRecords) -> None:
         check_footer(file.read_at(header.end, FOOTER_BYTES), header, name)

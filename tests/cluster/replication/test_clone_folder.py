@@ -12,6 +12,7 @@ from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.log.queue_bounds import QueueBounds
 from eventstore.broker.opening import open_broker_folder
 from eventstore.broker.retry_policy import RetryPolicy
+from eventstore.chunks.documents import write_document
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.folder import Ancestor
 from eventstore.errors import Corrupt, FolderRefused
@@ -184,3 +185,22 @@ def test_damaged_ancestors_are_named(parent: Path) -> None:
     path.write_text(path.read_text().replace("{\n", '{\n  "ancestors": "nonsense",\n', 1))
     with pytest.raises(Corrupt, match="its ancestors are 'nonsense'"):
         read_event_folder(FILES, parent)
+
+
+def test_a_replica_that_fetched_what_a_shard_begins_with_adds_nothing_to_it_when_it_leads(parent: Path) -> None:
+    last = read_event_folder(FILES, parent).headers()[-1]
+    assert not last.completed, "as that of a follower is until a record of a later file comes"
+    identity = ShardIdentity(PARENT.cluster, 1, ALL_SLOTS, uuid.uuid4(), (), (Ancestor(PARENT.store, last.number),))
+    document = {**read_store(FILES, parent)[1], "store": str(identity.store), **identity.members()}
+    write_document(FILES, parent / STORE, document)
+    replace(read_event_folder(FILES, parent), store=identity.store).write_document(last.number)
+    opened = open_folder(parent, SMALL, shard=identity, epoch=2)
+    engine = opened.engine
+    engine.append_batch([encode_commit("a-1", [NewEvent("Counted", b"2")], ANY, None, None)])
+    while (segment := engine.take()) is not None:
+        engine.write(segment)
+        engine.mark_written(segment, durable=True)
+    opened.close()
+    *_, inherited, own = read_event_folder(FILES, parent).headers()
+    assert (inherited.number, inherited.completed, inherited.last_sequence) == (last.number, True, own.first_sequence - 1)
+    assert verify(parent).findings == []
