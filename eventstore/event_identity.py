@@ -57,7 +57,9 @@ def event_identity(event: Event) -> str:
 
 
 def check_start(after: int, end: int) -> None:
-    """Raises Diverged if a reader stands after the end of the store: it would miss the events that come up to its place."""
+    """Raises Diverged if a reader stands after the end of the store: it would miss the events that come up to its place (R13 of
+    ADR 14).
+    """
     if after > end:
         raise Diverged(
             f"after is {after}, but the store ends at {end}: it was restored from an older copy, or lost events that were not "

@@ -15,7 +15,8 @@ _NEXT_STEP: Final = "what was derived from its events may hold some that are gon
 
 
 def check_place(scan: Callable[..., ScanPage], place: Place) -> None:
-    """Reads one record of the log by `Engine.scan`; of a place without an identity nothing. For threads.
+    """Reads one record of the log by `Engine.scan`; of a place without an identity nothing. For threads. What a leader has to
+    ask before a reader continues (R13 of ADR 14).
 
     Raises:
         Diverged: the event there is another one, or there is none.

@@ -124,7 +124,7 @@ class FollowerLog:
         if piece.begun is not None and piece.completed is None:
             self._skip_to(piece.begun)
         found = self._checked(piece)
-        if key != self._writer.key:  # of another leader: what its records claim is proven with it
+        if key != self._writer.key:  # of another leader: what its records claim is proven with it (R8)
             self._writer.key = key
             if piece.begun is None:
                 self.folder.write_document(piece.chunk, piece.offset, key)
@@ -174,7 +174,7 @@ class FollowerLog:
 
     def _batches(self, piece: Piece, found: Walk) -> Iterator[tuple[int, int]]:
         """Yields the ranges of records that may be synced together: a record claims how far its file is durable, and that
-        must be true here as well when it is written.
+        must be true here as well when it is written, since recovery believes it (R8).
         """
         if found.durable <= found.offsets[0]:
             yield 0, len(found.offsets)
