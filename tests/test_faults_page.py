@@ -7,7 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "FAULTS.md").read_text()
-NAMED = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PAGE)
+NAMED_IN = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+NAMED = NAMED_IN.findall(PAGE)
 
 
 def test_every_test_the_page_names_is_there() -> None:
@@ -20,9 +21,19 @@ def test_every_test_the_page_names_is_there() -> None:
 
 
 def test_every_line_names_its_tests() -> None:
-    rows = re.findall(r"^\| (\d+) \|.*$", PAGE, re.MULTILINE)
-    assert len(rows) >= 26
-    assert rows == [str(number + 1) for number in range(len(rows))]
-    for line in PAGE.splitlines():
-        if re.match(r"\| \d+ \|", line):
-            assert "::test_" in line, line[:60]
+    rows = re.findall(r"^\| (\d+)([a-z]?) \|(.*)$", PAGE, re.MULTILINE)
+    assert [line[:60] for line in PAGE.splitlines() if re.match(r"\| *\d", line)] == [
+        f"| {number}{letter} |{rest}"[:60] for number, letter, rest in rows
+    ]
+    plain = [number for number, letter, _ in rows if not letter]
+    assert len(plain) >= 26
+    assert plain == [str(place + 1) for place in range(len(plain))]
+    assert len({(number, letter) for number, letter, _ in rows}) == len(rows)
+    latest = "0"
+    for number, letter, rest in rows:
+        latest = latest if letter else number
+        assert number == latest, f"{number}{letter} stands after {latest}"
+        named = NAMED_IN.findall(rest.split(" | ")[-1])
+        assert any(name or letter for _, name in named), f"line {number}{letter} names no test"
+        for path, name in named:
+            assert name or re.search(r"^\s*(async )?def test_", (ROOT / path).read_text(), re.MULTILINE), path
