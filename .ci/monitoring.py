@@ -36,6 +36,12 @@ groups:
         expr: increase(eventstore_alarm_notices_undelivered_total[10m]) > 0
         labels: {severity: warning}
         annotations: {summary: "alarms of {{ $labels.instance }} do not arrive"}
+      - alert: EventstoreLeaderChanges
+        expr: >-
+          max by (job, shard) (max_over_time(eventstore_replica_epoch[10m]))
+          - min by (job, shard) (min_over_time(eventstore_replica_epoch[10m])) > 4
+        labels: {severity: warning}
+        annotations: {summary: "shard {{ $labels.shard }} has one leader after another", description: "see docs/OPERATIONS.md"}
 """
 _LINK: Final = re.compile(r"\[[^]]*\]\(OPERATIONS\.md[^)]*\)")
 _CRITICAL: Final = ("store_poisoned", "broker_poisoned", "disk_nearly_full", "file_damaged", "rot_found", "shard_unserved")

@@ -52,6 +52,21 @@ def test_every_metric_of_the_rules_exists_and_every_built_in_alarm_has_one() -> 
     assert {f"Eventstore{''.join(part.capitalize() for part in name.split('_'))}" for name in BUILT_IN} < set(names)
 
 
+def test_there_are_rules_about_replicas_that_are_behind_and_leaders_that_change_and_the_page_says_what_to_do() -> None:
+    yaml = pytest.importorskip("yaml")
+    found = yaml.safe_load((MONITORING / "prometheus-rules.yml").read_text(encoding="utf-8"))
+    about = {rule["alert"]: names_in(rule["expr"]) for group in found["groups"] for rule in group["rules"]}
+    page = (ROOT / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")
+    for alert, metric in (
+        ("EventstoreReplicaMissing", "eventstore_replicas_in_sync"),
+        ("EventstoreReplicaBehind", "eventstore_replica_behind_seconds"),
+        ("EventstoreLeaderChanges", "eventstore_replica_epoch"),
+        ("EventstoreShardUnserved", "eventstore_shard_unserved"),
+    ):
+        assert metric in about[alert]
+        assert f"`{alert}`" in page
+
+
 def test_every_metric_and_label_of_the_dashboard_exists() -> None:
     found: dict[str, Any] = json.loads((MONITORING / "grafana-dashboard.json").read_text(encoding="utf-8"))
     panels = found["panels"]
