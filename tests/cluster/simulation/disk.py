@@ -5,6 +5,7 @@ documents, each of which is replaced durably.
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from eventstore_cluster.replica.epochs import Tail
@@ -142,9 +143,14 @@ class Disk:
 
 
 def _tail(records: list[Record]) -> Tail:
-    tail, epoch = Tail(), 0
-    for number, record in enumerate(records):
-        if record[0] != epoch:
-            tail = tail.grow(epoch, place(number)) if epoch else tail
-            epoch = record[0]
-    return tail.grow(epoch, place(len(records))) if epoch else tail
+    """Epochs follow each other in a log, so that each of them is one range of it."""
+    tail, end = Tail(), 0
+    while end < len(records):
+        epoch = records[end][0]
+        end = bisect_right(records, epoch, lo=end, key=_epoch)
+        tail = tail.grow(epoch, place(end))
+    return tail
+
+
+def _epoch(record: Record) -> int:
+    return record[0]

@@ -57,7 +57,8 @@ class World:
     histories there are more machines than replicas, which move (`moving`). `loses_registry`: it does for sure, which
     otherwise happens in one of five histories; no replica moves then. `accepts_loss`: a person does. `real_logs`: events are
     written to the real log, on the simulated disk. `splits`: the shard is split, and those that it becomes: each has a world of
-    its own in the `family`, of the same machines and the same time.
+    its own in the `family`, of the same machines and the same time. `moves`: whether replicas move, if it does not follow from
+    the seed.
     """
 
     def __init__(
@@ -71,13 +72,14 @@ class World:
         accepts_loss: bool = False,
         real_logs: bool = False,
         splits: bool = False,
+        moves: bool | None = None,
     ) -> None:
         self.schedule = Schedule(seed, traced=traced)
         self.random = self.schedule.random
         self.parent: World | None = None
         self.number_of_shard = 0
         self.called_off = False
-        self.moving = seed % 3 == 1 and not loses_registry and not accepts_loss
+        self.moving = (seed % 3 == 1 if moves is None else moves) and not loses_registry and not accepts_loss
         self._loses_registry, self._real_logs, self.splitting = loses_registry, real_logs, splits
         self._accepts_loss = accepts_loss or (seed % 12 == 2 and not loses_registry and not real_logs and not splits)
         machines = replicas + 2 if self.moving else replicas
