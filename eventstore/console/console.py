@@ -149,8 +149,7 @@ def route(console: Console, path: str, page: Page, methods: tuple[str, ...] = ("
     async def endpoint(request: Request) -> Response:
         visitor = console.visitors.find(request.cookies.get(COOKIE))
         if visitor is None:
-            wanted = request.url.path if request.method == "GET" else PATH
-            return RedirectResponse(link("/sign-in", to=wanted), 303)
+            return RedirectResponse(_sign_in_for(request), 303)
         form = await read_form(request) if request.method == "POST" else {}
         visit = Visit(console, request, visitor, form)
         if request.method == "POST" and not visitor.sent(form.get("csrf", "")):
@@ -161,11 +160,17 @@ def route(console: Console, path: str, page: Page, methods: tuple[str, ...] = ("
         except trio.TooSlowError:
             return visit.page("refused.html", 504, why=f"the store has not answered within {_PAGE_S:.0f} s")
         except Unauthenticated:
-            return RedirectResponse(link("/sign-in", to=request.url.path), 303)
+            return RedirectResponse(_sign_in_for(request), 303)
         except EventStoreError as error:
             return visit.page("refused.html", status_of(error), why=error.message)
 
     return Route(PATH + path, endpoint, methods=list(methods))
+
+
+def _sign_in_for(request: Request) -> str:
+    """Returns the address of the form that leads to what was asked for, with its parameters; a form is not sent again."""
+    asked, parameters = request.url.path, request.url.query
+    return link("/sign-in", to=PATH if request.method != "GET" else f"{asked}?{parameters}" if parameters else asked)
 
 
 def refusing(console: Console) -> Callable[[Request, Exception], Awaitable[Response]]:

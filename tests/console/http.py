@@ -27,6 +27,7 @@ class Visitor:
     """`address`: http://HOST:PORT. `last`: the last page, whose forms it sends."""
 
     def __init__(self, address: str, context: SSLContext | None = None) -> None:
+        self.address = address
         self._host, self._context = address.partition("://")[2], context
         self.cookie: str | None = None
         self.last: Answer | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from pathlib import Path
@@ -110,6 +111,17 @@ def test_who_has_no_token_sees_the_form_alone(serve: Serve, tmp_path: Path) -> N
     nowhere = visitor.get("/console/nowhere")
     assert (nowhere.status, "There is no page /console/nowhere." in nowhere.words, "<nav" in nowhere.text) == (404, True, True)
     assert token not in visitor.get("/console").text
+
+
+def test_signing_in_leads_to_the_page_that_was_asked_for_with_its_parameters(serve: Serve, tmp_path: Path) -> None:
+    token = give(tmp_path / "data", "ann", "reader")
+    visitor = Visitor(serve().http)
+    for asked in ("/console/aggregates?prefix=a%26b%3F&from=c", "/console/log", "/console?x=1"):
+        form = visitor.get(visitor.get(asked).headers["location"])
+        (to,) = re.findall(r'name="to" value="([^"]*)"', form.text)
+        found = Visitor(visitor.address).post("/console/sign-in", {"token": token, "to": html.unescape(to)})
+        assert found.headers["location"] == asked
+    assert visitor.post("/console/do/retry?reaction=r", {}).headers["location"] == "/console/sign-in?to=%2Fconsole"
 
 
 def test_signing_in_leads_to_no_other_site(serve: Serve, tmp_path: Path) -> None:

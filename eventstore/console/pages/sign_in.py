@@ -36,7 +36,7 @@ def sign_in_routes(console: Console) -> list[Route]:
         except EventStoreError as error:
             return _form(console, to, error.message, status_of(error))
         console.visitors.sign_out(request.cookies.get(COOKIE))
-        answer = RedirectResponse(to if to == PATH or to.startswith(PATH + "/") else PATH, 303)
+        answer = RedirectResponse(to if to == PATH or to.startswith((PATH + "/", PATH + "?")) else PATH, 303)
         answer.set_cookie(
             COOKIE, cookie, max_age=int(SIGNED_IN_S), path=PATH, secure=request.url.scheme == "https", httponly=True,
             samesite="strict",
