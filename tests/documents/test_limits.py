@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from tests.documents.pages import ROOT
@@ -10,6 +11,7 @@ WORDS_MAX = 33_900
 NOT_COUNTED = {"CHANGELOG.md", "PROTOCOL.md", "FORMAT.md", "MODULES.md", "REFERENCE.md"}  # normative, generated, or a history
 LINES_MAX = 300
 MODULES_MAX = 15
+PICTURES_BYTES_MAX = 300_000  # of the console, together
 PACKAGES = ("eventstore", "mailbox", "cluster", "spark_jobs")
 
 
@@ -27,3 +29,11 @@ def test_no_module_is_over_its_limit_of_lines_and_no_folder_over_its_limit_of_mo
     assert {path: count for path, count in lines.items() if count > LINES_MAX} == {}
     folders = Counter(str(path.parent.relative_to(ROOT)) for path in modules if path.name != "__init__.py")
     assert {folder: count for folder, count in folders.items() if count > MODULES_MAX} == {}
+
+
+def test_the_pictures_of_the_console_are_small() -> None:
+    docs = ROOT / "docs"
+    shown = {docs / path for path in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (docs / "CONSOLE.md").read_text(encoding="utf-8"))}
+    assert len(shown) == 4
+    assert shown == set((docs / "console").iterdir())  # no other is kept
+    assert sum(path.stat().st_size for path in shown) <= PICTURES_BYTES_MAX
