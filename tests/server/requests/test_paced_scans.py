@@ -1,0 +1,87 @@
+"""Pages of the log are made one at a time, of those who wait in rotation: none waits behind all pages of another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+import trio.testing
+
+from eventstore.server.net.connection import Connection
+from eventstore.server.net.fair_turns import FairTurns
+from eventstore.server.requests.paced_scans import PacedScans
+from tests.server.net.test_run_queue import connections
+
+MANY = 20
+
+
+@asynccontextmanager
+async def busy(scans: PacedScans, reader: Connection) -> AsyncIterator[trio.Nursery]:
+    """Has a page be made, which ends with the block; yields where others ask. At the end all of them have ended."""
+    begun, may_end = trio.Event(), threading.Event()
+
+    def page() -> None:
+        trio.from_thread.run_sync(begun.set)
+        may_end.wait(60)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scans.run, reader, page)
+            await begun.wait()
+            try:
+                yield nursery
+            finally:
+                may_end.set()
+
+
+async def order_of(reader: Connection, *others: Connection) -> list[Connection]:
+    """Returns in which order pages are made of those who ask, in this order, while one is made for the first."""
+    scans, made = PacedScans(FairTurns([])), list[Connection]()
+    async with busy(scans, reader) as nursery:
+        for each in others:
+            nursery.start_soon(scans.run, each, partial(made.append, each))
+            await trio.testing.wait_all_tasks_blocked()
+    assert len(made) == len(others)
+    return made
+
+
+async def test_a_page_of_another_client_is_made_next_however_many_wait() -> None:
+    with connections(*["flood"] * MANY, "one", "two") as (*flood, one, two):
+        made = await order_of(*flood, *flood, one, two, one)
+        assert made[1:3] == [one, two]
+        assert made[4] is one
+
+
+async def test_of_the_connections_of_a_client_that_is_next_which_took_the_least() -> None:
+    with connections("first", *["a"] * MANY) as (first, *greedy, modest):
+        for each in greedy:
+            each.taken_s = 0.005
+        made = await order_of(first, *greedy, modest)
+        assert made[0] is modest
+
+
+async def test_one_that_is_cancelled_before_or_when_its_turn_begins_holds_up_nobody() -> None:
+    with connections("a", "b", "c", "d") as (a, b, c, d):
+        scans, made = PacedScans(FairTurns([])), list[Connection]()
+        waits, begins = trio.CancelScope(), trio.CancelScope()
+
+        async def ask(scope: trio.CancelScope, reader: Connection) -> None:
+            with scope:
+                await scans.run(reader, partial(made.append, reader))
+
+        async def cancel_the_next() -> None:
+            await scans.run(b, partial(made.append, b))
+            begins.cancel()  # whose turn began a moment ago
+
+        async with busy(scans, a) as nursery:
+            for each in (cancel_the_next, partial(ask, begins, c), partial(ask, waits, d)):
+                nursery.start_soon(each)
+                await trio.testing.wait_all_tasks_blocked()
+            waits.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+        assert made == [b]
+        await scans.run(d, partial(made.append, d))
+        assert made == [b, d]
