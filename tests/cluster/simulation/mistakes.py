@@ -335,8 +335,8 @@ MISTAKES = (
     Mistake(
         "R6", "a file is sorted before the next one is committed", follower_sorting, "may_sort", _may_always_sort, 60, logs=True
     ),
-    Mistake("R7", "a cut is not noted before it begins", cutting, "cut", _cuts_without_a_note, 150, logs=True),
-    Mistake("R8", "a follower syncs several batches at once", FollowerLog, "_batches", _all_at_once, 400, logs=True),
+    Mistake("R7", "a cut is not noted before it begins", cutting, "cut", _cuts_without_a_note, 150, 45, logs=True),
+    Mistake("R8", "a follower syncs several batches at once", FollowerLog, "_batches", _all_at_once, 400, 28, logs=True),
     Mistake("R9", "a wiped folder keeps its place in the set", Disk, "wipe", _wiped_under_its_name),
     Mistake("R10", "a leader reads before its epoch's record is committed", Replica, "may_read", _reads_before_open),
     Mistake("R11", "a leader reads without looking at its lease", Replica, "may_read", _reads_without_lease, first=25),
