@@ -23,14 +23,13 @@ from eventstore_cluster.replica.registry_state import too_few, trouble_of
 from eventstore_cluster.replication.links import Links
 from eventstore_cluster.replication.logs.follower_logs import broker_identity
 from eventstore_cluster.replication.logs.leader_documents import LeaderDocuments
-from eventstore_cluster.replication.logs.leader_log import PAYLOAD_BYTES, LeaderLog
+from eventstore_cluster.replication.logs.leader_log import LeaderLog
 from eventstore_cluster.replication.logs.log_reader import Differs, LogReader
 from eventstore_cluster.replication.logs.pieces import Cargo, Payload
+from eventstore_cluster.replication.pace import Pace
 from eventstore_cluster.replication.run import Run
 
 _REFUSED_S: Final = 1.0
-_PIECE_S: Final = 0.5
-"""A piece of the log that is sent at a limited rate takes no longer: a follower that hears nothing leaves its leader."""
 _log = get_logger("eventstore.cluster")
 
 
@@ -49,7 +48,7 @@ class ShardLeadership:
         self._replica, self._lease, self._links, self._do, self._end = run.replica, run.lease, links, do, end
         self._before: tuple[Tail, ...] = logs.tails_on_disk()
         self._begun = self._holds = False
-        self._paced_until = 0.0
+        self._pace = Pace()
         self._flush: Callable[[], None]
         self._wrote = trio.lowlevel.ParkingLot()
         self._store: EmbeddedStore | None = None
@@ -189,7 +188,7 @@ class ShardLeadership:
 
     async def _send_from_files(self, serve: Serve, found: list[Payload | None], behind: list[int]) -> None:
         rate = self._rate(serve)
-        bytes_max = PAYLOAD_BYTES if rate is None else min(PAYLOAD_BYTES, max(int(rate * _PIECE_S), 1))
+        bytes_max = self._pace.piece_bytes(rate)
 
         def read() -> None:
             for at in behind:
@@ -204,8 +203,7 @@ class ShardLeadership:
             await trio.sleep(_REFUSED_S)
             self._links.send(serve.connection, NotLeading(serve.epoch))  # it joins again
         else:
-            if rate is not None:
-                await self._pace(sum(len(piece.data) for each in found if each is not None for piece in each.pieces) / rate)
+            await self._pace.wait(sum(len(piece.data) for each in found if each is not None for piece in each.pieces), rate)
             self._send(serve, found)
 
     def _rate(self, serve: Serve) -> int | None:
@@ -213,12 +211,6 @@ class ShardLeadership:
         seen, leading = self._replica.registrar.seen, self._replica.leading
         session = None if leading is None else leading.sessions.find(serve.session, serve.connection)
         return None if seen is None or session is None or session.member in seen.state.in_sync else seen.rate
-
-    async def _pace(self, seconds: float) -> None:
-        """Waits until what was sent before has had its time; what is sent now takes so many seconds."""
-        begins = max(trio.current_time(), self._paced_until)
-        self._paced_until = begins + seconds
-        await trio.sleep_until(begins)
 
     def _send(self, serve: Serve, found: list[Payload | None]) -> None:
         events, messages = found
