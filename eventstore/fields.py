@@ -26,6 +26,14 @@ def encodable(text: str) -> str:
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
+def size_text(size: float) -> str:
+    """Returns bytes for people, such as 1.2 GB."""
+    for unit, factor in (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size:.0f} B"
+
+
 def counted(number: int, one: str, many: str | None = None) -> str:
     """Returns `1 file` or `2 files`. `many` is the plural, unless it is `one` with an s."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -1,20 +1,26 @@
-"""Shows what moves where, and what it costs."""
+"""Shows what moves where, what it costs, and how far it is."""
 
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Final
 
 from eventstore.cli.terminal.output import print_line, print_table
-from eventstore.fields import counted
+from eventstore.fields import counted, size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from eventstore_cluster.nodes.moving.plans import Survey
+    from eventstore_cluster.nodes.moving.progress import Copy, UnderWay
     from eventstore_cluster.nodes.placing.plan import Change, Plan
 
 _UNITS: Final = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 _RATE_GUESSED: Final = 100_000_000
 _ROWS_MAX: Final = 60
+_BAR: Final = 16
+"""Characters."""
 
 
 def sized(text: str) -> int:
@@ -27,13 +33,6 @@ def sized(text: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
-def size_text(size: int) -> str:
-    for unit, factor in (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)):
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size} B"
-
-
 def print_plan(plan: Plan, found: Survey) -> None:
     """Prints a plan for people, after what it leaves alone."""
     busy = [each for each in found.fleet.shards.values() if each.busy]
@@ -44,7 +43,7 @@ def print_plan(plan: Plan, found: Survey) -> None:
     if not plan.changes:
         print_line(f"Nothing is to be moved between {', '.join(name for name, *_ in plan.nodes)}.")
         return
-    print_table(None, ("shard", "replica", "leader", "copies"), [_cells(each) for each in plan.changes[:_ROWS_MAX]])
+    print_table(None, ("shard", "replica", "leader", "copies", "why"), [_cells(each) for each in plan.changes[:_ROWS_MAX]])
     if len(plan.changes) > _ROWS_MAX:
         print_line(f"… and {len(plan.changes) - _ROWS_MAX} more shards; --json shows all.")
     print_line("")
@@ -67,8 +66,39 @@ def _cells(change: Change) -> tuple[object, ...]:
     moves += [f"+ {name}" for name in change.gained[len(change.lost) :]]
     moves += [f"− {name}" for name in change.lost[len(change.gained) :]]
     leader = None if change.leader is None else f"to {change.leader}"
-    return change.shard, ", ".join(moves) or None, leader, size_text(change.size) if change.size else None
+    return change.shard, ", ".join(moves) or None, leader, size_text(change.size) if change.size else None, change.why
 
 
 def _change(before: int, after: int) -> str:
     return str(before) if before == after else f"{before} → {after}"
+
+
+def print_under_way(found: Sequence[UnderWay]) -> None:
+    """Prints what is under way; in a terminal with a bar for each copy."""
+    bars = sys.stdout.isatty()
+    rows = [(each.shard, " ".join(each.before), _wanted(each), each.leader, each.does, _copied(each, bars)) for each in found]
+    print_table(None, ("shard", "kept by", "wanted", "led by", "now", "copied"), rows)
+    sys.stdout.flush()  # somebody may watch a file, or a pipe
+
+
+def _wanted(each: UnderWay) -> str:
+    if each.split:
+        return f"split, into {', '.join(map(str, (each.shard, *each.split)))}"
+    return " ".join(each.wanted)
+
+
+def _copied(each: UnderWay, bars: bool) -> str | None:
+    return ", ".join(filter(None, (copied_text(copy, bar=bars) for copy in each.copies))) or None
+
+
+def copied_text(copy: Copy, *, bar: bool) -> str | None:
+    """Returns how much of a copy is there; None if that is not known."""
+    if copy.size is None or copy.lacks is None:
+        return None
+    done = max(copy.size - copy.lacks, 0)
+    said = f"{size_text(done)} of {size_text(copy.size)}"
+    if not copy.size:
+        return said
+    full = done * _BAR // copy.size
+    drawn = f"{'█' * full}{'░' * (_BAR - full)} " if bar else ""
+    return f"{drawn}{done * 100 // copy.size} %, {said}"

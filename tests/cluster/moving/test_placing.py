@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import uuid
 from collections import Counter
 from dataclasses import replace
@@ -15,7 +16,7 @@ from eventstore.records.cluster_map import ALL_SLOTS
 from eventstore_cluster.nodes.moving.asking import moved
 from eventstore_cluster.nodes.placing import balancing
 from eventstore_cluster.nodes.placing.balancing import drain, rebalance, resize
-from eventstore_cluster.nodes.placing.fleet import Fleet, PlacedNode, PlacedShard
+from eventstore_cluster.nodes.placing.fleet import Fleet, Loads, PlacedNode, PlacedShard
 from eventstore_cluster.nodes.placing.placement import place
 from eventstore_cluster.nodes.placing.plan import Plan
 from eventstore_cluster.nodes.placing.survey import surveyed
@@ -98,6 +99,63 @@ def test_a_draining_node_gives_everything_away_and_gets_nothing() -> None:
     assert all(change.leader is not None for change in plan.changes if before.shards[change.shard].leader == "n2")
     draining = Fleet({**before.nodes, "n2": PlacedNode("n2", takes=False, leaves=True)}, before.shards)
     assert kept(after(draining, rebalance(draining)))["n2"] == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_appends_are_spread_as_bytes_and_replicas_are(seed: int) -> None:
+    whole, choice = fleet(6, 120, replicas=2), random.Random(seed)
+    rates = {number: choice.random() * (800 if "n1" in shard.replicas else 100) for number, shard in whole.shards.items()}
+    before = Fleet(whole.nodes, {number: replace(shard, rate=rates[number]) for number, shard in whole.shards.items()})
+
+    def most(replicas: dict[int, tuple[str, ...]]) -> float:
+        """Returns what the busiest node takes, as a multiple of the mean."""
+        taken = [sum(rates[number] for number, names in replicas.items() if name in names) for name in before.nodes]
+        return max(taken) / (sum(taken) / len(taken))
+
+    plan = rebalance(before)
+    was = most({number: shard.replicas for number, shard in before.shards.items()})
+    assert was > 2
+    assert most(after(before, plan)) < 1 + (was - 1) / 2
+    moved_off = [change for change in plan.changes if "n1" in change.lost]
+    assert any(re.match(r"n1 takes [\d,]+ events/s, n\d takes [\d,]+ events/s", change.why) for change in moved_off)
+
+
+def test_a_replica_that_weighs_as_much_as_two_nodes_differ_is_not_moved_back_and_forth(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves, move = 0, Loads.move
+
+    def counted(*given: Any) -> None:
+        nonlocal moves
+        moves += 1
+        assert moves <= 36, "no replica moves twice"
+        move(*given)
+
+    monkeypatch.setattr(Loads, "move", counted)
+    grown = fleet(3, 12, added=1)
+    assert rebalance(Fleet(grown.nodes, {n: replace(shard, size=n * GB) for n, shard in grown.shards.items()})).changes
+
+
+def test_the_reason_of_a_change_is_what_it_was_chosen_by() -> None:
+    def why(plan: Plan) -> list[str]:
+        return [change.why for change in plan.changes]
+
+    grown = fleet(3, 12, added=1)
+    *_, last = why(rebalance(Fleet(grown.nodes, {n: replace(shard, size=n * GB) for n, shard in grown.shards.items()})))
+    assert re.match(r"n\d has \d+\.0 GB, n4 has 0 B", last)
+    zones = {"n1": "a", "n2": "a", "n3": "b"}
+    shared = Fleet(
+        {name: PlacedNode(name, zone, 9 * GB) for name, zone in zones.items()}, {0: PlacedShard(0, ("n1", "n2"), "n1", GB)}
+    )
+    assert why(rebalance(shared)) == ["zone a has it 2 times, zone b has none of it"]
+    assert why(drain(shared, "n1")) == ["n1 is drained, and n3 has 0 B of the 2.0 GB of 3 nodes, zone b has none of it"]
+    assert why(resize(shared, 3)) == ["is to have 3 replicas, and n3 has 0 B of the 2.0 GB of 3 nodes, zone b has none of it"]
+    three = Fleet(shared.nodes, {0: PlacedShard(0, ("n1", "n2", "n3"), "n1", GB)})
+    assert why(resize(three, 2)) == ["is to have 2 replicas, and n1 in zone a has it as well as n2"]
+    led = Fleet(
+        {name: PlacedNode(name) for name in ("n1", "n2")}, {n: PlacedShard(n, ("n1", "n2"), "n1", GB) for n in range(4)}
+    )
+    assert why(rebalance(led)) == ["n1 leads 4 of 4, n2 0", "n1 leads 3 of 4, n2 1"]
+    away = Fleet({**three.nodes, "n3": PlacedNode("n3", takes=False)}, three.shards)
+    assert why(resize(away, 2)) == ["is to have 2 replicas, and n3 does not run"]
 
 
 def test_a_node_that_is_away_for_a_while_keeps_its_replicas() -> None:

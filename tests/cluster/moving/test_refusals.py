@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,12 +11,10 @@ import pytest
 import trio
 
 from eventstore.errors import EventStoreError, InvalidArgument
-from eventstore_cluster.nodes.creation import create_cluster
 from eventstore_cluster.nodes.first_read import first_read_of_cluster
 from eventstore_cluster.nodes.moving.asking import ask
 from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
-from eventstore_cluster.registry.node_keys import NodeKey
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import ShardKey, read_shard
 from eventstore_cluster.replica.moving import next_state
@@ -36,17 +34,6 @@ UNDER_WAY = {
     "hand over": "shard 0 is to be handed over to n2: wait until it is done",
     "split": "shard 0 is being split, which `eventstore cluster split 0 --call-off` takes back: wait until it is done",
 }
-
-
-@pytest.fixture
-async def registry(etcd: Etcd, cluster: str) -> AsyncIterator[EtcdRegistry]:
-    """A cluster of two shards on the first two of three nodes."""
-    async with registry_of(etcd, cluster) as (_, opened):
-        nodes = {f"node/n{at}": NodeKey(f"127.0.0.1:{at}", "run", "0").value() for at in (1, 2)}
-        assert await opened.transact({}, nodes)
-        await create_cluster(opened, 2, 2)
-        assert await opened.transact({}, {"node/n3": NodeKey("127.0.0.1:3", "run", "0").value()})
-        yield opened
 
 
 async def shard_of(registry: EtcdRegistry, shard: int = 0) -> ShardKey:

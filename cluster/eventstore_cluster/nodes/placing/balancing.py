@@ -10,11 +10,15 @@ from collections import Counter
 from typing import Final
 
 from eventstore.errors import InvalidArgument
+from eventstore.fields import counted
 from eventstore_cluster.nodes.placing.fleet import Fleet, Loads, needed
 from eventstore_cluster.nodes.placing.plan import Plan, plan_of
+from eventstore_cluster.nodes.placing.reasons import emptiest, fuller
 
 EVEN: Final = 0.05
 """Nodes whose loads differ by this part of the mean are even enough: to move more would cost more than it brings."""
+_ROUNDING: Final = 1e-9
+"""A replica that weighs as much as two nodes differ only swaps them; sums of the same weights differ by less than this."""
 
 
 def rebalance(fleet: Fleet) -> Plan:
@@ -71,9 +75,11 @@ def resize(fleet: Fleet, count: int, shards: list[int] | None = None) -> Plan:
         if shard.busy:
             continue
         while len(loads.replicas[number]) < count:
-            loads.add(number, _target(loads, number, loads.replicas[number]))
+            target = _target(loads, number, others := loads.replicas[number])
+            loads.add(number, target, f"is to have {counted(count, 'replica')}, and {emptiest(loads, target, others)}")
         while len(loads.replicas[number]) > count:
-            loads.drop(number, _least_needed(loads, number))
+            name = _least_needed(loads, number)
+            loads.drop(number, name, f"is to have {counted(count, 'replica')}, and {_why_given_up(loads, number, name)}")
     return plan_of(loads)
 
 
@@ -82,7 +88,8 @@ def _empty(loads: Loads, name: str) -> None:
     for number in sorted(loads.on[name], key=lambda each: (-loads.weights[each], each)):
         if not loads.fleet.shards[number].busy:
             others = [each for each in loads.replicas[number] if each != name]
-            loads.move(number, name, _target(loads, number, others))
+            target = _target(loads, number, others)
+            loads.move(number, name, target, f"{name} is drained, and {emptiest(loads, target, others)}")
 
 
 def _target(loads: Loads, shard: int, others: list[str]) -> str:
@@ -122,6 +129,17 @@ def _least_needed(loads: Loads, shard: int) -> str:
     return max(names, key=lambda name: (name not in able, zones[loads.zone(name)], loads.load[name], name))
 
 
+def _why_given_up(loads: Loads, shard: int, name: str) -> str:
+    """Says why `_least_needed` has chosen this one."""
+    node = loads.fleet.nodes[name]
+    if not node.takes:
+        return f"{name} {'is drained' if node.leaves else 'does not run'}"
+    zone = loads.zone(name)
+    if sharing := [other for other in loads.replicas[shard] if other != name and loads.zone(other) == zone]:
+        return f"{', '.join(sharing)} in zone {zone} has it as well as {name}"
+    return f"of those that do not lead it, {emptiest(loads, name)}"
+
+
 def _spread_zones(loads: Loads) -> None:
     """Moves replicas that share a zone to zones that have none of their shard."""
     for number in sorted(loads.replicas):
@@ -137,7 +155,9 @@ def _spread_one(loads: Loads, shard: int) -> bool:
     if not sharing or not able:
         return False
     source = max(sharing, key=lambda name: (name != loads.leaders[shard], loads.load[name], name))
-    loads.move(shard, source, min(able, key=lambda name: (loads.load[name], name)))
+    target = min(able, key=lambda name: (loads.load[name], name))
+    why = f"zone {loads.zone(source)} has it {zones[loads.zone(source)]} times, zone {loads.zone(target)} has none of it"
+    loads.move(shard, source, target, why)
     return True
 
 
@@ -156,9 +176,11 @@ def _relieved(loads: Loads, fullest: str, rest: set[str], tolerated: float) -> b
         gap = loads.load[fullest] - loads.load[target]
         if gap <= tolerated:
             return False
-        able = [each for each in loads.on[fullest] if loads.weights[each] < gap and _may_move(loads, each, fullest, target)]
+        lighter = [each for each in loads.on[fullest] if loads.weights[each] < gap - _ROUNDING]
+        able = [each for each in lighter if _may_move(loads, each, fullest, target)]
         if able:
-            loads.move(min(able, key=lambda each: (abs(gap / 2 - loads.weights[each]), each)), fullest, target)
+            chosen = min(able, key=lambda each: (abs(gap / 2 - loads.weights[each]), each))
+            loads.move(chosen, fullest, target, fuller(loads, fullest, target))
             return True
     return False
 
@@ -188,6 +210,7 @@ def _level_leaders(loads: Loads) -> None:
             continue
         _, name, number = min(better)
         loads.leaders[number] = name
+        loads.why_led[number] = f"{busiest} leads {led[busiest]} of {led.total()}, {name} {led[name]}"
         led[busiest] -= 1
         led[name] += 1
         rest.add(name)

@@ -61,15 +61,21 @@ class Fleet:
 class Loads:
     """What each node has to do, as it changes while a plan is made. A replica's weight is the mean of its shares of bytes, of
     all appends and of all replicas, so that none of them alone decides, and an empty cluster is spread by number.
+
+    `why`: of each shard, why its replicas change, in order; `why_led`: why another one is to lead it.
     """
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
+        self.why: dict[int, list[str]] = {}
+        self.why_led: dict[int, str] = {}
         self.replicas = {number: list(shard.replicas) for number, shard in fleet.shards.items()}
         self.leaders = {number: shard.leader for number, shard in fleet.shards.items()}
         sizes = sum(each.size * len(each.replicas) for each in fleet.shards.values())
         rates = sum(each.rate * len(each.replicas) for each in fleet.shards.values())
         count = sum(len(each.replicas) for each in fleet.shards.values())
+        self.everything = float(sizes), rates, float(count)
+        """Bytes, events appended a second and number of all replicas."""
         self.weights = {number: self._weight(each, sizes, rates, count) for number, each in fleet.shards.items()}
         self.free = {name: node.free_bytes for name, node in fleet.nodes.items()}
         self.load = dict.fromkeys(fleet.nodes, 0.0)
@@ -86,6 +92,11 @@ class Loads:
         shares += [shard.rate / rates] if rates else []
         return sum(shares) / max(len(shares), 1)
 
+    def amounts(self, name: str) -> tuple[float, float, float]:
+        """Returns what a node has now: bytes, events appended a second, and replicas."""
+        shards = [self.fleet.shards[number] for number in self.on.get(name, ())]
+        return float(sum(each.size for each in shards)), sum(each.rate for each in shards), float(len(shards))
+
     def zone(self, name: str) -> str:
         node = self.fleet.nodes.get(name)
         return name if node is None else node.zone or name  # a node without a zone is one of its own
@@ -100,7 +111,8 @@ class Loads:
             node.takes and name not in self.replicas[shard] and (free is None or free >= needed(self.fleet.shards[shard].size))
         )
 
-    def add(self, shard: int, name: str, at: int | None = None) -> None:
+    def add(self, shard: int, name: str, why: str, at: int | None = None) -> None:
+        self.why.setdefault(shard, []).append(why)
         names = self.replicas[shard]
         names.insert(len(names) if at is None else at, name)
         self.load[name] += self.weights[shard]
@@ -108,17 +120,18 @@ class Loads:
         if self.free[name] is not None:
             self.free[name] = (self.free[name] or 0) - self.fleet.shards[shard].size
 
-    def drop(self, shard: int, name: str) -> int:
+    def drop(self, shard: int, name: str, why: str | None = None) -> int:
         """Returns where in the order the node was."""
+        self.why.setdefault(shard, []).extend([] if why is None else [why])
         at = self.replicas[shard].index(name)
         self.replicas[shard].remove(name)
         self.load[name] -= self.weights[shard]
         self.on[name].discard(shard)
         return at
 
-    def move(self, shard: int, source: str, target: str) -> None:
+    def move(self, shard: int, source: str, target: str, why: str) -> None:
         """Puts the target in the place of the source; if that leads, the target is to."""
-        self.add(shard, target, self.drop(shard, source))
+        self.add(shard, target, why, self.drop(shard, source))
         if self.leaders[shard] == source:
             self.leaders[shard] = target
 

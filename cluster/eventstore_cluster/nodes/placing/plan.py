@@ -14,7 +14,7 @@ PAUSE_S = 0.25
 @dataclass(frozen=True, slots=True)
 class Change:
     """`before`, `wanted`: the nodes that keep the shard. `leader`: to whom it is handed over; None: its leader stays. `size`:
-    bytes that are copied.
+    bytes that are copied. `why`: the reasons, for people.
     """
 
     shard: int
@@ -22,6 +22,7 @@ class Change:
     wanted: tuple[str, ...]
     leader: str | None
     size: int
+    why: str
 
     @property
     def gained(self) -> list[str]:
@@ -72,12 +73,14 @@ def plan_of(loads: Loads) -> Plan:
         wanted, leader = tuple(loads.replicas[number]), loads.leaders[number]
         if wanted != shard.replicas or leader != shard.leader:
             gained = sum(name not in shard.replicas for name in wanted)
-            changes.append(
-                Change(number, shard.replicas, wanted, None if leader == shard.leader else leader, gained * shard.size)
-            )
+            to = None if leader == shard.leader else leader
+            reasons = loads.why.get(number, []) if wanted != shard.replicas else []
+            led = [] if to is None or number not in loads.why_led else [loads.why_led[number]]
+            why = "; ".join([*reasons, *led])
+            changes.append(Change(number, shard.replicas, wanted, to, gained * shard.size, why))
     shards = loads.fleet.shards.values()
     replicas, leaders = Counter(n for each in shards for n in each.replicas), Counter(each.leader for each in shards)
-    led, kept = loads.led(), Counter(name for names in loads.replicas.values() for name in names)
+    now_led, kept = loads.led(), Counter(name for names in loads.replicas.values() for name in names)
     names = sorted({*loads.fleet.nodes, *replicas})
-    nodes = tuple((name, replicas[name], kept[name], leaders[name], led[name]) for name in names)
+    nodes = tuple((name, replicas[name], kept[name], leaders[name], now_led[name]) for name in names)
     return Plan(tuple(changes), nodes)

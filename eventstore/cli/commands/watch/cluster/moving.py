@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from eventstore.cli.commands.watch.cluster.group import cluster
 from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, required_etcd
-from eventstore.cli.terminal.output import print_json, print_table
-from eventstore.cli.terminal.plan_table import size_text, sized
+from eventstore.cli.terminal.output import print_json
+from eventstore.cli.terminal.plan_table import print_under_way, sized
 from eventstore.cli.terminal.program import Command
 from eventstore.cli.terminal.shared_options import AsJson
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from eventstore_cluster.nodes.moving.progress import UnderWay
+from eventstore.cli.terminal.watching import only_watching
+from eventstore.fields import size_text
 
 _DAY_S = 86_400.0
 
@@ -49,9 +46,10 @@ def move(
 
     options = required_etcd(etcd)
     asked = ask(options, etcd.cluster, shard, source, target)
-    if not as_json:
-        print(f"Shard {shard} is to be kept by {', '.join(asked.wanted)}.", flush=True)
-    seconds = wait_until_moved(options, etcd.cluster, asked, wait) if wait else None
+    with only_watching(f"The move continues; `eventstore cluster cancel {shard}` takes it back."):
+        if not as_json:
+            print(f"Shard {shard} is to be kept by {', '.join(asked.wanted)}.", flush=True)
+        seconds = wait_until_moved(options, etcd.cluster, asked, wait) if wait else None
     if as_json:
         print_json({**asdict(asked), "seconds": seconds})
     elif seconds is not None:
@@ -81,17 +79,18 @@ def plans(
     from eventstore_cluster.nodes.moving.plans import pending
 
     options = required_etcd(etcd)
-    while True:
-        found = pending(options, etcd.cluster)
-        if as_json:
-            print(json.dumps([each.tree() for each in found]), flush=True)
-        elif found:
-            _print_under_way(found)
-        else:
-            print("Nothing is under way.")
-        if not watch or not found:
-            return
-        time.sleep(interval)
+    with only_watching("Nothing was stopped: what is under way continues; `eventstore cluster cancel` takes it back."):
+        while True:
+            found = pending(options, etcd.cluster)
+            if as_json:
+                print(json.dumps([each.tree() for each in found]), flush=True)
+            elif found:
+                print_under_way(found)
+            else:
+                print("Nothing is under way.")
+            if not watch or not found:
+                return
+            time.sleep(interval)
 
 
 @cluster.command("cancel", cls=Command)
@@ -192,23 +191,3 @@ def limits(
         return
     speed = "as fast as they can" if found.rate is None else f"{size_text(found.rate)}/s each"
     print(f"At most {found.at_once} shards copy replicas at once, {speed}.{' They are paused.' if found.paused else ''}")
-
-
-def _print_under_way(found: Sequence[UnderWay]) -> None:
-    rows = [(each.shard, " ".join(each.before), _wanted(each), each.leader, each.does, _copied(each)) for each in found]
-    print_table(None, ("shard", "kept by", "wanted", "led by", "now", "copied"), rows)
-
-
-def _wanted(each: UnderWay) -> str:
-    if each.split:
-        return f"split, into {', '.join(map(str, (each.shard, *each.split)))}"
-    return " ".join(each.wanted)
-
-
-def _copied(each: UnderWay) -> str | None:
-    parts = [
-        f"{size_text(max(copy.size - copy.lacks, 0))} of {size_text(copy.size)}"
-        for copy in each.copies
-        if copy.size is not None and copy.lacks is not None
-    ]
-    return ", ".join(parts) or None

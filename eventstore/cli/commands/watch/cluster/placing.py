@@ -13,6 +13,7 @@ from eventstore.cli.terminal.output import print_json
 from eventstore.cli.terminal.plan_table import print_plan
 from eventstore.cli.terminal.program import Command
 from eventstore.cli.terminal.shared_options import AsJson
+from eventstore.cli.terminal.watching import only_watching
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +124,8 @@ def _plan(
     from eventstore_cluster.nodes.moving.plans import carry_out, survey
 
     options = required_etcd(etcd)
-    found = survey(options, etcd.cluster, 1.0)
+    with only_watching("Nothing was asked for."):
+        found = survey(options, etcd.cluster, 1.0)
     plan = planned(found.fleet)
     asks = not dry_run and not yes and not as_json and bool(plan.changes)
     if asks and not sys.stdin.isatty():
@@ -132,10 +134,12 @@ def _plan(
         print_json({**plan.tree(), "done": not dry_run})
     else:
         print_plan(plan, found)
-    if dry_run or (asks and input("Do this? [y/N] ").strip().lower() not in ("y", "yes")):
-        return
-    if first is not None:
-        first()
-    asked = carry_out(options, etcd.cluster, found, plan)
+    with only_watching("Nothing was asked for."):
+        if dry_run or (asks and input("Do this? [y/N] ").strip().lower() not in ("y", "yes")):
+            return
+    with only_watching("What was asked for until now continues: `eventstore cluster plans` shows it, `cancel` takes it back."):
+        if first is not None:
+            first()
+        asked = carry_out(options, etcd.cluster, found, plan)
     if asked and not as_json:
         print(f"{counted(len(asked), 'shard')} asked for; `eventstore cluster plans --watch` shows how far.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, requir
 from eventstore.cli.terminal.output import print_json
 from eventstore.cli.terminal.program import Command
 from eventstore.cli.terminal.shared_options import AsJson
+from eventstore.cli.terminal.watching import only_watching
 
 
 @cluster.command("split", cls=Command)
@@ -58,11 +58,8 @@ def split(
         print(f"Shard {shard} is to keep slots {slots_text(asked.keeps)}; {gives}.", flush=True)
     seconds = None
     if wait:
-        try:
+        with only_watching(f"The split continues; `eventstore cluster split {shard} --call-off` takes it back."):
             seconds = wait_until_split(options, etcd.cluster, asked, wait)
-        except* KeyboardInterrupt:
-            print(f"The split continues; `eventstore cluster split {shard} --call-off` takes it back.", file=sys.stderr)
-            raise
     if as_json:
         gives_listed = {str(number): list(map(list, slots)) for number, slots in asked.gives.items()}
         print_json({"shard": shard, "keeps": list(map(list, asked.keeps)), "gives": gives_listed, "seconds": seconds})
