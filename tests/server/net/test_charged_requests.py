@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,24 +14,31 @@ import trio
 import trio.testing
 
 import eventstore as es
+from eventstore import flat
 from eventstore.broker.broker import open_broker
+from eventstore.model import COMMIT_EVENTS_MAX
 from eventstore.protocol.broker_requests import FindKey, Pull
 from eventstore.protocol.group_requests import Join, ShowGroup
+from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX
 from eventstore.protocol.message_answers import Messages
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Ping
+from eventstore.records.raw_commit import RawCommit
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.fair_turns import NOTED_S
+from eventstore.server.requests.append_batcher import AppendBatcher
+from eventstore.server.requests.batch_replies import BatchReplies
 from eventstore.server.serve import Server
 from eventstore.settings.broker import BrokerSettings
 from eventstore.timing.work_time import WorkTime, counted, on_thread
 from tests.collisions import colliding
 from tests.server.conftest import Serve
 from tests.server.net.test_fair_turns import Clock
-from tests.server.raw import Ok, RawClient
+from tests.server.raw import Ok, RawClient, append_frame
 from tests.waiting import wait_until
 
+CLIENTS = 6
 TOPICS = [f"topic-{number}" for number in range(4)]
 
 
@@ -128,6 +136,52 @@ def test_who_has_much_done_after_its_turn_rests_and_is_named(serve: Serve, kind:
         named = server.ask(lambda running: running.gate.turns.last_slowed)
         assert named is not None
         assert named.endswith("FindKey" if kind == "look-ups by key" else "Join")
+
+
+def test_a_turn_takes_frames_of_many_commits_of_one_or_two_clients_however_many_send_them(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, submit = list[list[Connection]](), AppendBatcher._submit
+    event = flat.encode(es.NewEvent("T", b""))
+
+    def watched(batcher: AppendBatcher, replies: BatchReplies, commits: list[RawCommit]) -> None:
+        turns.append([connection for connection, _, _ in replies.requests])
+        submit(batcher, replies, commits)
+
+    def frame(client: int, number: int) -> bytes:
+        commits = ((f"a-{client}-{number}-{each}", 0, "c", None, event) for each in range(COMMITS_PER_FRAME_MAX))
+        return append_frame(number, *commits)
+
+    monkeypatch.setattr(AppendBatcher, "_submit", watched)
+    server = serve()
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(server.port)) for _ in range(CLIENTS)]
+        with ThreadPoolExecutor(CLIENTS) as senders:
+            for number, client in enumerate(clients):
+                senders.submit(client.send, b"".join(frame(number, each) for each in (100, 101)))
+            for client in clients:
+                assert sorted(client.answer()[0] for _ in range(2)) == [100, 101]
+    assert sum(map(len, turns)) == 2 * CLIENTS
+    assert max(len(set(turn)) for turn in turns) <= 2, "one that was ready first, and one that waits its turn"
+
+
+def test_who_appends_commits_of_many_events_rests_and_is_named(serve: Serve) -> None:
+    server, events = serve(), flat.encode(es.NewEvent("T", b"")) * COMMIT_EVENTS_MAX
+    sent = 0
+    with RawClient(server.port) as greedy, RawClient(server.port) as other:
+
+        def is_slowed() -> bool:
+            nonlocal sent
+            sent += 1
+            assert other.ask(Ping()) == Ok()
+            greedy.send(append_frame(100 + sent, (f"a-{sent}", 0, "c", None, events)))
+            assert greedy.answer()[0] == 100 + sent
+            return server.ask(lambda running: running.gate.turns.slowed) > 0
+
+        wait_until(is_slowed, "it rests")
+        named = server.ask(lambda running: running.gate.turns.last_slowed)
+    assert named is not None
+    assert named.endswith("Append")
 
 
 def test_a_pull_that_reads_on_after_its_turn_pays_for_that(serve: Serve) -> None:

@@ -75,6 +75,22 @@ async def test_a_connection_that_took_too_long_rests_while_others_are_served_and
     assert not greedy.resting
 
 
+async def test_whoever_takes_too_much_however_often_the_log_names_one_a_minute(
+    pair: list[Connection], caplog: pytest.LogCaptureFixture, mock_clock: trio.testing.MockClock
+) -> None:
+    turns, pair[0].owed, pair[1].owed = FairTurns(pair, Clock()), 1, 1
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.end_rests, lambda _: None)
+        for second in range(150):
+            turns.charge(pair[second % 2], 0.050)
+            mock_clock.jump(1.0)
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert turns.slowed == 150
+    named = [message for message in caplog.messages if "it is served more slowly" in message]
+    assert len(named) == 3, "at once, after a minute, and after another"
+
+
 async def test_a_rest_that_begins_later_ends_too_and_before_a_longer_one(pair: list[Connection]) -> None:
     greedy, greedier = pair
     turns, greedy.owed, greedier.owed = FairTurns(pair, Clock()), 1, 1
