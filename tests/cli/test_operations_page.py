@@ -13,6 +13,7 @@ import pytest
 
 from eventstore import errors
 from eventstore.alarms.alarm_metrics import NODE_ALARM
+from eventstore.broker.message_lookups import EXAMINED_MAX
 from eventstore.console import listener, subject
 from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX, KIB, MIB, PAGE_BYTES_MAX
 from eventstore.server.access.access_metrics import ACCESS_METRICS
@@ -27,6 +28,7 @@ from eventstore.settings.server import ServerSettings
 from eventstore.settings.setting_declaration import DeclaredSetting, declared_settings
 from eventstore.settings.sources import load_with_origins
 from eventstore.store.read import reader_threads
+from eventstore.store.read.aggregate_lookups import CANDIDATES_MAX
 from eventstore_cluster.node_alarms import NODE_FIGURES
 from eventstore_cluster.node_reports import SHARD_METRICS
 from eventstore_cluster.nodes.leader_changes import LEADER_CHANGES
@@ -89,6 +91,9 @@ def test_the_bounds_that_are_no_settings_are_those_of_the_code() -> None:
         f"slice, {fair_turns.SLICE_S * 1000:g} ms; turn, {run_queue.TURN_S * 1000:g} ms",
         f"HTTP, {subject.CONNECTIONS_MAX} connections; {listener._TAKEN_S:g} s to take {listener._SENT_BYTES // KIB} KiB",
         f"log, {LINES_A_MINUTE} lines a minute",
+        f"hash, {CANDIDATES_MAX} commits",
+        f"look-up by key, {EXAMINED_MAX} messages",
+        "of the broker",
     ]
 
 
