@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 Value: TypeAlias = str | int | bool | None
 Stats: TypeAlias = dict[str, Value]
@@ -32,6 +32,11 @@ class LabelledMetric:
     kind: Kind
     help: str
     labels: tuple[str, ...]
+
+
+def labels_of(metric: Metric[Any] | LabelledMetric) -> tuple[str, ...]:
+    """Returns the names of the metric's labels."""
+    return metric.labels if isinstance(metric, LabelledMetric) else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +40,7 @@ class Alarms:
     `source`: who says it. `seen_by`: what `attention` adds, how to see more.
     """
 
-    def __init__(self, settings: AlarmSettings, known: Collection[str] | None = None) -> None:
+    def __init__(self, settings: AlarmSettings, known: Mapping[str, Collection[str]] | None = None) -> None:
         """`known`: the names of all figures that there may be; None: any.
 
         Raises:

@@ -67,10 +67,10 @@ class Rule:
         return limit - abs(limit) * _MARGIN if self.comparison == ">" else limit + abs(limit) * _MARGIN
 
 
-def parse_rules(text: str, built_in: Mapping[str, Rule], known: Collection[str] | None = None) -> dict[str, Rule]:
+def parse_rules(text: str, built_in: Mapping[str, Rule], known: Mapping[str, Collection[str]] | None = None) -> dict[str, Rule]:
     """Returns the rules by name: the built-in ones, with those of a text in their place or after them.
 
-    `known`: the names of all figures; None: any name will do.
+    `known`: the names of the labels of all figures; None: any name will do.
 
     Raises:
         InvalidArgument: names the rule and what is wrong with it.
@@ -95,7 +95,7 @@ def parse_rules(text: str, built_in: Mapping[str, Rule], known: Collection[str] 
     return found
 
 
-def parse_rule(line: str, known: Collection[str] | None = None) -> Rule:
+def parse_rule(line: str, known: Mapping[str, Collection[str]] | None = None) -> Rule:
     """Returns the rule of a line. Raises InvalidArgument."""
     name, _, rest = (each.strip() for each in line.partition(":"))
     found = _RULE.fullmatch(rest)
@@ -115,7 +115,17 @@ def parse_rule(line: str, known: Collection[str] | None = None) -> Rule:
             close = difflib.get_close_matches(each, known, 1)
             hint = f"did you mean {close[0]}?" if close else "docs/REFERENCE.md lists them, without `eventstore_` and `_total`"
             raise _refused(line, f"there is no figure {each}; {hint}")
+    if known is not None:
+        _check_labels(line, rule, known[rule.figure])
     return rule
+
+
+def _check_labels(line: str, rule: Rule, known: Collection[str]) -> None:
+    """A rule of a label that no figure has would never hold."""
+    for name, _ in rule.labels:
+        if name not in known:
+            has = f"has {', '.join(known)}" if known else "has no labels"
+            raise _refused(line, f"there is no label {name}; {rule.figure} {has}")
 
 
 def _check_until(line: str, rule: Rule) -> None:

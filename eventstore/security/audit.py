@@ -105,7 +105,8 @@ class Head:
         number, _, found = text.partition(":")
         version = read_number(number)
         if not version or len(found) != len(FIRST) or not set(found) <= set("0123456789abcdef"):
-            raise InvalidArgument(f"{shown(text)} is not of the form VERSION:HASH", field="head", value=shown(text))
+            form = f"VERSION:HASH, with the {len(FIRST)} digits of 0-9 a-f that --verify prints"
+            raise InvalidArgument(f"{shown(text)} is not {form}", field="head", value=shown(text))
         return cls(version, found)
 
 

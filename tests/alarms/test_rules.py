@@ -7,6 +7,7 @@ import pytest
 from eventstore.alarms.built_in_rules import BUILT_IN
 from eventstore.alarms.rule import RULES_MAX, Rule, parse_rule, parse_rules
 from eventstore.errors import InvalidArgument
+from eventstore.metrics import labels_of
 from eventstore.server.alarms.known_figures import KNOWN_FIGURES, OF_CLUSTERS
 from eventstore.server.prometheus import figure_name
 from eventstore_cluster.node_alarms import NODE_FIGURES
@@ -48,6 +49,8 @@ def test_rules_replace_and_remove_the_built_in_ones() -> None:
         ("x: batches{group} > 3", "labels are written as"),
         ("x: batches > 3\nx: batches > 4", "another rule x"),
         ("x: off", "no built-in rule has this name"),
+        ("x: group_backlog{grp=a} > 3", "there is no label grp; group_backlog has group, topic"),
+        ("x: disk_free_bytes{shard=1} > 3", "there is no label shard; disk_free_bytes has no labels"),
         ("x\x1b[2J: batches > 3", r"x\\x1b\[2J"),
         ("\n".join(f"x{number}: batches > 3" for number in range(RULES_MAX)), "allowed are 100"),
     ],
@@ -59,9 +62,9 @@ def test_what_is_no_rule_is_refused_by_name(text: str, why: str) -> None:
 
 
 def test_every_figure_of_the_built_in_rules_exists() -> None:
-    assert {name for rule in BUILT_IN.values() for name in rule.figures} <= KNOWN_FIGURES
+    assert {name for rule in BUILT_IN.values() for name in rule.figures} <= KNOWN_FIGURES.keys()
 
 
 def test_the_figures_of_clusters_are_those_that_clusters_have() -> None:
     declared = (*REPLICA_METRICS, *REPLICA_LABELLED, *NODE_FIGURES)
-    assert {figure_name(each.name) for each in declared if each.kind != "text"} == OF_CLUSTERS
+    assert {figure_name(each.name): labels_of(each) for each in declared if each.kind != "text"} == OF_CLUSTERS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from eventstore.alarms.alarms import Alarms
 from eventstore.alarms.figure import Figure
@@ -32,7 +32,7 @@ class ProjectorAlarms:
         return figures_of(self._sources, (), wanted)
 
 
-def _known_figures() -> Collection[str]:
+def _known_figures() -> Mapping[str, Collection[str]]:
     from eventstore.server.alarms.known_figures import KNOWN_FIGURES  # with all parts of a server: 20 MB
 
     return KNOWN_FIGURES

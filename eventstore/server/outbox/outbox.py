@@ -149,7 +149,7 @@ class Outbox:
         self._identity, self._ends = state.identity, {number: end for number, (_, end) in state.queues.items()}
         if (parked := self._messages.parked) is not None:
             await parked.begin(state.identity, self.place, found.parked_after, found.late)
-        _log.info("%s resumes after sequence %d", self._what, self.place)
+        _log.info("%s %s", self._what, f"resumes after sequence {self.place}" if self.place else "begins with the first event")
 
     async def _past(self, error: Diverged, found: Found) -> int:
         """Returns where to resume after lost events, if that is wanted: before the last event that the store has, so that the
