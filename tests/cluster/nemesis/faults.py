@@ -20,21 +20,47 @@ from tests.cluster.nemesis.polling import in_thread, until
 from tests.cluster.nemesis.stage import LEASE_S, STOP_S, Stage, send
 from tests.cluster.nemesis.timeline import Fall, Timeline
 
-BREAKING: Final = ("kill", "stop", "etcd", "cut", "hand over", "wipe", "full", "restart")
+BREAKING: Final = ("kill", "stop", "etcd", "etcd away", "cut", "hand over", "wipe", "full", "restart")
 ALL: Final = (*BREAKING, *GROWTH)
-_ALONE: Final = ("wipe", "full", "restart")
-"""They need a cluster that is whole: with another fault at once, all replicas of a shard could be lost."""
-_WEIGHTS: Final = {"kill": 5, "stop": 4, "etcd": 2, "cut": 4, "hand over": 3, "wipe": 2, "full": 1, "restart": 1}
+_ALONE: Final = ("wipe", "full", "restart", "etcd away")
+"""They need a cluster that is whole: with another fault at once, all replicas of a shard could be lost. Without etcd nothing
+else is chosen: who leads is asked there."""
+_WEIGHTS: Final = {
+    "kill": 5,
+    "stop": 4,
+    "etcd": 2,
+    "etcd away": 1,
+    "cut": 4,
+    "hand over": 3,
+    "wipe": 2,
+    "full": 1,
+    "restart": 1,
+}
 _TWO_AT_ONCE: Final = 0.3
 _SERVING_FIRST: Final = 0.75
 SERVING_S: Final = 30.0
 """A start of a process that has died takes seconds on a busy machine, and the supervisor waits longer each time."""
 _WHOLE_S: Final = 40.0
+AWAY_S: Final = 60.0
+"""Longer than any lease, and than most who wait for etcd."""
 _FILLER: Final = "filler"
 
 
+def impossible(*, network: bool, disk: bool) -> dict[str, str]:
+    """Returns the kinds of faults that are not possible here, each with what it lacks. `network`: there are hosts whose
+    network can be cut; `disk`: a node has a small disk of its own.
+    """
+    lacking = {} if network else {"cut": "only root may make network namespaces, with `ip`"}
+    return lacking if disk else lacking | {"full": "only root may mount a small disk"}
+
+
+def in_time(kinds: Sequence[str], seconds: float) -> list[str]:
+    """Returns those that may be begun in a round that has so many seconds left."""
+    return [kind for kind in kinds if kind != "etcd away" or seconds >= AWAY_S]
+
+
 class Faults:
-    """`kinds`: of `ALL`. `skipped`: those that are not possible here."""
+    """`kinds`: of `ALL`. `skipped`: those that are not possible here, and why."""
 
     def __init__(
         self, stage: Stage, timeline: Timeline, seed: int, kinds: Sequence[str], serves: Callable[[float], bool]
@@ -42,8 +68,10 @@ class Faults:
         """`serves`: whether every shard has acknowledged an append since a time."""
         self._stage, self._timeline, self._serves = stage, timeline, serves
         self._chance = random.Random(f"faults {seed}")
-        impossible = {"cut": stage.network is None, "full": stage.disk is None}
-        self.skipped = [kind for kind in kinds if impossible.get(kind)]
+        lacking = impossible(network=stage.network is not None, disk=stage.disk is not None)
+        self.skipped = {kind: why for kind, why in lacking.items() if kind in kinds}
+        for kind, why in self.skipped.items():
+            self._note("not possible", f"{kind}: {why}")
         self._kinds = [kind for kind in kinds if kind in BREAKING and kind not in self.skipped]
         self._busy: set[str] = set()
         self.counts: Counter[str] = Counter()
@@ -57,13 +85,17 @@ class Faults:
             if self._chance.random() < _SERVING_FIRST:
                 await self._until_serving()
             await trio.sleep(self._chance.uniform(0.5, 3.0))
-            first = self._choose(self._kinds)
+            kinds = in_time(self._kinds, end - trio.current_time())
+            if not kinds:
+                await trio.sleep_until(end)
+                break
+            first = self._choose(kinds)
             if first in _ALONE:
                 if await self.until_whole():
                     await self._break(first)
                 continue
             beside = [kind for kind in self._kinds if kind not in _ALONE]
-            second = self._choose(beside) if self._chance.random() < _TWO_AT_ONCE else None
+            second = self._choose(beside) if beside and self._chance.random() < _TWO_AT_ONCE else None
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._break, first)
                 if second is not None:
@@ -75,7 +107,7 @@ class Faults:
 
     async def _break(self, kind: str) -> None:
         breaks: dict[str, Callable[[], Awaitable[str]]] = {
-            "kill": self._kill, "stop": self._stop, "etcd": self._break_etcd, "cut": self._cut,
+            "kill": self._kill, "stop": self._stop, "etcd": self._break_etcd, "etcd away": self._away, "cut": self._cut,
             "hand over": self._hand_over, "wipe": self._wipe, "full": self._fill, "restart": self._restart,
         }  # fmt: skip
         began = self._timeline.now()
@@ -194,6 +226,18 @@ class Faults:
             etcd.start(names)
             self._busy.difference_update(names)
         self._note("go on", f"etcd {names}")
+        return fault
+
+    async def _away(self) -> str:
+        """All of etcd is away for a minute: no shard has a leader for most of it, and no node ends."""
+        etcd, fault = self._stage.etcd, "etcd away"
+        self._note(fault, f"for {AWAY_S:g} s")
+        await in_thread(etcd.kill)
+        try:
+            await trio.sleep(AWAY_S)
+        finally:
+            etcd.start()
+        self._note("go on", "etcd")
         return fault
 
     async def _cut(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ class Report:
     timeline: Timeline
     records: Records
     counts: dict[str, int]
-    skipped: Sequence[str]
+    skipped: Mapping[str, str]
     logged: Counter[str]
 
     def lines(self) -> list[str]:
@@ -47,7 +47,7 @@ class Report:
         counts, times = self.records.counts, failovers(self.records, self.timeline)
         lines = ["faults: " + ", ".join(found)]
         if self.skipped:
-            lines.append("not possible here: " + ", ".join(self.skipped))
+            lines.append("not possible here: " + ", ".join(f"{kind} ({why})" for kind, why in self.skipped.items()))
         lines.append("operations: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
         lines.append(f"aggregates: {len(self.records.history)}, errors: {dict(sorted(self.records.errors.items()))}")
         lines.append("to the next acknowledged append, least / median / most (times):")

@@ -21,6 +21,8 @@ async def test_what_clients_of_a_broken_cluster_were_told_is_stored_on_every_rep
     seed = datetime.now(UTC).toordinal()
     report = await play(tmp_path, _BROKEN_S, seed, ALL)
     timeline = report.timeline
+    for kind, why in report.skipped.items():
+        print(f"not possible here: {kind}: {why}")
     said = "\n".join(f"{note.at:8.2f}  {note.kind:16} {note.what}" for note in timeline.notes)
     again = f"python -m tests.cluster.nemesis --seconds {_BROKEN_S:g} --seed {seed}"
     assert timeline.anomalies == [], f"{again}\n{said}\n" + "\n".join(report.lines())
