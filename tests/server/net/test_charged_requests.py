@@ -138,18 +138,19 @@ def test_who_has_much_done_after_its_turn_rests_and_is_named(serve: Serve, kind:
         assert named.endswith("FindKey" if kind == "look-ups by key" else "Join")
 
 
-def test_a_turn_takes_frames_of_many_commits_of_one_or_two_clients_however_many_send_them(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("commits_of_each", "events"), [(COMMITS_PER_FRAME_MAX, 1), (1, COMMIT_EVENTS_MAX)])
+def test_a_turn_takes_frames_that_are_much_work_of_one_or_two_clients_however_many_send_them(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, commits_of_each: int, events: int
 ) -> None:
     turns, submit = list[list[Connection]](), AppendBatcher._submit
-    event = flat.encode(es.NewEvent("T", b""))
+    event = flat.encode(es.NewEvent("T", b"")) * events
 
     def watched(batcher: AppendBatcher, replies: BatchReplies, commits: list[RawCommit]) -> None:
         turns.append([connection for connection, _, _ in replies.requests])
         submit(batcher, replies, commits)
 
     def frame(client: int, number: int) -> bytes:
-        commits = ((f"a-{client}-{number}-{each}", 0, "c", None, event) for each in range(COMMITS_PER_FRAME_MAX))
+        commits = ((f"a-{client}-{number}-{each}", 0, "c", None, event) for each in range(commits_of_each))
         return append_frame(number, *commits)
 
     monkeypatch.setattr(AppendBatcher, "_submit", watched)
