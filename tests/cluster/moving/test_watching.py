@@ -1,9 +1,16 @@
-"""What an operator sees of plans: why each change is chosen, and how far it is."""
+"""What an operator sees of plans: why each change is chosen, how far it is, and what Ctrl-C ends."""
 
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from typing import IO
 
 import pytest
 import trio
@@ -11,8 +18,10 @@ import trio
 from eventstore.cli.terminal.plan_table import copied_text, print_under_way
 from eventstore_cluster.nodes.moving.progress import Copy, UnderWay
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.replicated_keys import read_shard
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.moving.commands import run_cluster
+from tests.logged_process import EVENTSTORE
 
 
 async def run(etcd: Etcd, cluster: str, *words: str) -> str:
@@ -37,6 +46,57 @@ async def test_a_plan_is_shown_with_the_reason_of_each_change(registry: EtcdRegi
     more = await run(etcd, cluster, "replicas", "3", "--shard", "1", "--dry-run")
     assert "is to have 3 replicas, and n3 has 0 of the 4 replicas of 3 nodes" in more
     assert (await registry.read()).revision == before.revision
+
+
+@contextmanager
+def started(etcd: Etcd, cluster: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Starts a command that is asked at a terminal."""
+    ours, theirs = pty.openpty()
+    command = [*EVENTSTORE, "cluster", *words, "--etcd", etcd.url, "--cluster", cluster]
+    try:
+        with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def read_until(stream: IO[str] | None, text: str) -> None:
+    assert stream is not None
+    seen = ""
+    while text not in seen:
+        more = stream.read(1)
+        assert more, f"it ended after {seen}"
+        seen += more
+
+
+def interrupted(etcd: Etcd, cluster: str, until: str, *words: str) -> str:
+    """Returns what a command says that is interrupted once it has said `until`."""
+    with started(etcd, cluster, *words) as process:
+        read_until(process.stdout, until)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate()
+        assert process.returncode == 130
+        return said
+
+
+@pytest.mark.heavy
+async def test_ctrl_c_ends_the_watching_and_nothing_else(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
+    async def ends(until: str, *words: str) -> str:
+        return await trio.to_thread.run_sync(partial(interrupted, etcd, cluster, until, *words))
+
+    before = await registry.read()
+    assert "Nothing was asked for." in await ends("Do this?", "rebalance")
+    assert (await registry.read()).revision == before.revision
+    said = await ends("is to be kept by n3, n2", "move", "0", "--from", "n1", "--to", "n3")
+    assert "The move continues; `eventstore cluster cancel 0` takes it back." in said
+    said = await ends("waits for a leader", "plans", "--watch")
+    assert "what is under way continues; `eventstore cluster cancel` takes it back." in said
+    key = read_shard(0, (await registry.read()).value("shard/0") or {})
+    assert key.state.wanted == ("n3", "n2")
 
 
 @pytest.mark.parametrize(
