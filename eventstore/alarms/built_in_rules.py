@@ -30,7 +30,7 @@ message_in_hand: group_oldest_in_hand_seconds > 300
 projection_late: projection_lag_seconds > 60 for 60
 projection_parked: projection_parked_keys > 0
 replica_missing: replicas_in_sync < replicas_wanted for 60
-replica_behind: replica_behind_seconds > 10 for 30
+replica_behind: replica_lag_seconds > 2 for 30
 shard_unserved: shard_unserved > 0 for 30
 certificate_expires: certificate_days_left < 14
 logins_refused: logins_refused > 1 for 60

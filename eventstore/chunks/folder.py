@@ -67,6 +67,12 @@ class ChunkFolder:
         """The number of the last chunk that was taken over; 0: none was. Nothing is ever added to these."""
         return self.ancestors[-1].through if self.ancestors else 0
 
+    def is_closed(self, header: ChunkHeader) -> bool:
+        """Whether nothing is added to the chunk. One that was taken over, and fetched instead of linked, is not completed until
+        the next one begins; other replicas have it completed.
+        """
+        return header.completed or header.number <= self.inherited
+
     def store_of(self, number: int) -> uuid.UUID:
         """Returns the store that a chunk of this number was written in: this one, or an ancestor."""
         return next((each.store for each in self.ancestors if number <= each.through), self.store)

@@ -169,14 +169,12 @@ class OpenedChunks:
             self._resume(header, file, name, on_records)
 
     def finish(self) -> None:
-        """Continues with a new chunk if the last one is completed, or was taken over: where it was fetched, and not linked, it
-        is not completed yet, and other replicas have it completed.
-        """
+        """Continues with a new chunk if nothing may be added to the last one."""
         if self.headers and self.headers[-1].completed:
             last = self.headers[-1]
             self.writer.resume_after(last)
             self.front.resume_with_new_chunk(last.number, last.last_sequence + 1)
-        elif self.headers and self.headers[-1].number <= self._folder.inherited:
+        elif self.headers and self._folder.is_closed(self.headers[-1]):
             self.front.end_chunk()
 
     def _read_completed(self, header: ChunkHeader, file: File, name: str, on_records: OnRecords) -> None:

@@ -157,12 +157,13 @@ class Engine:
         finally:
             self._rollbacks += 1
         completed = self._take_completed()
-        if self.files.headers and not self.files.headers[-1].completed:
-            self.front.resume(self.files.headers[-1].number, self.writer.end, self.visible_sequence + 1)
+        if self.files.headers and not (last := self.files.headers[-1]).completed:
+            self.front.resume(last.number, self.writer.end, self.visible_sequence + 1)
+            if self.files.folder.is_closed(last):
+                self.front.end_chunk()
         else:
             self.front.resume_with_new_chunk(len(self.files.headers), self.visible_sequence + 1)
-        if not error.retriable:
-            self.appender.failed = error
+        self.appender.failed = self.appender.failed if error.retriable else error
         return completed
 
     def sync_now(self) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from eventstore.store.sorted.sorting import sort_file, switch
 
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 30.0
+_MEASURE_PAUSE = 9  # times what a file took
 _DAMAGED_RETRY_SECONDS_MAX = 600.0  # each retry reads the whole file
 
 
@@ -138,8 +139,16 @@ class Maintenance:
     async def _measure(self) -> None:
         while True:
             self._unmeasured = trio.Event()
-            while await trio.to_thread.run_sync(self.foreign.measure):
-                pass  # a file at a time: a store that closes does not wait for all
+            more = True
+            while more:  # a file at a time: a store that closes does not wait for all
+                await trio.sleep_until(self._rests_until)
+                began = trio.current_time()
+                try:
+                    more = await trio.to_thread.run_sync(self.foreign.measure)
+                except Exception as error:  # a figure for people is not worth a store
+                    _log.error("how much of others is kept cannot be measured: %s", error)
+                    more = False
+                await trio.sleep(_MEASURE_PAUSE * (trio.current_time() - began))
             await self._unmeasured.wait()
 
     def _measure_again(self) -> None:

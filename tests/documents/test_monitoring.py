@@ -59,7 +59,7 @@ def test_there_are_rules_about_replicas_that_are_behind_and_leaders_that_change_
     page = (ROOT / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")
     for alert, metric in (
         ("EventstoreReplicaMissing", "eventstore_replicas_in_sync"),
-        ("EventstoreReplicaBehind", "eventstore_replica_behind_seconds"),
+        ("EventstoreReplicaBehind", "eventstore_replica_lag_seconds"),
         ("EventstoreLeaderChanges", "eventstore_replica_epoch"),
         ("EventstoreShardUnserved", "eventstore_shard_unserved"),
     ):

@@ -16,7 +16,15 @@ import trio
 
 import eventstore as es
 from eventstore.client.blocking.store import BlockingStore
-from eventstore.errors import ConnectionLost, InvalidArgument, PermissionDenied, Unauthenticated, UnknownGroup, UnknownTopic
+from eventstore.errors import (
+    Closed,
+    ConnectionLost,
+    InvalidArgument,
+    PermissionDenied,
+    Unauthenticated,
+    UnknownGroup,
+    UnknownTopic,
+)
 from eventstore.protocol.broker_requests import CreateTopic, ListTopics
 from eventstore.protocol.requests import Hello
 from eventstore.security.access_list import AccessList, Identity, read_access
@@ -80,7 +88,8 @@ def test_resets_of_offsets_and_replays_of_dead_letters_are_recorded(tmp_path: Pa
         with pytest.raises(UnknownGroup):
             store.broker.reset("nobody", "orders", 0)
         found = [(each["what"], each["who"], each["details"]) for each in records(store) if each["what"] != "CREATE_TOPIC"]
-    print("FOUND", found)
+    assert [what for what, _, _ in found] == ["SET_RETRIES", "REPLAY_DEAD", "RESET_GROUP", "RESET_GROUP"]
+    assert {who for _, who, _ in found} == {"ops"}
 
 
 def test_the_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
@@ -130,6 +139,24 @@ def test_a_change_of_access_that_a_kill_leaves_recorded_in_part_is_told_at_the_n
 
     trio.run(lives)
     assert found == ["X", "ACCESS_CHANGED", "ACCESS_CHANGED", "ACCESS_CHANGED", "Y"]
+
+
+def test_a_request_is_refused_while_the_trail_cannot_be_read_at_the_start(tmp_path: Path) -> None:
+    answered: list[BaseException | None] = []
+
+    async def lives() -> None:
+        async with es.open_store(tmp_path / "data") as store:
+            pass
+        done = trio.Event()
+        asked = auditor.Auditor(store, AccessList({}))
+        asked.note(AuditRecord("X", "", "", {}), lambda error: (answered.append(error), done.set()))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asked.run)
+            await done.wait()
+            nursery.cancel_scope.cancel()
+
+    trio.run(lives)
+    assert isinstance(answered[0], Closed), "it waited for a trail that nobody may read for days"
 
 
 @pytest.mark.heavy

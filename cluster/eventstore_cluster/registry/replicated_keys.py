@@ -215,14 +215,12 @@ def running_members(number: int, snapshot: Snapshot) -> frozenset[Member]:
 
 
 def clones_of(state: ShardState, snapshot: Snapshot) -> frozenset[Clone]:
-    """Returns the clones that run of the shards that this one is to be split into, and are not stuck: one that cannot link
-    files lacks few of them in a small shard, and could not serve what it is given.
-    """
+    """Returns the clones that run of the shards that this one is to be split into."""
     return frozenset(
-        Clone(shard, Member(name, key.incarnation), key.clone.files)
+        Clone(shard, Member(name, key.incarnation), key.clone.files, bool(key.clone.failed))
         for shard in state.split
         for name, key in running_replicas(shard, snapshot).items()
-        if key.clone is not None and not key.clone.failed
+        if key.clone is not None
     )
 
 

@@ -20,10 +20,11 @@ from eventstore_cluster.replica.splitting import Splitting
 @dataclass(frozen=True, slots=True)
 class Lag:
     """How far a replica is behind its leader: `seconds` since it was level, `end` of its events, and `silent_s` since it last
-    asked for more, as it does several times a second. The last two are None while it is not connected.
+    asked for more, as it does often; these two are None while it is not connected. `in_sync`: appends wait for it.
     """
 
     node: str
+    in_sync: bool
     seconds: float
     end: Place | None
     silent_s: float | None
@@ -115,9 +116,9 @@ class Leading:
     def _lag(self, member: Member, now: float) -> Lag:
         ends, session = self._durable_at(member), self.sessions.of(member)
         seconds = 0.0 if ends == self.written else max(0.0, now - self._progress(member, now).level_at)
-        if session is None or session.acked is None:
-            return Lag(member.node, seconds, None, None)
-        return Lag(member.node, seconds, ends[0], max(0.0, now - session.heard_at))
+        is_in = member in self._registrar.state.in_sync
+        silent_s = None if session is None or session.acked is None else max(0.0, now - session.heard_at)
+        return Lag(member.node, is_in, seconds, None if silent_s is None else ends[0], silent_s)
 
     # followers
 

@@ -65,11 +65,14 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """A replica of a shard in preparation: it has its parent's event files up to the number `through`."""
+    """A replica of a shard in preparation: it has its parent's event files up to the number `through`. `stuck`: it has just
+    failed to take one.
+    """
 
     shard: int
     member: Member
     through: int
+    stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)

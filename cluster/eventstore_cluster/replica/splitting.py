@@ -86,9 +86,11 @@ class Splitting:
         return frozenset(each.member for each in seen.clones if each.shard == shard and each.member.node in nodes)
 
     def _cloned(self) -> int | None:
-        """Returns the last file that all clones have which are waited for; None: one of them is not there."""
+        """Returns the last file that all clones have which are waited for; None: one of them is not there, or stuck: one that
+        cannot link files lacks few of them in a small shard, and could not serve what it is given.
+        """
         seen = self._registrar.seen
         assert seen is not None
-        found = {(each.shard, each.member.node): each.through for each in seen.clones}
+        found = {(each.shard, each.member.node): each.through for each in seen.clones if not each.stuck}
         needed = [(shard, member.node) for shard in seen.state.split for member in seen.state.in_sync]
         return min(found[each] for each in needed) if needed and all(each in found for each in needed) else None

@@ -50,8 +50,8 @@ REPLICA_METRICS: Final[tuple[Metric[Leads], ...]] = (
     ),
     gauge(
         "replica_lag_microseconds", "for how long the slowest replica in sync has not been level with the leader",
-        lambda leads: int(max((lag.seconds for lag in leads.leadership.lags()), default=0.0) * 1_000_000),
-        "it grows beyond a second: that replica is taken out of the set after five",
+        lambda leads: int(max((lag.seconds for lag in leads.leadership.lags() if lag.in_sync), default=0.0) * 1_000_000),
+        "it grows beyond a second: appends wait for that replica, which is taken out of the set after five",
     ),
     gauge(
         "log_bytes", "bytes of the events of the shard that a new replica has to copy",

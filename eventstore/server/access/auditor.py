@@ -113,6 +113,7 @@ class Auditor:
             try:
                 last = await self._last()
             except EventStoreError as error:
+                self._refuse_those_who_wait(error)
                 await self._pause(error)
             else:
                 break
@@ -122,6 +123,12 @@ class Auditor:
                 (AuditRecord(_CHANGED, "", "", {"change": _UNSEEN}), time.time_ns() // 1_000, access, None)
             )
             self._news.set()
+
+    def _refuse_those_who_wait(self, error: EventStoreError) -> None:
+        waiting, self._waiting = self._waiting, deque(each for each in self._waiting if each[3] is None)
+        for *_, recorded in waiting:
+            if recorded is not None:
+                recorded(error)
 
     async def _pause(self, error: EventStoreError) -> None:
         _log.error("the audit trail cannot be written, and is tried again: %s", error.message)

@@ -125,11 +125,14 @@ class FairTurns:
 
     def charge(self, connection: Connection, seconds: float) -> None:
         """Adds to what a connection took; it may have to rest."""
-        now = self.clock()
-        taken = max(0.0, connection.taken_s - (now - connection.taken_at) * _SHARE_MIN) + seconds
-        connection.taken_s, connection.taken_at = taken, now
+        taken = self.took_lately(connection) + seconds
+        connection.taken_s, connection.taken_at = taken, self.clock()
         if taken > _TAKEN_S_MAX and not connection.resting and not connection.closed:
             self._consider(connection, taken)
+
+    def took_lately(self, connection: Connection) -> float:
+        """Returns what a connection took, less what has drained since, in seconds."""
+        return max(0.0, connection.taken_s - (self.clock() - connection.taken_at) * _SHARE_MIN)
 
     def _consider(self, connection: Connection, taken: float) -> None:
         now = trio.current_time()

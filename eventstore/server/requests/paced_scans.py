@@ -68,9 +68,12 @@ class PacedScans:
         self._waiting.setdefault(connection.peer, []).append(turn)
         try:
             await turn.begins.wait()
-        finally:
-            if not turn.begins.is_set():
+        except BaseException:
+            if turn.begins.is_set():  # between its cancellation and this line
+                self._pass_on()
+            else:
                 self._remove(connection.peer, turn)
+            raise
 
     def _pass_on(self) -> None:
         """Ends a turn; the next one begins."""
@@ -78,7 +81,7 @@ class PacedScans:
             self._taken = False
             return
         peer, turns = next(iter(self._waiting.items()))
-        turn = min(turns, key=lambda each: each.connection.taken_s)
+        turn = min(turns, key=lambda each: self._turns.took_lately(each.connection))
         self._remove(peer, turn)
         if self._waiting.pop(peer, None):
             self._waiting[peer] = turns  # after the other peers

@@ -79,8 +79,9 @@ def _part(index: EventIndex, own: SlotFilter, places: int) -> float:
     at = np.clip(np.searchsorted(records, offsets.astype(records.dtype), side="right") - 1, 0, rows - 1)
     ordinals = np.minimum(columns["ordinal"].take(at), index.header.aggregates - 1)
     sequences = columns["sequence"].take(at)
-    ends, ids, foreign = columns["id_ends"], columns["ids"], 0
-    for ordinal, sequence in zip(ordinals.tolist(), sequences.tolist(), strict=True):
-        name = ids[int(ends[ordinal]) : int(ends[ordinal + 1])].tobytes().decode(errors="replace")
+    starts, ends = columns["id_ends"].take(ordinals), columns["id_ends"].take(ordinals + 1)
+    ids, foreign = columns["ids"], 0
+    for start, stop, sequence in zip(starts.tolist(), ends.tolist(), sequences.tolist(), strict=True):
+        name = ids[start:stop].tobytes().decode(errors="replace")
         foreign += not own.passes(name, sequence)
     return foreign / places

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -77,8 +78,11 @@ def interrupted(etcd: Etcd, cluster: str, until: str, *words: str) -> str:
     """Returns what a command says that is interrupted once it has said `until`."""
     with started(etcd, cluster, *words) as process:
         read_until(process.stdout, until)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate()
+        said = None
+        while said is None:  # one that comes just before a read from the terminal begins is noticed when that ends
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                _, said = process.communicate(timeout=5)
         assert process.returncode == 130
         return said
 

@@ -15,7 +15,7 @@ from eventstore.broker.retry_policy import RetryPolicy
 from eventstore.chunks.documents import write_document
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.folder import Ancestor
-from eventstore.errors import Corrupt, FolderRefused
+from eventstore.errors import Corrupt, FolderRefused, StorageFull
 from eventstore.model import ANY, NewEvent
 from eventstore.records.cluster_map import ALL_SLOTS
 from eventstore.records.raw_commit import encode_commit
@@ -187,7 +187,8 @@ def test_damaged_ancestors_are_named(parent: Path) -> None:
         read_event_folder(FILES, parent)
 
 
-def test_a_replica_that_fetched_what_a_shard_begins_with_adds_nothing_to_it_when_it_leads(parent: Path) -> None:
+@pytest.mark.parametrize("full", [False, True], ids=["", "though the disk was full at first"])
+def test_a_replica_that_fetched_what_a_shard_begins_with_adds_nothing_to_it_when_it_leads(parent: Path, full: bool) -> None:
     last = read_event_folder(FILES, parent).headers()[-1]
     assert not last.completed, "as that of a follower is until a record of a later file comes"
     identity = ShardIdentity(PARENT.cluster, 1, ALL_SLOTS, uuid.uuid4(), (), (Ancestor(PARENT.store, last.number),))
@@ -196,6 +197,10 @@ def test_a_replica_that_fetched_what_a_shard_begins_with_adds_nothing_to_it_when
     replace(read_event_folder(FILES, parent), store=identity.store).write_document(last.number)
     opened = open_folder(parent, SMALL, shard=identity, epoch=2)
     engine = opened.engine
+    if full:
+        engine.append_batch([encode_commit("a-1", [NewEvent("Counted", b"1")], ANY, None, None)])
+        assert engine.take() is not None
+        engine.roll_back(StorageFull("no space"))
     engine.append_batch([encode_commit("a-1", [NewEvent("Counted", b"2")], ANY, None, None)])
     while (segment := engine.take()) is not None:
         engine.write(segment)

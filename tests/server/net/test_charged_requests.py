@@ -27,7 +27,7 @@ from eventstore.protocol.requests import Ping
 from eventstore.records.raw_commit import RawCommit
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.fair_turns import NOTED_S
-from eventstore.server.requests.append_batcher import AppendBatcher
+from eventstore.server.requests.append_batcher import AppendBatcher, due_s
 from eventstore.server.requests.batch_replies import BatchReplies
 from eventstore.server.serve import Server
 from eventstore.settings.broker import BrokerSettings
@@ -164,6 +164,18 @@ def test_a_turn_takes_frames_that_are_much_work_of_one_or_two_clients_however_ma
                 assert sorted(client.answer()[0] for _ in range(2)) == [100, 101]
     assert sum(map(len, turns)) == 2 * CLIENTS
     assert max(len(set(turn)) for turn in turns) <= 2, "one that was ready first, and one that waits its turn"
+
+
+@pytest.mark.parametrize(
+    ("commits", "data", "least", "most"),
+    [(1, b"", 0.030, 0.060), (40, b"", 0.030, 0.060), (1, b"x" * 1_000_000, 0.0, 0.001), (1_000, b"x" * 1_000, 0.008, 0.009)],
+    ids=["100,000 events of one commit", "of forty", "a large event", "commits of 1 KB"],
+)
+def test_what_appends_will_take_is_known_about_before_they_are_made(
+    commits: int, data: bytes, least: float, most: float
+) -> None:
+    each = flat.encode(es.NewEvent("T", data)) * (1 if data else COMMIT_EVENTS_MAX // commits)
+    assert least <= due_s([("a", 0, "c", None, each)] * commits) <= most
 
 
 def test_who_appends_commits_of_many_events_rests_and_is_named(serve: Serve) -> None:

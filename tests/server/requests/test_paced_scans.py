@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Container, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -37,9 +38,14 @@ async def busy(scans: PacedScans, reader: Connection) -> AsyncIterator[trio.Nurs
                 may_end.set()
 
 
-async def order_of(reader: Connection, *others: Connection) -> list[Connection]:
-    """Returns in which order pages are made of those who ask, in this order, while one is made for the first."""
-    scans, made = PacedScans(FairTurns([])), list[Connection]()
+async def order_of(reader: Connection, *others: Connection, took: Mapping[Connection, float] | None = None) -> list[Connection]:
+    """Returns in which order pages are made of those who ask, in this order, while one is made for the first. `took`: what
+    they took of the server's time just before.
+    """
+    turns, made = FairTurns([], clock=lambda: 0.0), list[Connection]()
+    for each, seconds in (took or {}).items():
+        turns.charge(each, seconds)
+    scans = PacedScans(turns)
     async with busy(scans, reader) as nursery:
         for each in others:
             nursery.start_soon(scans.run, each, partial(made.append, each))
@@ -57,9 +63,7 @@ async def test_a_page_of_another_client_is_made_next_however_many_wait() -> None
 
 async def test_of_the_connections_of_a_client_that_is_next_which_took_the_least() -> None:
     with connections("first", *["a"] * MANY) as (first, *greedy, modest):
-        for each in greedy:
-            each.taken_s = 0.005
-        made = await order_of(first, *greedy, modest)
+        made = await order_of(first, *greedy, modest, took=dict.fromkeys(greedy, 0.005))
         assert made[0] is modest
 
 
@@ -85,3 +89,50 @@ async def test_one_that_is_cancelled_before_or_when_its_turn_begins_holds_up_nob
         assert made == [b]
         await scans.run(d, partial(made.append, d))
         assert made == [b, d]
+
+
+async def test_all_of_a_connection_are_cancelled_while_one_pauses_and_the_next_reader_is_served() -> None:
+    class Turns(FairTurns):
+        def others_wait(self, besides: Container[Connection] = ()) -> bool:
+            pauses.set()
+            return True
+
+    def page() -> None:
+        began = time.thread_time()
+        while time.thread_time() < began + 0.010:
+            pass
+
+    with connections("a", "b") as (a, b):
+        for _ in range(20):  # in which order tasks end that are cancelled together is chance
+            pauses, scans, made = trio.Event(), PacedScans(Turns([])), list[Connection]()
+            async with trio.open_nursery() as closes:
+                for _ in range(4):
+                    closes.start_soon(scans.run, a, page)
+                await pauses.wait()
+                closes.cancel_scope.cancel()
+            with trio.fail_after(60):
+                await scans.run(b, partial(made.append, b))
+            assert made == [b]
+
+
+async def test_one_whose_page_was_long_is_served_while_others_of_its_client_go_on() -> None:
+    now = 0.0
+    with connections("first", *["a"] * 3) as (first, *readers, long):
+        turns = FairTurns([], clock=lambda: now)
+        scans, made = PacedScans(turns), list[Connection]()
+        turns.charge(long, 0.004)
+
+        async def follow(reader: Connection) -> None:
+            nonlocal now
+            while made.count(reader) < 20 and long not in made:
+                await scans.run(reader, partial(made.append, reader))
+                now += 0.004
+                turns.charge(reader, 0.001)
+
+        async with busy(scans, first) as nursery:
+            for each in readers:
+                nursery.start_soon(follow, each)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(scans.run, long, partial(made.append, long))
+            await trio.testing.wait_all_tasks_blocked()
+    assert long in made[:20]

@@ -65,7 +65,7 @@ class EtcdRegistry:
             )
             if not (keys := answer.get("kvs")):
                 break
-            name = base64.b64decode(keys[0]["key"]).decode().removeprefix(_ROOT).partition("/")[0]
+            name = base64.b64decode(keys[0]["key"]).decode(errors="replace").removeprefix(_ROOT).partition("/")[0]
             whole = await self._gateway.call("/v3/kv/range", {"key": _text(f"{_ROOT}{name}/{key}"), "count_only": True})
             found += [name] if int(whole.get("count", 0)) else []
             first = f"{_ROOT}{name}0"
