@@ -115,7 +115,7 @@ def test_the_last_replica_in_sync_stays_until_those_that_are_wanted_are(least: i
     assert (hands_over.replicas, hands_over.successor) == (("n1", "n2", "n3"), "n2"), "it leads, so it is not taken out yet"
 
 
-@pytest.mark.heavy
+@pytest.mark.long
 async def test_commands_are_refused_for_nodes_that_cannot_be_meant(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
     async def said(code: int, *words: str) -> str:
         return (await trio.to_thread.run_sync(lambda: run_cluster(etcd, cluster, *words, code=code))).stderr

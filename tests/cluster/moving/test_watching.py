@@ -29,7 +29,7 @@ async def run(etcd: Etcd, cluster: str, *words: str) -> str:
     return (await trio.to_thread.run_sync(partial(run_cluster, etcd, cluster, *words))).stdout
 
 
-@pytest.mark.heavy
+@pytest.mark.long
 async def test_a_plan_is_shown_with_the_reason_of_each_change(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
     before = await registry.read()
     said = await run(etcd, cluster, "rebalance", "--dry-run")
@@ -87,7 +87,7 @@ def interrupted(etcd: Etcd, cluster: str, until: str, *words: str) -> str:
         return said
 
 
-@pytest.mark.heavy
+@pytest.mark.long
 async def test_ctrl_c_ends_the_watching_and_nothing_else(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
     async def ends(until: str, *words: str) -> str:
         return await trio.to_thread.run_sync(partial(interrupted, etcd, cluster, until, *words))
