@@ -26,7 +26,7 @@ class Pace:
         return PAYLOAD_BYTES if rate is None else min(PAYLOAD_BYTES, max(int(rate * _PIECE_S), 1))
 
     async def wait(self, size: int, rate: int | None) -> None:
-        """Waits until what was sent before has had its time; on return so many bytes may be sent, which take theirs."""
+        """Waits until earlier bytes have had their time at the rate; on return the caller may send `size` bytes."""
         if rate is None:
             return
         begins = max(trio.current_time(), self._free_at)

@@ -52,7 +52,7 @@ def drain(fleet: Fleet, name: str) -> Plan:
 
 
 def resize(fleet: Fleet, count: int, shards: list[int] | None = None) -> Plan:
-    """Returns what gives these shards, or all that are not busy, so many replicas.
+    """Returns the changes that give these shards, or all that are not busy, `count` replicas.
 
     Raises:
         InvalidArgument: there are too few nodes that may take one, fewer would be left than must be in sync, or one of these

@@ -23,7 +23,7 @@ from eventstore_cluster.registry.registry import Changes, Entry, Snapshot
 OPERATIONS_MAX: Final = 128
 """Comparisons, and changes, of one transaction; etcd's own limit of either."""
 NAMED_MAX: Final = 32
-"""Of the clusters of an etcd so many are looked at, to name them."""
+"""The most clusters of an etcd whose names are looked at."""
 SILENCE_S: Final = 3.0
 """A watch is only a hint: after such a silence the keys are read."""
 _LEASE_GONE: Final = 5
