@@ -83,6 +83,10 @@ class Aggregates:
     def total(self) -> int:
         return sum(map(len, self._known.values()))
 
+    def known(self, aggregate: str) -> list[Event]:
+        """Returns the events of an aggregate that are acknowledged, in order."""
+        return self._known[aggregate]
+
     def acknowledged(self, who: str, records: Iterable[Record]) -> None:
         """Events are acknowledged, or read: each must follow the one before, whatever shard that is in."""
         for _, number in records:

@@ -26,10 +26,11 @@ class Clone(Run):
         super().__init__(world, machine, world.token(machine.name + "."), world.token("lease"))
         disk = machine.disk
         self.earlier = tuple(disk.incarnations)
-        disk.incarnations.append(world.token("i"))
+        disk.begin(world.token("i"))
         self.member = Member(machine.name, disk.incarnations[-1])
         self._said: int | None = None
         self._finishes = False
+        machine.clone = self  # it may die with its first look
         self.keep_alive()
         self._look()
 
@@ -58,7 +59,7 @@ class Clone(Run):
 
         def said() -> None:
             if self.world.registry.is_leased(self.lease):
-                self.world.registry.clones[self.machine.name] = key
+                self.world.registry.said(self.machine.name, key)
                 self.world.family.changed(self.world)
                 self._said = through
 
@@ -78,12 +79,12 @@ class Clone(Run):
     def _finish(self, key: ShardKey) -> None:
         disk = self.machine.disk
         if self.takes_over(key):
-            disk.finished = True
+            disk.finish()
             self._becomes(Process(self.world, self.machine, self.run, 0.0, clone=self))
         else:
             self.world.note(self.machine.name, "abandons its clone, which is fetched")
             disk.wipe()
-            disk.finished = True
+            disk.finish()
             self._becomes(Process(self.world, self.machine, self.run, 0.0, lease=self.lease))
 
     def takes_over(self, key: ShardKey) -> bool:

@@ -97,6 +97,14 @@ class Disk:
         self.documents |= self.arriving
         self.arriving, self.version, self.led = {}, version, False
 
+    def begin(self, incarnation: str) -> None:
+        """A process starts in the folder, by a new incarnation."""
+        self.incarnations.append(incarnation)
+
+    def finish(self) -> None:
+        """The folder of a clone becomes that of a store, durably."""
+        self.finished = True
+
     def lead(self, epoch: int) -> None:
         """The process leads: what is appended from now on is its own."""
 

@@ -77,12 +77,12 @@ class Family:
             self._split(self._random.choice(free), self._random.choice((2, 2, 3)))
 
     def _split(self, parent: World, parts: int) -> None:
-        seen, shard = self._seen(), parent.number_of_shard
+        seen, shard = self.seen(), parent.number_of_shard
         self._command(lambda: ask_to_split(self._registry, seen, shard, parts))
 
     def _call_off(self, parent: World) -> None:
         """A person looks, and calls it off a moment later: the slots may have been given away meanwhile."""
-        seen, shard = self._seen(), parent.number_of_shard
+        seen, shard = self.seen(), parent.number_of_shard
         self._command(lambda: call_off(self._registry, seen, shard))
         if self._random.random() < 0.5:  # others are to get slots
             self._schedule.after(0.6, lambda: self._split(parent, self._random.choice((2, 3))))
@@ -91,8 +91,8 @@ class Family:
         """As `_call_off`; its leader hears of that only with what is asked for next: other shards are to get slots by then."""
         shard = parent.number_of_shard
         parent.registry_away[machine.name] = self._schedule.now + _UNHEARD_S
-        self._at_once(lambda: call_off(self._registry, self._seen(), shard))
-        ask = partial(self._at_once, lambda: ask_to_split(self._registry, self._seen(), shard, 3))
+        self._at_once(lambda: call_off(self._registry, self.seen(), shard))
+        ask = partial(self._at_once, lambda: ask_to_split(self._registry, self.seen(), shard, 3))
         self._schedule.after(_UNHEARD_S / 2, ask)
 
     def _command(self, begun: Callable[[], Coroutine[Any, Any, Any]]) -> None:
@@ -104,7 +104,7 @@ class Family:
         with contextlib.suppress(EventStoreError, StopIteration):
             begun().send(None)
 
-    def _seen(self) -> Snapshot:
+    def seen(self) -> Snapshot:
         """Returns the keys that a person's command reads."""
         entries = {CLUSTER: Entry(self._cluster.value(), self._revision)}
         for number, world in self.shards.items():
@@ -124,7 +124,7 @@ class Family:
             elif value is None:
                 self.shards.pop(_number(key)).call_off()
             elif (world := self.shards.get(_number(key))) is not None:
-                world.registry.write(read_shard(0, value))
+                world.registry.write(read_shard(0, value), self._schedule.now)
             else:
                 new.append(self._child(_number(key), read_shard(0, value)))
         for world in new:

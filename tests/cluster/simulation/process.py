@@ -73,7 +73,7 @@ class Process(Run):
         self.document_end = NOWHERE
         if clone is None:
             earlier = tuple(disk.incarnations)
-            disk.incarnations.append(world.token("i"))
+            disk.begin(world.token("i"))
         else:
             earlier = clone.earlier
         me = Leader(Member(machine.name, disk.incarnations[-1]), run, machine.name)
@@ -306,9 +306,14 @@ class Process(Run):
     def _commit(self, ends: Ends) -> None:
         self.committed = ends
         if self.world.random.random() < 0.5:
-            self.machine.disk.sort(ends)
-            self.replica.following.sorted_through = self.machine.disk.sorted
+            self.sort()
         if self.replica.leading is not None and (not self.world.accepted.ever or self.replica.may_read(self.clock())):
             self.world.checks.acknowledged(self, ends)
             while self._receipts and reaches(ends, self._receipts[0]):
                 self.world.checks.receipt(self, self._receipts.popleft())
+
+    def sort(self) -> None:
+        """Sorts the files that are final by what is committed."""
+        if self.committed is not None:
+            self.machine.disk.sort(self.committed)
+            self.replica.following.sorted_through = self.machine.disk.sorted

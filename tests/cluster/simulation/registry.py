@@ -115,9 +115,15 @@ class SimulatedRegistry:
         if leader is not None:
             self.leader, self.leader_revision, self._leader_lease = leader, self.revision, lease
 
-    def write(self, key: ShardKey) -> None:
+    def said(self, node: str, clone: ReplicaKey) -> None:
+        """The clone on a node of a shard in preparation says how far it is."""
+        self.clones[node] = clone
+
+    def write(self, key: ShardKey, now: float) -> None:
         """Writes the key of the shard, as a person does."""
         self.revision += 1
+        if key.state.successor is not None:
+            self.named.setdefault(key.state.successor, now)
         self.key, self.state_revision = key, self.revision
 
     def ask_for(self, successor: str, now: float) -> None:

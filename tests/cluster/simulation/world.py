@@ -98,7 +98,9 @@ class World:
         self.lease_s = 2.0
         self.faulty_s = faulty_s
         names = [f"n{number + 1}" for number in range(machines)]
-        self.machines = {name: Machine(name, ByteDisk(seed + at) if real_logs else Disk()) for at, name in enumerate(names)}
+        self.machines = {
+            name: Machine(name, ByteDisk(seed + at) if real_logs else self.new_disk(name)) for at, name in enumerate(names)
+        }
         for machine in self.machines.values():
             machine.disk.incarnations.append(self.token("i"))
         first = tuple(self.machines)[:replicas]
@@ -118,11 +120,15 @@ class World:
         self.readers = Readers(self)
         self.checks = Checks(self)
 
+    def new_disk(self, name: str) -> Disk:
+        """Returns the disk of a machine, as far as this shard is on it. `name`: that of the machine."""
+        return Disk(finished=self.parent is None)
+
     def child(self, number: int, key: ShardKey) -> World:
         """Returns the world of a shard that is to get slots of this one."""
         child = copy.copy(self)
         child.parent, child.number_of_shard = self, number
-        child.machines = {name: Machine(name, Disk(finished=False), machine) for name, machine in self.machines.items()}
+        child.machines = {name: Machine(name, child.new_disk(name), machine) for name, machine in self.machines.items()}
         child._surround(key)
         return child
 

@@ -76,21 +76,22 @@ async def _as_seen(_: EtcdRegistry, seen: Snapshot) -> Snapshot:
 
 
 def carry_out(etcd: EtcdOptions, cluster: str, found: Survey, plan: Plan) -> list[Asked]:
-    """Writes what the plan wants of each shard; its leaders carry that out. Raises as `ask`: then a part of it may be written,
-    which is harmless: a later plan leaves it alone.
+    """Writes what the plan wants of each shard; its leaders carry that out. Raises as `ask_for_all`."""
+    return with_registry(etcd, cluster, lambda registry, _: ask_for_all(registry, found.seen, plan))
+
+
+async def ask_for_all(registry: EtcdRegistry, seen: Snapshot, plan: Plan) -> list[Asked]:
+    """Writes what the plan wants of each shard. Raises as `ask`: then a part of it may be written, which is harmless: a later
+    plan leaves it alone.
     """
-
-    async def write(registry: EtcdRegistry, _: Snapshot) -> list[Asked]:
-        asked: list[Asked] = []
-        for change in plan.changes:
-            try:
-                asked.append(await ask(registry, found.seen, change.shard, change.wanted, change.leader))
-            except EventStoreError as error:
-                done = f"; {len(asked)} of {len(plan.changes)} shards were asked for before" if asked else ""
-                raise type(error)(f"{error.message}{done}") from None
-        return asked
-
-    return with_registry(etcd, cluster, write)
+    asked: list[Asked] = []
+    for change in plan.changes:
+        try:
+            asked.append(await ask(registry, seen, change.shard, change.wanted, change.leader))
+        except EventStoreError as error:
+            done = f"; {len(asked)} of {len(plan.changes)} shards were asked for before" if asked else ""
+            raise type(error)(f"{error.message}{done}") from None
+    return asked
 
 
 def take_back(etcd: EtcdOptions, cluster: str, shard: int | None) -> list[int]:
