@@ -75,8 +75,8 @@ class ShardRow:
 class ClusterStatus:
     """`cluster`: its uuid; None: the store is none, and is shown as the one shard that it is. `nodes`: those that run.
     `clocks`: by how many seconds those of nodes are ahead of etcd's, or behind it if negative, if by more than one.
-    `preparing`: how far each replica is of the shards that are to be split off. `trouble`: what keeps the node that was asked
-    from its work.
+    `preparing`: how far each replica is of the shards that are to be split off. `paused`: what a person has paused.
+    `trouble`: what keeps the node that was asked from its work.
     """
 
     cluster: str | None
@@ -86,6 +86,7 @@ class ClusterStatus:
     nodes: list[str] | None = None
     clocks: dict[str, float] | None = None
     preparing: list[str] | None = None
+    paused: list[str] | None = None
     trouble: str | None = None
 
     def tree(self) -> dict[str, object]:

@@ -22,7 +22,9 @@ class ClusterDoor(Protocol):
     """What a node knows of its cluster, and has done to it; called on threads."""
 
     def look(self) -> dict[str, Any] | None:
-        """Returns `nodes`, `shards` by number, what is `under_way` and whether it is `paused`; None if there is no cluster."""
+        """Returns `nodes`, `shards` by number, what is `under_way`, and whether all moves are `paused`, `paused_by` whom; None
+        if there is no cluster.
+        """
 
     def hand_over(self, shard: int, node: str, who: str) -> str:
         """Has another node lead a shard; returns what has happened."""
@@ -30,8 +32,8 @@ class ClusterDoor(Protocol):
     def take_back(self, shard: int, who: str) -> str:
         """Takes back what is wanted of a shard; returns what has happened."""
 
-    def pause(self, paused: bool, who: str) -> str:
-        """Pauses all moves, or resumes them; returns what has happened."""
+    def pause(self, paused: bool, shard: int | None, who: str) -> str:
+        """Pauses what is wanted of a shard, or all moves, or resumes that; returns what has happened."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,7 @@ async def _accept(registry: EtcdRegistry, chosen: Candidate, lease_s: float) -> 
     state = replace(
         shard.state, epoch=now.epoch, generation=shard.state.generation + 1, leader=None, successor=None,
         in_sync=frozenset({Member(chosen.node, now.replica.incarnation)}), nonce=_NONCE,
+        leader_by=registry.by,
     )  # fmt: skip
     compared = {key: seen.revision_of(key), **{each: seen.revision_of(each) for each in keys}}
     left = LeftKey(state.epoch, chosen.leader or "", _NONCE)

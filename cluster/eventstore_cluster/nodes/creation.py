@@ -49,7 +49,7 @@ async def create_cluster(
         running = ", ".join(nodes_of(first)) or "none"
         waits(f"waits up to {wait_s:g} seconds for {counted(replicas, 'node')} to run; now: {running}")
     seen = await read_while(registry, lambda seen: _lacks_nodes(seen, replicas), wait_s, first)
-    keys = _shards(seen, shards, replicas, least)
+    keys = _shards(seen, shards, replicas, least, registry.by)
     stale = {key for key in seen.entries if key.startswith(SHARDS)} - keys.keys()
     return await write_cluster(registry, seen, {**dict.fromkeys(stale), **keys}, ClusterKey(uuid.uuid4(), 1, replicas, least))
 
@@ -86,8 +86,8 @@ def _unserved(seen: Snapshot) -> list[int]:
     return [] if view is None else view.unserved()
 
 
-def _shards(seen: Snapshot, shards: int, replicas: int, in_sync_min: int) -> dict[str, Tree | None]:
-    """Returns the keys of the shards. Raises InvalidArgument."""
+def _shards(seen: Snapshot, shards: int, replicas: int, in_sync_min: int, by: str) -> dict[str, Tree | None]:
+    """Returns the keys of the shards. `by`: who creates them. Raises InvalidArgument."""
     if CLUSTER in seen.entries:
         raise InvalidArgument(
             "the cluster exists already: `eventstore cluster status` shows it; another one needs another --cluster",
@@ -115,7 +115,8 @@ def _shards(seen: Snapshot, shards: int, replicas: int, in_sync_min: int) -> dic
         check_apart(name, fixed, shards)
     keys: dict[str, Tree | None] = {}
     for number, (names, slots) in enumerate(zip(place(nodes, shards, replicas), even_slots(shards), strict=True)):
-        state = ShardState(0, frozenset(Member(name, NEW) for name in names), names, in_sync_min, nonce=uuid.uuid4().hex)
+        in_sync = frozenset(Member(name, NEW) for name in names)
+        state = ShardState(0, in_sync, names, in_sync_min, nonce=uuid.uuid4().hex, by=by, leader_by=by)
         keys[f"{SHARDS}{number}"] = ShardKey(uuid.uuid4(), slots, state).value()
     return keys
 

@@ -14,6 +14,7 @@ from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.node_clocks import clocks_apart
+from eventstore_cluster.registry.pauses import pauses_of
 from eventstore_cluster.registry.preparing import preparing_of
 from eventstore_cluster.status import ClusterStatus, ShardRow, status_of, with_troubles
 
@@ -27,20 +28,23 @@ def registry_status(etcd: EtcdOptions, cluster: str, interval_s: float) -> Clust
         EventStoreError: there is no such cluster.
         RegistryUnavailable, RegistryRefused, Corrupt
     """
-    view, preparing = trio.run(_view, etcd, cluster)
+    view, preparing, paused = trio.run(_view, etcd, cluster)
     found = status_of(view.map(), None, interval_s)
     shards = [_row(view, row) for row in with_troubles(found.shards, view.troubles())]
-    return replace(found, nodes=list(view.nodes), shards=shards, clocks=clocks_apart(view.nodes), preparing=preparing)
+    return replace(
+        found, nodes=list(view.nodes), shards=shards, clocks=clocks_apart(view.nodes), preparing=preparing, paused=paused
+    )
 
 
-async def _view(etcd: EtcdOptions, cluster: str) -> tuple[ClusterView, list[str]]:
+async def _view(etcd: EtcdOptions, cluster: str) -> tuple[ClusterView, list[str], list[str]]:
     async with Gateway(etcd) as gateway:
         seen = await first_read_of_cluster(EtcdRegistry(gateway, cluster), _WAIT_S)
     view = cluster_view(seen)
     assert view is not None
-    return view, [
+    preparing = [
         f"shard {each.shard} is made out of shard {each.parent}: {each.node} {each.text}" for each in preparing_of(seen)
     ]
+    return view, preparing, pauses_of(seen)
 
 
 def _row(view: ClusterView, row: ShardRow) -> ShardRow:

@@ -9,6 +9,7 @@ from eventstore.chunks.documents import Tree
 from eventstore.errors import Corrupt
 from eventstore_cluster.registry.failing import Failing, failing_value, read_failing
 from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.replica.registry_state import ASKED_BY_MAX, NOT_PAUSED, Pause
 
 NODES: Final = "node/"
 DRAINING: Final = "draining/"
@@ -75,20 +76,25 @@ def fixed_addresses(seen: Snapshot) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class MovingKey:
     """`at_once`: how many shards may copy replicas at a time; `rate`: bytes a second that the leader of each sends, None: as
-    many as it can. `paused`: leaders do nothing about what is wanted.
+    many as it can. `pause`: whether leaders do nothing about the replicas that are wanted.
     """
 
     at_once: int = 2
     rate: int | None = None
-    paused: bool = False
+    pause: Pause = NOT_PAUSED
 
     def value(self) -> Tree:
-        return {"at_once": self.at_once, "rate": self.rate, "paused": self.paused}
+        return {"at_once": self.at_once, "rate": self.rate, "paused": self.pause.on, "paused_by": self.pause.by}
 
 
 def read_moving(value: Tree | None) -> MovingKey:
     """Returns the limits of moves; the defaults if none were written."""
     match value:
         case {"at_once": int(at_once), "rate": int() | None as rate, **rest} if at_once > 0:
-            return MovingKey(at_once, rate, rest.get("paused") is True)
+            return MovingKey(at_once, rate, Pause(rest.get("paused") is True, read_asked_by(rest.get("paused_by"))))
     return MovingKey()
+
+
+def read_asked_by(found: object) -> str:
+    """Returns who asked for something, as others have written it; empty if an older program did, who does not say."""
+    return found[:ASKED_BY_MAX] if isinstance(found, str) else ""

@@ -30,10 +30,10 @@ from eventstore.errors import Corrupt, UnsupportedVersion
 from eventstore.records.cluster_map import SlotRange, read_slots
 from eventstore.store.data_folder import ShardIdentity
 from eventstore_cluster.registry.lineage import NO_LINEAGE, Lineage, read_lineage, slots_value
-from eventstore_cluster.registry.node_keys import MOVING, read_moving, tickets
+from eventstore_cluster.registry.node_keys import MOVING, read_asked_by, read_moving, tickets
 from eventstore_cluster.registry.registry import Entry, Snapshot
 from eventstore_cluster.registry.replica_keys import running_replicas
-from eventstore_cluster.replica.registry_state import Clone, Leader, Member, Seen, ShardState
+from eventstore_cluster.replica.registry_state import NOT_PAUSED, Clone, Leader, Member, Pause, Seen, ShardState
 
 CLUSTER: Final = "cluster"
 SHARDS: Final = "shard/"
@@ -90,7 +90,8 @@ class ShardKey:
             "replicas": list(state.replicas), "in_sync_min": state.in_sync_min, "generation": state.generation,
             "leader": None if state.leader is None else _flat(state.leader), "nonce": state.nonce,
             "successor": state.successor, "wanted": _listed(state.wanted), "before": _listed(state.before),
-            "split": list(state.split), "split_times": state.splits, "history": list(state.history), **self.lineage.value(),
+            "split": list(state.split), "split_times": state.splits, "history": list(state.history), **_asked_value(state),
+            **self.lineage.value(),
         }  # fmt: skip
 
 
@@ -157,6 +158,7 @@ def read_shard(number: int, value: Tree) -> ShardKey:
             None if found["leader"] is None else Member(*map(str, found["leader"])), int(found["generation"]),
             str(found["nonce"]), found.get("successor"), _names(found.get("wanted")), _names(found.get("before")),
             tuple(map(int, found.get("split", ()))), int(found.get("split_times", 0)), _names(found.get("history")) or (),
+            read_asked_by(found.get("by")), read_asked_by(found.get("leader_by")), _read_pause(found.get("pause")),
         )  # fmt: skip
         return ShardKey(uuid.UUID(str(found["store"])), read_slots(found["slots"]), state, read_lineage(found))
     except (KeyError, TypeError, ValueError) as error:
@@ -206,7 +208,7 @@ def seen_of(number: int, snapshot: Snapshot) -> Seen | None:
     ticket = next((each for each in range(limits.at_once) if each not in taken), None)
     holds = next((each for each, run in taken.items() if own is not None and run == own.run), None)
     clones = clones_of(state, snapshot)
-    return Seen(snapshot.revision, state, entry.revision, own, led, running, clones, ticket, holds, limits.rate, limits.paused)
+    return Seen(snapshot.revision, state, entry.revision, own, led, running, clones, ticket, holds, limits.rate, limits.pause)
 
 
 def running_members(number: int, snapshot: Snapshot) -> frozenset[Member]:
@@ -222,6 +224,19 @@ def clones_of(state: ShardState, snapshot: Snapshot) -> frozenset[Clone]:
         for name, key in running_replicas(shard, snapshot).items()
         if key.clone is not None
     )
+
+
+def _asked_value(state: ShardState) -> Tree:
+    """Returns the members that say who asked for what; an older program reads none of them, and leaves them out."""
+    pause: Tree = {} if state.pause == NOT_PAUSED else {"pause": {"on": state.pause.on, "by": state.pause.by}}
+    return {**({"by": state.by} if state.by else {}), **({"leader_by": state.leader_by} if state.leader_by else {}), **pause}
+
+
+def _read_pause(found: Any) -> Pause:
+    match found:
+        case {"on": bool(on), **rest}:
+            return Pause(on, read_asked_by(rest.get("by")))
+    return NOT_PAUSED
 
 
 def _listed(names: tuple[str, ...] | None) -> Value:

@@ -31,7 +31,7 @@ class Lag:
 
 
 class Leading:
-    """Leads one epoch, from the transaction that won it until the process ends.
+    """Leads one epoch, from the transaction that won it until the process ends. `began_with`: the keys as they were then.
 
     `written`: the end of the own log, `synced` how far it is durable here. `committed`: durable on every member that counts;
     None until the epoch's own record is (R10): what is before it may be uncommitted too. `serves`: clients are served.
@@ -39,6 +39,7 @@ class Leading:
 
     def __init__(self, me: Leader, registrar: Registrar, logs: tuple[Tail, ...], limits: Limits, now: float) -> None:
         self.epoch = registrar.state.epoch
+        self.began_with = registrar.seen
         self.logs = logs
         self.written: Ends = tuple(log.end for log in logs)
         self.synced: Ends = self.written
@@ -53,8 +54,7 @@ class Leading:
         self._registrar = registrar
         self._limits = limits
         self._handing_over = HandingOver(limits, now)
-        self._committed_at = now
-        self._read_at = now
+        self._committed_at = self._read_at = now
 
     def takes_appends(self, now: float) -> bool:
         """Whether an append may be written: the leader is open, and enough members of the set keep up (R5)."""

@@ -6,8 +6,8 @@
        two in sync from then on
 
 What comes next follows from the state alone, so any later leader continues where the last one ended. A step that cannot be done
-yet is waited for: the replicas there were before serve meanwhile, and count. While moves are paused, no step is begun, and
-nothing is copied to new replicas.
+yet is waited for: the replicas there were before serve meanwhile, and count. While moves are paused, or those of this shard, no
+step is begun, and nothing is copied to new replicas.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 from eventstore_cluster.replica.actions import Action, Transact
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import Member, ShardState
+from eventstore_cluster.replica.registry_state import NOT_PAUSED, Member, ShardState
 
 
 class Moving:
@@ -65,7 +65,8 @@ def next_state(state: ShardState, leader: Member, level: Collection[Member]) -> 
     if not {member.node for member in level}.issuperset(state.wanted) or len(state.wanted) < state.in_sync_min:
         return None  # R5
     if leader.node not in state.wanted:
-        return None if state.successor in state.wanted else replace(state, successor=state.wanted[0])
+        return None if state.successor in state.wanted else replace(state, successor=state.wanted[0], leader_by=state.by)
     in_sync = frozenset(member for member in state.in_sync if member.node in state.wanted)
     least = 2 if len(state.before or ()) == 1 < len(state.wanted) else state.in_sync_min
-    return replace(state, replicas=state.wanted, in_sync=in_sync, wanted=None, before=None, in_sync_min=least)
+    done = replace(state, replicas=state.wanted, in_sync=in_sync, wanted=None, before=None, in_sync_min=least)
+    return replace(done, pause=NOT_PAUSED)

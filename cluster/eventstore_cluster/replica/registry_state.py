@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+ASKED_BY_MAX: Final = 128
+"""Characters of who asked for something."""
 HISTORY_MAX: Final = 64
 """Of the earlier nonces in a state: a node that has not heard of the shard for so many changes cannot tell any more."""
 
@@ -28,6 +30,17 @@ class Leader:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """Whether what is wanted is paused, and who has said so last; empty: not known."""
+
+    on: bool = False
+    by: str = ""
+
+
+NOT_PAUSED: Final = Pause()
+
+
+@dataclass(frozen=True, slots=True)
 class ShardState:
     """The state of a shard; changed only by transactions that compare its revision.
 
@@ -38,6 +51,10 @@ class ShardState:
     order in which they should lead, and `before`: those that did when that was asked for; both None when it is done.
     `split`: the numbers of the shards in preparation that are to get slots of it; `splits`: how often slots were given away.
     `history`: nonces of earlier states, the latest last.
+
+    `by`: who asked last for other replicas, or a split. `leader_by`: who asked for the `successor` or, when that is None, for
+    the leader, if need be in a new generation. Both are for the audit trail, and empty where no person did, or it is not known.
+    `pause`: of the replicas that are wanted, and of the split.
     """
 
     epoch: int
@@ -53,6 +70,9 @@ class ShardState:
     split: tuple[int, ...] = ()
     splits: int = 0
     history: tuple[str, ...] = ()
+    by: str = ""
+    leader_by: str = ""
+    pause: Pause = NOT_PAUSED
 
     def has_spare(self, members: Collection[Member]) -> bool:
         """Whether a leader acknowledges without one of these."""
@@ -61,6 +81,20 @@ class ShardState:
     def written_by(self, nonce: str) -> ShardState:
         """Returns the state with the nonce of the transaction that writes it in place of the one that this follows."""
         return replace(self, nonce=nonce, history=(*self.history, self.nonce)[-HISTORY_MAX:])
+
+    def asked_by(self, who: str) -> ShardState:
+        """Returns the state with who asks for what is wanted of it from now on, which is not paused."""
+        return replace(self, by=who, pause=Pause(by=who))
+
+    def elected(self, member: Member, in_sync: frozenset[Member]) -> ShardState:
+        """Returns the state that the replica leads next. Its election was asked for if it was to be handed leadership, or if
+        no replica led before, as when a person accepted loss.
+        """
+        asked = member.node == self.successor or (self.successor is None and self.leader is None)
+        return replace(
+            self, epoch=self.epoch + 1, leader=member, in_sync=in_sync, successor=None,
+            leader_by=self.leader_by if asked else "",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +135,7 @@ class Seen:
     `revision` wrote the state, `leader_revision` created the leader's key; 0 if there is none. `running`: the replicas whose
     processes have a lease; None: not known. `ticket`: one of those that so many shards may copy replicas by at once, which is
     free, None if none is; `holds`: the one that the leader of this shard has; `rate`: bytes a second that it may copy;
-    None: all it can; `paused`: nothing is done about what is wanted. `clones`: of the shards in preparation, those that run
+    None: all it can; `pause_all`: of the moves of all shards. `clones`: of the shards in preparation, those that run
     and are not stuck.
     """
 
@@ -115,7 +149,12 @@ class Seen:
     ticket: int | None = 0
     holds: int | None = None
     rate: int | None = None
-    paused: bool = False
+    pause_all: Pause = NOT_PAUSED
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is done about the replicas that are wanted."""
+        return self.pause_all.on or self.state.pause.on
 
 
 @dataclass(frozen=True, slots=True)

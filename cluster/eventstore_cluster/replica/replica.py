@@ -196,7 +196,7 @@ class Replica:
             return []
         others = state.in_sync - {state.leader} if state.has_spare(state.in_sync) else state.in_sync
         in_sync = others | {member}  # the last leader would be waited for
-        elected = replace(state, epoch=state.epoch + 1, leader=member, in_sync=in_sync, successor=None)
+        elected = state.elected(member, in_sync)
         return [Transact(self.registrar.propose(elected, 0, leads=self.me))]
 
     def _turn(self, state: ShardState) -> float:

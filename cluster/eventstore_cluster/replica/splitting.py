@@ -5,7 +5,7 @@
     its first record is committed     ─► one transaction gives the slots away
 
 Until the transaction nothing has changed for anybody else; its leader may die, and the next one begins again. What is held back
-is never taken again by this run: if it cannot be given away, the run ends.
+is never taken again by this run: if it cannot be given away, the run ends. While the split is paused, nothing is held back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.new_files import NewFiles
 from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import Member
+from eventstore_cluster.replica.registry_state import NOT_PAUSED, Member
 
 Gifts: TypeAlias = "tuple[tuple[int, frozenset[Member]], ...]"
 
@@ -50,7 +50,7 @@ class Splitting:
         state = self._registrar.state
         if self._held_at is not None:
             return self._give(committed, self._held_at, now)
-        if not state.split or committed is None or not may_begin:
+        if not state.split or state.pause.on or committed is None or not may_begin:
             return []
         if (through := self._cloned()) is None:
             return []
@@ -75,7 +75,7 @@ class Splitting:
         gifts = tuple((shard, self._members(shard)) for shard in state.split)
         if any(len(members) < state.in_sync_min for _, members in gifts):
             return []
-        given = replace(state, split=(), splits=state.splits + 1)
+        given = replace(state, split=(), splits=state.splits + 1, pause=NOT_PAUSED)
         return [Transact(self._registrar.propose(given, seen.leader_revision, gifts=gifts))]
 
     def _members(self, shard: int) -> frozenset[Member]:

@@ -1,6 +1,7 @@
 """Records in the audit trail of a shard what was done to the shard through etcd: by its leader, which carries it out.
 
-Who asked for it only etcd knows, which has users and logs of its own; the record says so by naming no one.
+Who asked for it stands beside it in etcd: an identity that the console of a node knows, or what a command claims to be run by.
+The leader looks twice a second: of two people who change the same thing in between, the later one is recorded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from eventstore.errors import Overloaded
 from eventstore.security.audit import AuditRecord, Details
 from eventstore.server.access.security import Security
 from eventstore.server.bootstrap import until
-from eventstore_cluster.replica.registry_state import ShardState
+from eventstore_cluster.replica.registry_state import Seen
 from eventstore_cluster.replica.replica import Replica
 
 ELECTED: Final = "LEADER_ELECTED"
@@ -29,8 +30,10 @@ async def audit_until(stopping: trio.Event, security: Security, replica: Replica
 
 
 async def _audit(security: Security, replica: Replica, node: str) -> None:
-    known = replica.registrar.state
-    due = [AuditRecord(ELECTED, "", _ORIGIN, {"node": node, **values_of(known)})]
+    assert replica.leading is not None, "it was elected"
+    known = replica.leading.began_with
+    assert known is not None
+    due = [elected(known, node)]
     while True:
         try:
             while due:
@@ -39,22 +42,45 @@ async def _audit(security: Security, replica: Replica, node: str) -> None:
         except Overloaded:  # by others; it is noted later
             pass
         await trio.sleep(_LOOK_S)
-        state = replica.registrar.state
-        if changed := changes(known, state):
-            due.append(AuditRecord(CHANGED, "", _ORIGIN, changed))
-        known = state
+        seen = replica.registrar.seen
+        assert seen is not None
+        due += changes(known, seen)
+        known = seen
 
 
-def changes(before: ShardState, after: ShardState) -> Details:
-    """Returns what a person has changed of a shard, as it is now; nothing if only replicas came and went, or leaders."""
+def elected(seen: Seen, node: str) -> AuditRecord:
+    """Returns the record of an election. It names no one if no person asked for it. `asked_by`: who wants what is not done."""
+    state = seen.state
+    asked_by = state.by if state.wanted is not None or state.split else None
+    return AuditRecord(ELECTED, state.leader_by, _ORIGIN, {"node": node, **values_of(seen), "asked_by": asked_by or None})
+
+
+def changes(before: Seen, after: Seen) -> list[AuditRecord]:
+    """Returns what people have changed of a shard, as it is now: a record for each who asked for some of it. None if only
+    replicas came and went, or leaders.
+    """
     old, new = values_of(before), values_of(after)
-    return {name: value for name, value in new.items() if name != "epoch" and value != old[name]}
+    by_who: dict[str, dict[str, str | int | bool | None]] = {}
+    for name, value in new.items():
+        if name != "epoch" and value != old[name]:
+            by_who.setdefault(_who(name, after), {})[name] = value
+    return [AuditRecord(CHANGED, who, _ORIGIN, found) for who, found in by_who.items()]
 
 
-def values_of(state: ShardState) -> dict[str, str | int | bool | None]:
-    """Returns what people decide of a state. `generation` grows when they accept loss."""
+def _who(name: str, seen: Seen) -> str:
+    state = seen.state
+    leader = dict.fromkeys(("successor", "generation"), state.leader_by)
+    return {**leader, "paused": state.pause.by, "moves_paused": seen.pause_all.by}.get(name, state.by)
+
+
+def values_of(seen: Seen) -> Details:
+    """Returns what people decide of a shard. `generation` grows when they accept loss. `paused`: what is wanted of this shard;
+    `moves_paused`: the moves of all.
+    """
+    state = seen.state
     return {
         "epoch": state.epoch, "generation": state.generation, "replicas": ", ".join(state.replicas),
         "replicas_wanted": None if state.wanted is None else ", ".join(state.wanted), "needed": state.in_sync_min,
         "successor": state.successor, "split": ", ".join(map(str, state.split)), "splits": state.splits,
+        "paused": state.pause.on, "moves_paused": seen.pause_all.on,
     }  # fmt: skip

@@ -64,7 +64,13 @@ def _attention(found: ClusterStatus) -> list[str]:
 
     said = [f"shard {each.shard}: {each.attention}" for each in found.shards if each.attention and each.error is None]
     clocks = clock_trouble(found.clocks or {})
-    return [*filter(None, (found.trouble,)), *said, *([] if clocks is None else [clocks]), *(found.preparing or ())]
+    return [
+        *filter(None, (found.trouble,)),
+        *said,
+        *([] if clocks is None else [clocks]),
+        *(found.preparing or ()),
+        *(found.paused or ()),
+    ]
 
 
 def _cells(row: ShardRow) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
@@ -18,6 +18,8 @@ Result = TypeVar("Result")
 _SECTION: Final = "Etcd"
 _CLUSTER: Final = "eventstore"
 _PARAMETER: Final = "etcd"
+_PART_MAX: Final = 32
+"""Characters of a name, so that all of them are kept in what is written."""
 
 
 def _option(flag: str, metavar: str, text: str) -> Any:
@@ -43,14 +45,28 @@ class EtcdAccess:
         return {"endpoints": urls, "user": self.user, "ca": self.ca, "cert": self.cert, "key": self.key}
 
     def options(self) -> EtcdOptions:
-        """Returns how etcd is asked, with the password from the environment.
+        """Returns how etcd is asked, with the password from the environment, and who asks.
 
         Raises:
             InvalidArgument: an option is wrong, or the library for it is not installed.
         """
         from eventstore_cluster.nodes.options import etcd_options
 
-        return etcd_options(self.plain())
+        return replace(etcd_options(self.plain()), by=claimed(self.user))
+
+
+def claimed(etcd_user: str | None) -> str:
+    """Returns who runs this command, for the audit trail. Only claimed: what writes to etcd can write any name there."""
+    import os
+    import pwd
+    import socket
+
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container may run as a user without a name
+        user = str(os.getuid())
+    own = f"{user[:_PART_MAX]}@{socket.gethostname()[:_PART_MAX]} (claimed)"
+    return own if etcd_user is None else f"etcd user {etcd_user[:_PART_MAX]}, {own}"
 
 
 def required_etcd(etcd: EtcdAccess) -> EtcdOptions:

@@ -21,6 +21,7 @@ from eventstore.security.permissions import Permission, denied
 
 Fields = Mapping[str, str]
 _NAME: Final = "console"
+_NO_ONE: Final = "console (not signed in)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,10 @@ async def _skip(store: NetworkStore, given: Fields, who: str) -> str:
 
 def _on_shard(given: Fields) -> str:
     return f" on shard {given['shard']}" if given["shard"] else ""
+
+
+def _of_shard(given: Fields) -> str:
+    return f"of shard {given['shard']} " if given["shard"] else ""
 
 
 def _group_page(given: Fields) -> str:
@@ -144,13 +149,14 @@ ACTIONS: Final[Mapping[str, Action]] = {
         None, _cluster_page, lambda door, given, who: door.take_back(_number(given, "shard"), who),
     ),
     "pause": Action(
-        (),
-        lambda given: "No replica is copied, handed over for a move or taken out until moves are resumed. All shards serve on.",
-        None, _cluster_page, lambda door, given, who: door.pause(True, who),
+        ("shard",),
+        lambda given: f"No replica {_of_shard(given)}is copied, handed over for a move or taken out until moves are resumed"
+        + (", and it is not split. It serves on." if given["shard"] else ". All shards serve on."),
+        None, _cluster_page, lambda door, given, who: door.pause(True, number_of("shard", given["shard"]), who),
     ),
     "resume": Action(
-        (), lambda given: "What is wanted of shards is carried out again.",
-        None, _cluster_page, lambda door, given, who: door.pause(False, who),
+        ("shard",), lambda given: f"What is wanted {_of_shard(given) or 'of shards '}is carried out again.",
+        None, _cluster_page, lambda door, given, who: door.pause(False, number_of("shard", given["shard"]), who),
     ),
 }  # fmt: skip
 
@@ -184,7 +190,7 @@ async def _carried_out(visit: Visit, action: Action, given: Fields) -> str:
         raise InvalidArgument("this server is in no cluster with replicas", field="action")
     if not visit.may(Permission.CLUSTER):
         raise denied(Permission.CLUSTER)
-    return await trio.to_thread.run_sync(on_cluster, cluster, given, who, abandon_on_cancel=True)
+    return await trio.to_thread.run_sync(on_cluster, cluster, given, visit.visitor.name or _NO_ONE, abandon_on_cancel=True)
 
 
 def _action(visit: Visit) -> tuple[str, Action]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import Counter
 from itertools import islice
@@ -143,11 +144,15 @@ def test_what_stands_in_the_way_is_said_and_a_move_is_taken_back(tmp_path_factor
             store.append("a", [es.NewEvent("Counted", b"1")], 0)
         carry_out(options, name, stale, drain(stale.fleet, follower))
         (waits,) = pending(options, name)
-        assert waits.does == "paused: `eventstore cluster resume` continues"
+        assert re.fullmatch(r"paused by .+@.+ \(claimed\): `eventstore cluster resume` continues", waits.does)
         with nodes.client() as store:
             store.append("a", [es.NewEvent("Counted", b"2")], 1)
         assert nodes.state().replicas == before, "no step is begun"
-        assert json.loads(run_cluster(etcd, name, "resume", "--json").stdout) == {"paused": False, "shards": [0]}
+        assert json.loads(run_cluster(etcd, name, "resume", "--json").stdout) == {
+            "paused": False,
+            "shards": [0],
+            "still_paused": [],
+        }
         wait_until(lambda: "n4" in nodes.state().replicas, "the leader has named it")
         (moving,) = json.loads(run_cluster(etcd, name, "plans", "--json").stdout)
         assert (moving["shard"], moving["before"]) == (0, list(before))

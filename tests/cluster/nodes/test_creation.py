@@ -264,4 +264,4 @@ async def test_a_new_shard_of_a_split_that_is_not_served_is_under_way_and_not_pa
         assert plans[1].startswith("is split off shard 0; no process serves it: ")
         assert plans.keys() == {0, 1}
         for command, paused in (("pause", True), ("resume", False)):
-            assert await trio.to_thread.run_sync(asked, command) == {"paused": paused, "shards": [0]}
+            assert await trio.to_thread.run_sync(asked, command) == {"paused": paused, "shards": [0], "still_paused": []}

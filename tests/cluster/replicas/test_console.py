@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 import eventstore as es
+from eventstore.security.audit import AUDIT
+from eventstore_cluster.nodes.moving.asking import ask
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.registry.replicated_keys import read_serving
+from eventstore_cluster.replication.audited_state import CHANGED, ELECTED
 from tests.cluster.etcd.real_etcd import Etcd
+from tests.cluster.nodes.named_node import keys
 from tests.cluster.replicas.three_nodes import ThreeNodes
 from tests.console.conftest import browser as browser
 from tests.console.http import Visitor
 from tests.console.test_browser import CHECKS, SCREENS, on_screen
 from tests.console.test_browser import page as page
+from tests.security.access_file import give
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.heavy
+NO_ONE = "console (not signed in)"
+
+
+async def fewer_are_wanted(etcd: Etcd, cluster: str, nodes: list[str], who: str) -> None:
+    """Asks that shard 0 is kept by these nodes alone."""
+    async with Gateway(EtcdOptions((etcd.url,), by=who)) as gateway:
+        registry = EtcdRegistry(gateway, cluster)
+        await ask(registry, await registry.read(), 0, nodes)
 
 
 def test_the_console_of_a_node_shows_the_cluster_and_hands_leadership_over(tmp_path: Path, etcd: Etcd) -> None:
@@ -40,13 +59,67 @@ def test_the_console_of_a_node_shows_the_cluster_and_hands_leadership_over(tmp_p
         wait_until(lambda: three.leader() == follower, "the other leads")
         visitor.get("/console/do/lead?shard=0&node=n9")
         assert "keeps no replica" in visitor.post("/console/do/lead", {"shard": "0", "node": "n9"}).words
-        for action, shown in (("pause", "Moves are paused."), ("resume", "Pause moves")):
-            visitor.get(f"/console/do/{action}")
-            done = visitor.post(f"/console/do/{action}", {})
-            assert done.status == 303, done.words
-            wait_until(lambda shown=shown: shown in visitor.get("/console/cluster").words, "the node has seen it")  # type: ignore[misc]
         visitor.get("/console/do/cancel?shard=0")
         assert "nothing is wanted" in visitor.post("/console/do/cancel", {"shard": "0"}).words
+        assert "no move or split of shard 0 is under way" in visitor.post("/console/do/pause", {"shard": "0"}).words
+        does(visitor, "pause", "", f"Moves are paused by {NO_ONE}.")
+        trio.run(fewer_are_wanted, etcd, "seen", [leader, follower], "ann")
+        wait_until(lambda: "asked for by ann" in visitor.get("/console/cluster").words, "the node has seen it")
+        does(visitor, "pause", "0", f"paused by {NO_ONE}: `eventstore cluster resume 0` continues")
+        does(visitor, "resume", "", "Pause moves …")
+        assert set(three.state().replicas) == {"n1", "n2", "n3"}
+        does(visitor, "resume", "0", "Nothing is under way.")
+        assert set(three.state().replicas) == {leader, follower}
+
+
+def does(visitor: Visitor, action: str, shard: str, shown: str) -> None:
+    """Does what the page of the cluster offers, and waits until the page shows it."""
+    visitor.get(f"/console/do/{action}?shard={shard}")
+    done = visitor.post(f"/console/do/{action}", {"shard": shard})
+    assert done.status == 303, done.words
+    wait_until(lambda: shown in visitor.get("/console/cluster").words, "the node has seen it")
+
+
+@pytest.mark.long
+def test_what_is_done_at_the_console_is_in_the_trail_of_the_shard_with_who_did_it_and_a_pause_outlives_the_leader(
+    tmp_path: Path, etcd: Etcd
+) -> None:
+    access = tmp_path / "access"
+    token = give(access, "ann", "admin")
+
+    def audited(what: str, **details: object) -> list[str]:
+        """Returns who has done this to the shard, each time; nothing while no leader serves."""
+        serving = read_serving(keys(etcd, "audited").value("serving/0"))
+        if serving is None:
+            return []
+        try:
+            with es.blocking.connect(f"tcp://{serving.address}", reconnect_timeout=0, token=token) as store:
+                records = [json.loads(event.data) for event in store.read(AUDIT)]
+        except es.EventStoreError:  # it has just died
+            return []
+        return [each["who"] for each in records if each["what"] == what and details.items() <= each["details"].items()]
+
+    with ThreeNodes(tmp_path, etcd, "audited", access_file=str(access / "access.json")) as three:
+        leader, follower = three.leader(), three.followers()[0]
+        visitor = Visitor(three.nodes[leader].http)
+        visitor.get("/console/sign-in")
+        assert visitor.sign_in(token).status == 303
+        does(visitor, "pause", "", "Moves are paused by ann.")
+        visitor.get(f"/console/do/lead?shard=0&node={follower}")
+        assert visitor.post("/console/do/lead", {"shard": "0", "node": follower}).status == 303
+        wait_until(lambda: audited(ELECTED, node=follower, moves_paused=True) == ["ann"], "it is recorded that it leads")
+        trio.run(fewer_are_wanted, etcd, "audited", [leader, follower], "ben")
+        wait_until(lambda: audited(CHANGED, replicas_wanted=f"{leader}, {follower}") == ["ben"], "the plan is recorded")
+        does(visitor, "pause", "0", "paused by ann: `eventstore cluster resume 0` continues")
+        does(visitor, "resume", "", "Pause moves …")
+        wait_until(lambda: audited(CHANGED, moves_paused=False) == ["ann"], "it is recorded that they are resumed")
+        three.kill(follower)
+        wait_until(lambda: audited(ELECTED, paused=True, asked_by="ben") == [""], "another leads, which was not asked for")
+        assert audited(CHANGED, paused=True) == ["ann"]
+        three.start(follower)
+        assert set(three.state().replicas) == {"n1", "n2", "n3"}
+        does(visitor, "resume", "0", "Nothing is under way.")
+        wait_until(lambda: audited(CHANGED, replicas=f"{leader}, {follower}") == ["ben"], "it is recorded that it is done")
 
 
 @pytest.mark.long
@@ -70,6 +143,15 @@ def test_the_page_of_a_cluster_is_looked_at_and_worked_with_in_a_browser(tmp_pat
         page.click("a:has-text('Pause moves')")
         sure("paused")
         wait_until(lambda: page.reload() and page.locator("a:has-text('Resume moves')").count(), "the node has seen it")
+        trio.run(fewer_are_wanted, etcd, "clicked", [leader, follower], "ann")
+        for does, then in (("Pause", "Resume"), ("Resume", "Pause")):
+            link = f"a:has-text('{does} what is wanted of shard 0')"
+            wait_until(lambda link=link: page.reload() and page.locator(link).count(), "the plan is shown")  # type: ignore[misc]
+            assert page.locator("p.card:has-text('asked for by ann')").count()
+            page.click(link)
+            sure(f"What is wanted of shard 0 is {does.lower()}d")
+            link = f"a:has-text('{then} what is wanted of shard 0')"
+            wait_until(lambda link=link: page.reload() and page.locator(link).count(), "the node has seen it")  # type: ignore[misc]
         for screen in SCREENS:
             on_screen(page, *screen)
             assert page.evaluate(CHECKS) == []

@@ -48,6 +48,9 @@ def _number(key: str) -> int:
 class Family:
     """`shards`: the world of each, by its number, also while it is in preparation. `given`: how often slots were given away."""
 
+    by = ""
+    """Who asks."""
+
     def __init__(self, first: World) -> None:
         self._random, self._schedule = first.random, first.schedule
         self.shards = {0: first}

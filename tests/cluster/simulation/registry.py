@@ -8,7 +8,7 @@ from typing import Final
 
 from eventstore_cluster.registry.replica_keys import ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ShardKey
-from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState, Swap
+from eventstore_cluster.replica.registry_state import Leader, Member, Pause, Seen, ShardState, Swap
 
 _FIRST: Final = 1 << 40  # is halved when everything is lost: what compares a revision of before is refused
 
@@ -76,7 +76,7 @@ class SimulatedRegistry:
         return Seen(
             self.revision, self.state, self.state_revision, self.leader, self.leader_revision, self._running(),
             ticket=None if self._ticket or self.others_copy else 0, holds=holds,
-            paused=self.paused,
+            pause_all=Pause(self.paused),
         )  # fmt: skip
 
     def apply(self, swap: Swap, own: ShardKey, lease: str, now: float, may: Callable[[], bool] = lambda: True) -> int:

@@ -28,12 +28,13 @@ from eventstore_cluster.replica.limits import Limits, limits_for
 from eventstore_cluster.replica.moving import Moving
 from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import HISTORY_MAX, Known, Leader, Member, Seen, ShardState
+from eventstore_cluster.replica.registry_state import HISTORY_MAX, Known, Leader, Member, Pause, Seen, ShardState
 from eventstore_cluster.replica.replica import HANDED_OVER, Replica
 from eventstore_cluster.replica.sessions import Sessions
 
 ME = Leader(Member("n1", "i1"), "run1", "127.0.0.1:1")
 OTHER = Member("n2", "i2")
+PAUSED = Pause(True, "ann")
 
 
 def state(epoch: int = 1, *members: Member) -> ShardState:
@@ -158,12 +159,14 @@ def test_while_moves_are_paused_no_step_is_begun_and_nothing_is_copied() -> None
     (begins,) = moving(wanted).next_step([me])
     assert isinstance(begins, Transact)
     assert (begins.swap.state.replicas, begins.swap.takes) == (("n1", "n2", "n3"), 0)
-    assert moving(wanted, paused=True).next_step([me]) == []
+    assert moving(wanted, pause_all=PAUSED).next_step([me]) == []
     named = replace(wanted, replicas=("n1", "n2", "n3"))
     assert moving(named, holds=0).may_copy(third)
-    assert not moving(named, holds=0, paused=True).may_copy(third)
-    assert moving(named, holds=0, paused=True).may_copy(OTHER)  # a follower that was there before
-    (frees,) = moving(state(4), holds=0, paused=True).next_step([me])  # taken back meanwhile
+    assert not moving(named, holds=0, pause_all=PAUSED).may_copy(third)
+    assert moving(named, holds=0, pause_all=PAUSED).may_copy(OTHER)  # a follower that was there before
+    assert moving(replace(wanted, pause=PAUSED)).next_step([me]) == [], "those of this shard alone"
+    assert not moving(replace(named, pause=PAUSED), holds=0).may_copy(third)
+    (frees,) = moving(state(4), holds=0, pause_all=PAUSED).next_step([me])  # taken back meanwhile
     assert isinstance(frees, Transact)
     assert frees.swap.frees == 0
 

@@ -14,7 +14,7 @@ from eventstore_cluster.replica.actions import Action, End, HoldBack, Transact
 from eventstore_cluster.replica.limits import Limits, limits_for
 from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import Clone, Member, Seen, ShardState
+from eventstore_cluster.replica.registry_state import Clone, Member, Pause, Seen, ShardState
 from eventstore_cluster.replica.splitting import Splitting
 
 NODES = ("n1", "n2")
@@ -80,6 +80,18 @@ def test_a_split_waits_for_clones_of_all_that_are_in_sync() -> None:
     assert leader.does() == []
     leader.sees(STATE)
     assert leader.does() == [HoldBack((4,))]
+
+
+def test_a_split_that_is_paused_holds_nothing_back_and_one_that_already_does_is_carried_out() -> None:
+    leader = Leader()
+    leader.sees(replace(STATE, pause=Pause(True, "ann")))
+    assert leader.does() == []
+    leader.sees(replace(STATE, pause=Pause(False, "ann")))
+    leader.holds_back()
+    leader.sees(replace(STATE, pause=Pause(True, "ben")))
+    (action,) = leader.does()
+    assert isinstance(action, Transact)
+    assert (action.swap.state.splits, action.swap.state.pause) == (1, Pause()), "the next one is not paused"
 
 
 def test_a_split_of_small_files_begins_when_clones_lack_few_of_them_as_they_come_faster_than_they_are_sorted() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.fields import counted
 from eventstore_cluster.nodes.accepting_loss import check_format, shard_key
 from eventstore_cluster.nodes.cluster_view import cluster_view, nodes_of
 from eventstore_cluster.nodes.first_read import first_read_of_cluster, on_registry
@@ -18,7 +19,9 @@ from eventstore_cluster.nodes.placing.survey import surveyed
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.node_keys import DRAINING, MOVING, MovingKey, read_moving
+from eventstore_cluster.registry.pauses import paused_alone
 from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.replica.registry_state import Pause
 from eventstore_cluster.status import ShardRow, status_of
 
 RATE_LEAST: Final = 1_000_000
@@ -35,6 +38,28 @@ class Survey:
     fleet: Fleet
     limits: MovingKey
     silent: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """`shards`: those under way that are paused now, or resumed. `still_paused`: those of them that stay so nevertheless: each
+    was paused alone, or all are.
+    """
+
+    paused: bool
+    shards: tuple[int, ...]
+    still_paused: tuple[int, ...]
+
+    def text(self, shard: int | None) -> str:
+        """Returns it in words. `shard`: what was asked for; None: all moves."""
+        done = "paused" if self.paused else "resumed"
+        if shard is not None:
+            still = " The moves of all shards are paused: `eventstore cluster resume`." if self.still_paused else ""
+            return f"What is wanted of shard {shard} is {done}.{still}"
+        alone = ", ".join(f"`eventstore cluster resume {each}`" for each in self.still_paused)
+        return f"Moves are {done}, of {counted(len(self.shards), 'shard')} under way." + (
+            f" Paused alone, and still: {alone}." if alone else ""
+        )
 
 
 def with_registry(etcd: EtcdOptions, cluster: str, do: Callable[[EtcdRegistry, Snapshot], Awaitable[T]]) -> T:
@@ -117,7 +142,8 @@ def take_back(etcd: EtcdOptions, cluster: str, shard: int | None) -> list[int]:
                     raise InvalidArgument(nothing, field="shard", value=shard)
                 continue
             wanted = None if state.wanted is None else state.before
-            await write_shard(registry, seen, number, replace(found, state=replace(state, wanted=wanted, successor=None)))
+            state = replace(state.asked_by(registry.by), wanted=wanted, successor=None, leader_by=registry.by)
+            await write_shard(registry, seen, number, replace(found, state=state))
             taken.append(number)
         if splits and not taken:
             how = " and ".join(f"`eventstore cluster split {number} --call-off`" for number in splits)
@@ -195,15 +221,28 @@ def limit_moves(etcd: EtcdOptions, cluster: str, at_once: int | None, rate: int 
     return with_registry(etcd, cluster, write)
 
 
-def pause(etcd: EtcdOptions, cluster: str, paused: bool) -> list[int]:
-    """Has all leaders stop what they do about what is wanted, copying too, or continue; returns of which shards that is. Splits
-    continue.
+def pause(etcd: EtcdOptions, cluster: str, paused: bool, shard: int | None = None) -> Paused:
+    """Has all leaders stop what they do about the replicas that are wanted, copying too, or continue; splits continue. With
+    `shard`: only its leader, which does not split it either. The leaders that come after do the same.
+
+    Raises:
+        InvalidArgument: there is no such shard, or nothing that takes time is wanted of it.
+        EventStoreError: it has changed meanwhile.
     """
 
-    async def write(registry: EtcdRegistry, seen: Snapshot) -> list[int]:
-        limits = replace(read_moving(seen.value(MOVING)), paused=paused)
-        await _write_limits(registry, seen, limits)
-        return moved(seen)
+    async def write(registry: EtcdRegistry, seen: Snapshot) -> Paused:
+        limits, now = read_moving(seen.value(MOVING)), Pause(paused, registry.by)
+        if shard is None:
+            await _write_limits(registry, seen, replace(limits, pause=now))
+            return Paused(paused, tuple(moved(seen)), () if paused else tuple(paused_alone(seen)))
+        found = shard_key(seen, shard)
+        if found.state.wanted is None and not found.state.split:
+            nothing = f"no move or split of shard {shard} is under way{given_away(found.state)}"
+            raise InvalidArgument(nothing, field="shard", value=shard)
+        if found.state.pause.on != paused:
+            await write_shard(registry, seen, shard, replace(found, state=replace(found.state, pause=now)))
+        still = not paused and limits.pause.on and found.state.wanted is not None
+        return Paused(paused, (shard,), (shard,) if still else ())
 
     return with_registry(etcd, cluster, write)
 

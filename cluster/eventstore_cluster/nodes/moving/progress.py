@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Final
 
 from eventstore.fields import counted
 from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
 from eventstore_cluster.registry.node_keys import MOVING, read_moving
+from eventstore_cluster.registry.pauses import is_paused_alone, pause_text
 from eventstore_cluster.registry.preparing import preparing_of
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import UNSERVED, ShardKey
 from eventstore_cluster.replica.limits import Limits
-from eventstore_cluster.replica.registry_state import ShardState
+from eventstore_cluster.replica.registry_state import Pause, ShardState
 from eventstore_cluster.status import SILENT_S, ShardRow
-
-PAUSED: Final = "paused: `eventstore cluster resume` continues"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,8 @@ class Copy:
 @dataclass(frozen=True, slots=True)
 class UnderWay:
     """`before`, `wanted`: the nodes that kept, and are to keep the shard. `split`: the new shards that are to get some of its
-    slots. `does`: what is done, or waited for, now.
+    slots. `does`: what is done, or waited for, now. `by`: who asked for it, empty if that is not known. `paused`: alone, not
+    with all moves.
     """
 
     shard: int
@@ -41,6 +40,8 @@ class UnderWay:
     copies: tuple[Copy, ...]
     split: tuple[int, ...]
     does: str
+    by: str = ""
+    paused: bool = False
 
     def tree(self) -> dict[str, object]:
         return asdict(self)
@@ -51,10 +52,10 @@ def under_way(seen: Snapshot, rows: Mapping[int, ShardRow]) -> list[UnderWay]:
     view = cluster_view(seen)
     if view is None:
         return []
-    paused = read_moving(seen.value(MOVING)).paused
+    pause_all = read_moving(seen.value(MOVING)).pause
     wanted = {number: key for number, key in view.shards.items() if key.state.wanted or key.state.successor or key.state.split}
     found = [
-        _now(_under_way(number, key, view, row := rows.get(number)), key.state, seen, row, paused)
+        _now(_under_way(number, key, view, row := rows.get(number)), key.state, seen, row, pause_all)
         for number, key in wanted.items()
     ]
     stuck = [replace(each, does=f"{each.does}; {why}") if (why := view.failing(each.shard)) else each for each in found]
@@ -82,10 +83,10 @@ def _born(number: int, key: ShardKey, view: ClusterView) -> UnderWay:
     return UnderWay(number, key.state.replicas, key.state.replicas, view.leaders.get(number), (), (), does)
 
 
-def _now(found: UnderWay, state: ShardState, seen: Snapshot, row: ShardRow | None, paused: bool) -> UnderWay:
-    """Says what is not about replicas: that moves are paused, and what a split waits for."""
-    if paused and state.wanted:
-        return replace(found, does=PAUSED)
+def _now(found: UnderWay, state: ShardState, seen: Snapshot, row: ShardRow | None, pause_all: Pause) -> UnderWay:
+    """Says what is not about replicas: that it is paused, and what a split waits for."""
+    if (said := pause_text(found.shard, state, pause_all)) is not None:
+        return replace(found, does=said, paused=is_paused_alone(state))
     if not state.split or state.successor is not None or found.leader is None:
         return found
     clones = [f"shard {each.shard} on {each.node} {each.text}" for each in preparing_of(seen) if each.shard in state.split]
@@ -105,7 +106,8 @@ def _under_way(number: int, key: ShardKey, view: ClusterView, row: ShardRow | No
     in_sync = {member.node for member in state.in_sync}
     copies = tuple(_copy(name, row) for name in wanted if name not in before and name not in in_sync)
     does = _does(key, view, leader, in_sync, wanted, copies, row)
-    return UnderWay(number, before, wanted, leader, copies, state.split, does)
+    by = state.by if state.wanted or state.split else state.leader_by
+    return UnderWay(number, before, wanted, leader, copies, state.split, does, by)
 
 
 def _copy(name: str, row: ShardRow | None) -> Copy:

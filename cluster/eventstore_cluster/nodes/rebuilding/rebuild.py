@@ -7,7 +7,7 @@ since then.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eventstore.chunks.documents import Tree
 from eventstore.errors import InvalidArgument
@@ -38,11 +38,12 @@ class Plan:
         """Why what was acknowledged may be lost; empty if nothing can be."""
         return [risk for choice in self.choices for risk in choice.risks]
 
-    def changes(self) -> Changes:
-        """Returns the keys of the shards."""
+    def changes(self, by: str = "") -> Changes:
+        """Returns the keys of the shards. `by`: who asked for it."""
         keys: dict[str, Tree | None] = {}
         for choice in self.choices:
-            keys[f"{SHARDS}{choice.shard}"] = choice.key.value()
+            state = replace(choice.key.state, leader_by=by)
+            keys[f"{SHARDS}{choice.shard}"] = replace(choice.key, state=state).value()
             keys[f"{LEFT}{choice.shard}"] = LeftKey(choice.key.state.epoch, "", NONCE).value()
         return keys
 
@@ -160,5 +161,5 @@ async def rebuilt(etcd: EtcdOptions, cluster: str, plan: Plan, wait_s: float) ->
     """
     async with Gateway(etcd) as gateway:
         registry = EtcdRegistry(gateway, cluster)
-        await write_cluster(registry, plan.seen, plan.changes(), plan.cluster)
+        await write_cluster(registry, plan.seen, plan.changes(registry.by), plan.cluster)
         return await wait_until_served(registry, wait_s)

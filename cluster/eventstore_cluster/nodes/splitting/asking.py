@@ -68,12 +68,12 @@ async def ask_to_split(registry: EtcdRegistry, seen: Snapshot, shard: int, parts
     away = [name for name in found.state.replicas if NODES + name not in seen.entries]
     spread = spread_leaders(found.state.replicas, _leads(seen), len(numbers), away)
     changes: dict[str, Tree | None] = {
-        f"{SHARDS}{number}": _in_preparation(found, shard, slots, nodes).value()
+        f"{SHARDS}{number}": _in_preparation(found, shard, slots, nodes, registry.by).value()
         for number, slots, nodes in zip(numbers, parted, spread, strict=True)
     }
     compared = dict.fromkeys(changes, 0) | {each: seen.revision_of(each) for each in (CLUSTER, f"{SHARDS}{shard}")}
     changes[CLUSTER] = replace(cluster, next_shard=numbers[-1] + 1).value()
-    changes[f"{SHARDS}{shard}"] = replace(found, state=replace(found.state, split=tuple(numbers))).value()
+    changes[f"{SHARDS}{shard}"] = replace(found, state=replace(found.state.asked_by(registry.by), split=tuple(numbers))).value()
     await _written(registry, compared, changes, shard)
     return AskedSplit(shard, keeps, dict(zip(numbers, parted, strict=True)), found.state.splits)
 
@@ -86,11 +86,12 @@ def _leads(seen: Snapshot) -> Counter[str]:
     return Counter([*(each.member.node for each in led if each is not None), *born])
 
 
-def _in_preparation(parent: ShardKey, shard: int, slots: Sequence[SlotRange], nodes: tuple[str, ...]) -> ShardKey:
-    """Returns the key of a new shard: no replica is in sync, and so none leads."""
+def _in_preparation(parent: ShardKey, shard: int, slots: Sequence[SlotRange], nodes: tuple[str, ...], by: str) -> ShardKey:
+    """Returns the key of a new shard: no replica is in sync, and so none leads. `by`: who asked for it."""
     state = ShardState(
-        0, frozenset(), nodes, parent.state.in_sync_min, generation=parent.state.generation, nonce=uuid.uuid4().hex
-    )
+        0, frozenset(), nodes, parent.state.in_sync_min, generation=parent.state.generation, nonce=uuid.uuid4().hex, by=by,
+        leader_by=by,
+    )  # fmt: skip
     return ShardKey(uuid.uuid4(), (), state, Lineage(birth=Birth(shard, tuple(slots))))
 
 
@@ -107,7 +108,7 @@ async def call_off(registry: EtcdRegistry, seen: Snapshot, shard: int) -> tuple[
         raise InvalidArgument(f"shard {shard} is not being split{given_away(found.state)}", field="shard", value=shard)
     key = f"{SHARDS}{shard}"
     changes: dict[str, Tree | None] = {f"{SHARDS}{child}": None for child in found.state.split}
-    changes[key] = replace(found, state=replace(found.state, split=())).value()
+    changes[key] = replace(found, state=replace(found.state.asked_by(registry.by), split=())).value()
     await _written(registry, {key: seen.revision_of(key)}, changes, shard)
     return found.state.split
 

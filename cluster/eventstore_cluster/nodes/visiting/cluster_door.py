@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from eventstore_cluster.log_lines import log
@@ -26,7 +27,8 @@ class ClusterDoor:
         self._etcd, self._cluster, self._seen = etcd, cluster, seen
 
     def look(self) -> dict[str, Any] | None:
-        """Returns the nodes, the shards by number, what is under way, and whether it is paused; None if there is no cluster.
+        """Returns the nodes, the shards by number, what is under way, whether all moves are paused, and who has said so last;
+        None if there is no cluster.
 
         Raises:
             Corrupt
@@ -50,15 +52,15 @@ class ClusterDoor:
             {"name": name, "address": each.address, "zone": each.zone, "version": each.version, "free_bytes": each.free_bytes}
             for name, each in view.nodes.items()
         ]
-        paused = read_moving(seen.value(MOVING)).paused
-        return {"nodes": nodes, "shards": shards, "under_way": under_way(seen, {}), "paused": paused}
+        pause = read_moving(seen.value(MOVING)).pause
+        return {"nodes": nodes, "shards": shards, "under_way": under_way(seen, {}), "paused": pause.on, "paused_by": pause.by}
 
     def hand_over(self, shard: int, node: str, who: str) -> str:
         """Has the replica on this node lead; returns what has happened. Raises as `handing_over.hand_over`."""
         from eventstore_cluster.nodes.handing_over import hand_over
 
         log(_log, logging.WARNING, "leadership is asked for in the console", shard=shard, to=node, by=who)
-        found = hand_over(self._etcd, self._cluster, shard, node, _WAIT_S)
+        found = hand_over(self._for(who), self._cluster, shard, node, _WAIT_S)
         return f"shard {shard} is led by {found.node}, in epoch {found.epoch}"
 
     def take_back(self, shard: int, who: str) -> str:
@@ -66,13 +68,16 @@ class ClusterDoor:
         from eventstore_cluster.nodes.moving.plans import take_back
 
         log(_log, logging.WARNING, "what is wanted of a shard is taken back in the console", shard=shard, by=who)
-        take_back(self._etcd, self._cluster, shard)
+        take_back(self._for(who), self._cluster, shard)
         return f"what was wanted of shard {shard} is taken back"
 
-    def pause(self, paused: bool, who: str) -> str:
-        """Pauses all moves, or resumes them; returns what has happened. Raises as `plans.pause`."""
+    def pause(self, paused: bool, shard: int | None, who: str) -> str:
+        """Pauses what is wanted of a shard, or all moves, or resumes it; returns what has happened. Raises as `plans.pause`."""
         from eventstore_cluster.nodes.moving.plans import pause
 
-        log(_log, logging.WARNING, "moves are paused or resumed in the console", paused=paused, by=who)
-        count = len(pause(self._etcd, self._cluster, paused))
-        return f"moves are {'paused' if paused else 'resumed'}: {count} shards"
+        log(_log, logging.WARNING, "moves are paused or resumed in the console", paused=paused, shard=shard, by=who)
+        return pause(self._for(who), self._cluster, paused, shard).text(shard)
+
+    def _for(self, who: str) -> EtcdOptions:
+        """Returns how etcd is asked for a visitor: shards have the name in their audit trail."""
+        return replace(self._etcd, by=who)

@@ -31,12 +31,13 @@ _ROOT: Final = "/eventstore/"
 
 
 class EtcdRegistry:
-    """The keys of the cluster `name`."""
+    """The keys of the cluster `name`. `by`: who asks for what is written with it; see `EtcdOptions`."""
 
     def __init__(self, gateway: Gateway, name: str) -> None:
         if not name or "/" in name:
             raise InvalidArgument(f"{name!r} is not the name of a cluster: it must not be empty or contain /", field="name")
         self.name = name
+        self.by = gateway.by
         self._gateway = gateway
         self._prefix = f"{_ROOT}{name}/"
 

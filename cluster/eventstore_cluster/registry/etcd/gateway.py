@@ -20,6 +20,7 @@ from eventstore.errors import InvalidArgument
 from eventstore_cluster.registry.etcd.clock import ClockDifference
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
 from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.replica.registry_state import ASKED_BY_MAX
 
 BODY_BYTES_MAX: Final = 1_500_000
 """etcd refuses requests of 1.5 MiB; base64 is a third longer than what it stands for, so this is on the safe side."""
@@ -32,10 +33,11 @@ logging.getLogger("httpx").setLevel(logging.WARNING)  # otherwise it logs each r
 
 
 class Gateway:
-    """Open with `async with`. `clock`: what the answers say about etcd's."""
+    """Open with `async with`. `clock`: what the answers say about etcd's. `by`: see `EtcdOptions`."""
 
     def __init__(self, options: EtcdOptions) -> None:
         self._options = options
+        self.by: Final = options.by[:ASKED_BY_MAX]
         self._first = 0
         self._token: str | None = None
         self.clock = ClockDifference()

@@ -10,7 +10,9 @@ from eventstore.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class EtcdOptions:
-    """`endpoints`: URLs. `ca`, `cert`, `key`: files, for https. `user`, `password`: of etcd, if it asks for them."""
+    """`endpoints`: URLs. `ca`, `cert`, `key`: files, for https. `user`, `password`: of etcd, if it asks for them. `by`: who
+    asks, as shards note it for their audit trail; empty: the program itself.
+    """
 
     endpoints: tuple[str, ...]
     user: str | None = None
@@ -19,6 +21,7 @@ class EtcdOptions:
     cert: str | None = None
     key: str | None = None
     request_timeout_s: float = 2.0
+    by: str = ""
 
     def __post_init__(self) -> None:
         if not self.endpoints:

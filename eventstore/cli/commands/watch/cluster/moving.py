@@ -17,6 +17,7 @@ from eventstore.cli.terminal.watching import only_watching
 from eventstore.fields import size_text
 
 _DAY_S = 86_400.0
+_OneShard = Annotated[int | None, typer.Argument(metavar="[SHARD]", help="Only this shard.", show_default=False)]
 
 
 @cluster.command("move", cls=Command)
@@ -126,38 +127,37 @@ def cancel(
 
 @cluster.command("pause", cls=Command)
 @offers_etcd
-def pause(as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
+def pause(shard: _OneShard = None, as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
     """Pause all moves: leaders copy nothing to new replicas and begin no step, until `resume`. All shards serve on.
 
+    With SHARD only what is under way of that one is paused, its split too; `plans` says by whom.
+
     \b
-    Example:
+    Examples:
       eventstore cluster pause --etcd http://127.0.0.1:2379
+      eventstore cluster pause 3 --etcd http://127.0.0.1:2379
     """
-    _set_paused(etcd, True, as_json)
+    _set_paused(etcd, True, shard, as_json)
 
 
 @cluster.command("resume", cls=Command)
 @offers_etcd
-def resume(as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
-    """Resume moves that `pause` has paused.
+def resume(shard: _OneShard = None, as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
+    """Resume moves that `pause` has paused. Those of a shard that was paused alone are resumed by its number.
 
     \b
     Example:
       eventstore cluster resume --etcd http://127.0.0.1:2379
     """
-    _set_paused(etcd, False, as_json)
+    _set_paused(etcd, False, shard, as_json)
 
 
-def _set_paused(etcd: EtcdAccess, paused: bool, as_json: bool) -> None:
-    from eventstore.fields import counted
+def _set_paused(etcd: EtcdAccess, paused: bool, shard: int | None, as_json: bool) -> None:
     from eventstore_cluster.nodes.moving.plans import pause as set_paused
 
     options = required_etcd(etcd)
-    shards = set_paused(options, etcd.cluster, paused)
-    if as_json:
-        print_json({"paused": paused, "shards": shards})
-    else:
-        print(f"Moves are {'paused' if paused else 'resumed'}, of {counted(len(shards), 'shard')} under way.")
+    done = set_paused(options, etcd.cluster, paused, shard)
+    print_json(asdict(done)) if as_json else print(done.text(shard))
 
 
 @cluster.command("limits", cls=Command)
@@ -187,7 +187,7 @@ def limits(
     rate = None if max_rate is None or unlimited else sized(max_rate)
     found = limit_moves(options, etcd.cluster, moves, rate, unlimited=unlimited)
     if as_json:
-        print_json(asdict(found))
+        print_json(found.value())
         return
     speed = "as fast as they can" if found.rate is None else f"{size_text(found.rate)}/s each"
-    print(f"At most {found.at_once} shards copy replicas at once, {speed}.{' They are paused.' if found.paused else ''}")
+    print(f"At most {found.at_once} shards copy replicas at once, {speed}.{' They are paused.' if found.pause.on else ''}")

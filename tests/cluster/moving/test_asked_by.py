@@ -1,0 +1,155 @@
+"""Who asked for something stands in the shard's key, whichever way it was asked; one plan is paused alone, by whom is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+import trio
+
+from eventstore.errors import InvalidArgument
+from eventstore_cluster.nodes.moving.asking import ask
+from eventstore_cluster.nodes.moving.plans import Paused, pause, pending, take_back
+from eventstore_cluster.nodes.registry_status import registry_status
+from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.registry.node_keys import MOVING, read_moving
+from eventstore_cluster.registry.pauses import is_paused_alone
+from eventstore_cluster.registry.replicated_keys import ShardKey, read_shard
+from eventstore_cluster.replica.registry_state import ASKED_BY_MAX, NOT_PAUSED, Pause
+from tests.cluster.etcd.real_etcd import Etcd
+from tests.cluster.moving.commands import run_cluster
+
+T = TypeVar("T")
+HERE = f"{pwd.getpwuid(os.getuid()).pw_name[:32]}@{socket.gethostname()[:32]} (claimed)"
+
+
+async def shard_of(registry: EtcdRegistry, shard: int = 0) -> ShardKey:
+    return read_shard(shard, (await registry.read()).value(f"shard/{shard}") or {})
+
+
+async def on_thread(do: Callable[[], T]) -> T:
+    return await trio.to_thread.run_sync(do)
+
+
+def asking(etcd: Etcd, who: str) -> EtcdOptions:
+    return EtcdOptions((etcd.url,), by=who)
+
+
+async def test_a_plan_says_who_asked_for_it_and_taking_it_back_who_did_that(
+    registry: EtcdRegistry, etcd: Etcd, cluster: str
+) -> None:
+    async with Gateway(asking(etcd, "ann")) as gateway:
+        await ask(EtcdRegistry(gateway, cluster), await registry.read(), 0, ("n3", "n1"), "n3")
+    state = (await shard_of(registry)).state
+    assert (state.wanted, state.by, state.successor, state.leader_by) == (("n3", "n1"), "ann", "n3", "ann")
+    (plan,) = await on_thread(lambda: pending(asking(etcd, "eve"), cluster))
+    assert plan.by == "ann"
+    assert await on_thread(lambda: take_back(asking(etcd, "ben"), cluster, 0)) == [0]
+    state = (await shard_of(registry)).state
+    assert (state.successor, state.by, state.leader_by) == (None, "ben", "ben")
+
+
+async def test_a_split_says_who_asked_for_it_and_so_do_the_new_shards(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
+    async with Gateway(asking(etcd, "ann")) as gateway:
+        await ask_to_split(EtcdRegistry(gateway, cluster), await registry.read(), 0, 2)
+    parent, child = await shard_of(registry), await shard_of(registry, 2)
+    assert (parent.state.by, child.state.by, child.state.leader_by) == ("ann", "ann", "ann")
+    async with Gateway(asking(etcd, "ben")) as gateway:
+        await call_off(EtcdRegistry(gateway, cluster), await registry.read(), 0)
+    assert (await shard_of(registry)).state.by == "ben"
+
+
+async def test_a_name_is_kept_up_to_its_limit(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
+    async with Gateway(asking(etcd, "x" * 10_000)) as gateway:
+        await ask(EtcdRegistry(gateway, cluster), await registry.read(), 0, ("n3", "n1"))
+    assert ((await registry.read()).value("shard/0") or {})["by"] == "x" * ASKED_BY_MAX
+    value = (await shard_of(registry)).value()
+    assert read_shard(0, {**value, "by": "y" * 10_000, "leader_by": 7}).state.by == "y" * ASKED_BY_MAX, "others wrote it"
+    assert read_shard(0, {**value, "leader_by": 7}).state.leader_by == ""
+
+
+async def test_one_plan_is_paused_and_resumed_by_its_shard_and_a_new_one_is_not_paused(
+    registry: EtcdRegistry, etcd: Etcd, cluster: str
+) -> None:
+    await ask(registry, await registry.read(), 0, ("n3", "n1"))
+    await ask_to_split(registry, await registry.read(), 1, 2)
+    for shard in (0, 1):
+        assert await on_thread(lambda n=shard: pause(asking(etcd, "ann"), cluster, True, n)) == Paused(True, (shard,), ())  # type: ignore[misc]
+        assert (await shard_of(registry, shard)).state.pause == Pause(True, "ann")
+    assert not read_moving((await registry.read()).value(MOVING)).pause.on, "the moves of others continue"
+    plans = await on_thread(lambda: pending(asking(etcd, "eve"), cluster))
+    assert [each.does for each in plans] == [
+        "paused by ann: `eventstore cluster resume 0` continues",
+        "paused by ann: `eventstore cluster resume 1` continues",
+    ]
+    assert all(each.paused for each in plans)
+    shown = await on_thread(lambda: registry_status(asking(etcd, "eve"), cluster, 0.0))
+    assert shown.paused == [f"what is wanted of shard {n} is {plans[n].does}" for n in (0, 1)]
+    assert await on_thread(lambda: pause(asking(etcd, "ben"), cluster, False, 1)) == Paused(False, (1,), ())
+    assert (await shard_of(registry, 1)).state.pause == Pause(False, "ben")
+    await on_thread(lambda: take_back(asking(etcd, "ben"), cluster, 0))
+    assert (await shard_of(registry)).state.pause == Pause(False, "ben")
+
+
+async def test_what_is_paused_twice_is_paused_until_both_are_resumed(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
+    options = asking(etcd, "ann")
+    await ask(registry, await registry.read(), 0, ("n3", "n1"))
+    await on_thread(lambda: pause(options, cluster, True, 0))
+    assert await on_thread(lambda: pause(options, cluster, True)) == Paused(True, (0,), ())
+    done = await on_thread(lambda: pause(options, cluster, False))
+    assert (done.shards, done.still_paused) == ((0,), (0,))
+    assert done.text(None).endswith("of 1 shard under way. Paused alone, and still: `eventstore cluster resume 0`.")
+    await on_thread(lambda: pause(options, cluster, True))
+    (plan,) = await on_thread(lambda: pending(options, cluster))
+    assert plan.does == "paused by ann: `eventstore cluster resume 0` continues"
+    done = await on_thread(lambda: pause(options, cluster, False, 0))
+    assert done.still_paused == (0,)
+    assert done.text(0).endswith("is resumed. The moves of all shards are paused: `eventstore cluster resume`.")
+    shown = await on_thread(lambda: registry_status(options, cluster, 0.0))
+    assert shown.paused == ["all moves are paused by ann: `eventstore cluster resume` continues"]
+
+
+async def test_what_is_not_under_way_is_not_paused(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
+    before = await registry.read()
+    for shard, said in ((0, "no move or split of shard 0 is under way"), (7, "there is no shard 7")):
+        with pytest.raises(InvalidArgument, match=said):
+            await on_thread(lambda n=shard: pause(asking(etcd, "ann"), cluster, True, n))  # type: ignore[misc]
+    assert (await registry.read()).revision == before.revision
+
+
+async def test_a_key_of_an_older_program_is_read_and_says_of_no_one_that_they_asked(registry: EtcdRegistry) -> None:
+    key = await shard_of(registry)
+    assert not {"by", "leader_by", "pause"} & key.value().keys(), "nothing is written that says nothing"
+    state = replace(key.state, by="ann", leader_by="ben", pause=Pause(True, "cara"))
+    value = replace(key, state=state).value()
+    assert read_shard(0, value).state == state
+    older = {name: each for name, each in value.items() if name not in ("by", "leader_by", "pause")}
+    assert read_shard(0, older).state == replace(state, by="", leader_by="", pause=NOT_PAUSED)
+    assert not is_paused_alone(replace(state, wanted=None)), "what was paused is not wanted any more"
+    strange: list[Any] = [None, 7, {}, {"on": 1}, [True, "ann"]]
+    assert {read_shard(0, {**value, "pause": each}).state.pause for each in strange} == {NOT_PAUSED}
+    assert read_moving({"at_once": 2, "rate": None, "paused": True}).pause == Pause(True, "")
+
+
+@pytest.mark.heavy
+async def test_a_command_names_the_user_and_the_machine_it_runs_as(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
+    assert await registry.transact({}, {"node/n3": (await registry.read()).value("node/n3")})
+    moved = ("move", "0", "--from", "n2", "--to", "n3", "--wait", "0")
+    await on_thread(lambda: run_cluster(etcd, cluster, *moved))
+    assert (await shard_of(registry)).state.by == HERE
+    done = await on_thread(lambda: run_cluster(etcd, cluster, "pause", "0"))
+    assert done.stdout == "What is wanted of shard 0 is paused.\n"
+    (plan,) = json.loads((await on_thread(lambda: run_cluster(etcd, cluster, "plans", "--json"))).stdout)
+    assert (plan["by"], plan["paused"]) == (HERE, True)
+    assert plan["does"] == f"paused by {HERE}: `eventstore cluster resume 0` continues"
+    resumed = json.loads((await on_thread(lambda: run_cluster(etcd, cluster, "resume", "0", "--json"))).stdout)
+    assert resumed == {"paused": False, "shards": [0], "still_paused": []}
