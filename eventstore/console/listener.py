@@ -23,7 +23,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState, LifespanState
 
 from eventstore.console.open_connections import OpenConnection, OpenConnections
-from eventstore.security.handshakes import NOT_ENDED
+from eventstore.security.handshakes import HANDSHAKE_BYTE, HTTPS_ONLY, NOT_ENDED, PLAIN
 from eventstore.security.tls_socket import reason_of, subject_text
 from eventstore.timing.pace import Pace
 
@@ -136,6 +136,11 @@ class _Listener:
         stream: Any = _Patient(connection)
         if self._context is None:
             await self._speak(connection, stream, None)
+            return
+        if first != HANDSHAKE_BYTE:
+            self._failed(connection.host, PLAIN)
+            await connection.stream.socket.recv(_PART_BYTES)  # closing a socket with unread bytes would reset the connection
+            await stream.send_all(HTTPS_ONLY)
             return
         await self._my_turn(connection)
         secure = trio.SSLStream(stream, self._context(), server_side=True, https_compatible=True)

@@ -10,6 +10,16 @@ from typing import Final
 
 NOT_ENDED: Final = "it was begun and not ended"
 """Why a handshake failed whose client went away."""
+PLAIN: Final = "it does not speak TLS"
+"""Why one failed that never began."""
+HANDSHAKE_BYTE: Final = b"\x16"
+"""TLS begins so, and no request of HTTP."""
+_SAID: Final = b"this address takes https only: ask for https://HOST:PORT\n"
+HTTPS_ONLY: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_SAID), _SAID)
+)
+"""The answer to a request of HTTP that came without TLS."""
 _QUIET_S: Final = 60.0
 _log = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from eventstore.console.subject import CONNECTIONS_MAX, Subject, is_installed
 from eventstore.extras import advice
 from eventstore.metrics import Stats
+from eventstore.security.handshakes import HANDSHAKE_BYTE, HTTPS_ONLY, PLAIN
 from eventstore.security.tls_socket import reason_of, subject_text
 from eventstore.server.bootstrap import bind, cannot_listen, listen, parse_address
 from eventstore.timing.pace import Pace
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from eventstore.server.access.security import Security
 
 _SUBJECT = "eventstore.subject"
+_REFUSED_BYTES = 4096
 _POLL_SECONDS = 0.1  # how long stopping may take
 _log = logging.getLogger(__name__)
 
@@ -73,10 +75,24 @@ class _Server(ThreadingMixIn, WSGIServer):
         except OSError:  # out of file descriptors; without a pause this thread would retry in a busy loop
             time.sleep(_POLL_SECONDS)
             raise
-        if self.tls is not None:  # its handshake is made by the thread of the request, within the timeout of that
-            context = self.tls.context
-            accepted = context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
         return accepted, address
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """On the thread of the request: over TLS, or with the word that it is needed."""
+        if self.tls is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(_Quiet.timeout)
+        if request.recv(1, socket.MSG_PEEK) not in (b"", HANDSHAKE_BYTE):
+            self.tls.failed_handshakes.note(str(client_address[0]), PLAIN)
+            request.recv(_REFUSED_BYTES)  # closing a socket with unread bytes would reset the connection
+            request.sendall(HTTPS_ONLY)
+            return
+        secure = self.tls.context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        try:
+            super().finish_request(secure, client_address)
+        finally:
+            self.shutdown_request(secure)
 
     def handle_error(self, request: object, client_address: Any) -> None:
         """Says nothing of a client that went away, or that does not speak TLS."""

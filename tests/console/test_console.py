@@ -113,6 +113,19 @@ def test_who_has_no_token_sees_the_form_alone(serve: Serve, tmp_path: Path) -> N
     assert token not in visitor.get("/console").text
 
 
+def test_a_record_of_the_audit_trail_is_coloured_as_other_json_is(serve: Serve, tmp_path: Path) -> None:
+    token = give(tmp_path / "data", "ann", "admin")
+    visitor = Visitor(serve().http)
+    visitor.sign_in("a-wrong-one")
+    visitor.sign_in(token)
+    wait_until(lambda: "LOGIN_REFUSED" in visitor.get("/console/log").text, "the refusal is recorded")
+    for page in ("/console/log", "/console/aggregates/one?id=%24audit"):
+        assert (
+            '<span class="key">&#34;what&#34;</span>: <span class="text">&#34;LOGIN_REFUSED&#34;</span>'
+            in visitor.get(page).text
+        )
+
+
 def test_signing_in_leads_to_the_page_that_was_asked_for_with_its_parameters(serve: Serve, tmp_path: Path) -> None:
     token = give(tmp_path / "data", "ann", "reader")
     visitor = Visitor(serve().http)

@@ -11,6 +11,7 @@ import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import anyio
 import pytest
@@ -26,6 +27,7 @@ from eventstore.protocol.requests import Hello
 from eventstore.security.certificates import make_certificate
 from eventstore.security.expiry import expires, expires_of
 from eventstore.security.handshakes import FailedHandshakes
+from eventstore.server import http
 from tests.security.conftest import Certificates
 from tests.server.raw import RawClient
 from tests.server_thread import ServerThread
@@ -196,13 +198,24 @@ def test_a_new_certificate_is_shown_to_new_connections_and_open_ones_stay(tmp_pa
         assert serial_of(int(server.http.rpartition(":")[2])) == serial_of(server.port)
 
 
-def test_metrics_and_health_are_served_over_tls(tmp_path: Path, certificates: Certificates) -> None:
+@pytest.mark.parametrize("with_console", [True, False])
+def test_metrics_and_health_are_served_over_tls_and_http_is_told_so(
+    tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, with_console: bool
+) -> None:
+    if not with_console:
+        monkeypatch.setattr(http, "is_installed", lambda: False)
     with ServerThread(tmp_path / "data", **certificates.settings(), http="127.0.0.1:0") as server:
         where = server.http.replace("http://", "https://")
         with urllib.request.urlopen(f"{where}/health", context=certificates.context(), timeout=DEADLINE_SECONDS) as answer:
             assert answer.status == 200
-        with pytest.raises(OSError):
-            urllib.request.urlopen(f"{server.http}/health", timeout=DEADLINE_SECONDS)
+        for _ in range(3):
+            with pytest.raises(HTTPError) as refused:
+                urllib.request.urlopen(f"{server.http}/health", timeout=DEADLINE_SECONDS)
+            with refused.value:
+                assert refused.value.code == 400
+                assert refused.value.read() == b"this address takes https only: ask for https://HOST:PORT\n"
+        failed = server.ask(lambda running: running.security.tls.failed_handshakes)
+        assert (failed.count, failed.last) == (3, "127.0.0.1: it does not speak TLS")
         with urllib.request.urlopen(f"{where}/metrics", context=certificates.context(), timeout=DEADLINE_SECONDS) as answer:
             assert b"eventstore_" in answer.read()
 

@@ -18,6 +18,7 @@ from eventstore.domain.restore import restore
 from eventstore.errors import EventStoreError, UnknownEvent
 from eventstore.fields import read_number
 from eventstore.model import Event
+from eventstore.security.audit import AUDITED
 
 PAGE_EVENTS: Final = 50
 _PAGE_IDS: Final = 100
@@ -82,7 +83,8 @@ async def bounded(stream: AsyncIterator[Any], count: int) -> list[Event]:
 def event_row(event: Event) -> dict[str, Any]:
     """Returns what a page shows of an event."""
     return {
-        "event": event, "is_json": event.is_json, "one": link("/aggregates/one", id=event.aggregate_id),
+        "event": event, "is_json": event.is_json or event.type == AUDITED,
+        "one": link("/aggregates/one", id=event.aggregate_id),
         "correlation": event.correlation_id, "causation": event.causation_id, "cause": _cause(event),
         "chain": link("/aggregates/chain", id=event.aggregate_id, version=event.version),
         "at": link("/aggregates/one", id=event.aggregate_id, **{"from": max(1, event.version - 5), "state": event.version}),

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from eventstore.errors import ProtocolError
 from eventstore.protocol import encode_error
-from eventstore.security.handshakes import NOT_ENDED, FailedHandshakes
+from eventstore.security.handshakes import NOT_ENDED, PLAIN, FailedHandshakes
 from eventstore.security.tls import ServerTls
 from eventstore.security.tls_socket import TlsSocket
 from eventstore.server.net.connection import Connection
@@ -60,7 +60,7 @@ class TlsConnection(Connection):
         return not _begins_tls(first)
 
     def _refuse_plain(self) -> None:
-        self._note("it does not speak TLS")
+        self._note(PLAIN)
         with suppress(OSError):
             self._raw.recv(_REFUSED_BYTES)  # closing a socket with unread bytes would reset the connection
             self._raw.send(encode_error(0, ProtocolError("this address takes TLS only: connect to tls://HOST:PORT")))
