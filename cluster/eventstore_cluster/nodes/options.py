@@ -60,7 +60,7 @@ def read_options(settings: ServerSettings, values: Mapping[str, object], given: 
     left_s, zone = float(given.get("left_s", 86_400.0)), str(given.get("zone") or "")
     if len(zone) > _NAME_LENGTH_MAX or not zone.isprintable():
         raise InvalidArgument(
-            f"{zone!r} is not the name of a zone: at most {_NAME_LENGTH_MAX} characters", field="zone", value=zone
+            f"{zone!r} is not the name of a zone: at most {_NAME_LENGTH_MAX} printable characters", field="zone", value=zone
         )
     return ReplicatedOptions(settings, values, name, str(given["cluster"]), etcd, given["lease_s"], host, left_s, zone)
 

@@ -58,8 +58,10 @@ async def test_clusters_with_other_names_do_not_see_each_other(etcd: Etcd) -> No
     async with connected(etcd, name="a") as (gateway, a):
         assert await a.transact({}, {"key": {"of": "a"}})
         assert (await EtcdRegistry(gateway, "ab").read()).entries == {}
-    with pytest.raises(InvalidArgument, match="name of a cluster"):
-        EtcdRegistry(gateway, "a/b")
+    for name in ("", "a/b", "a\x1b[31m", "a" * 101):
+        with pytest.raises(InvalidArgument, match="is not the name of a cluster"):
+            EtcdRegistry(gateway, name)
+    assert EtcdRegistry(gateway, "a" * 100).name
 
 
 async def test_some_keys_are_read_as_they_were_at_one_revision(etcd: Etcd) -> None:

@@ -24,6 +24,11 @@ def test_the_password_comes_from_the_environment_and_not_from_the_command_line(m
     [
         (EtcdAccess(""), "no endpoint of etcd is given"),
         (EtcdAccess("127.0.0.1:2379"), "is not an http or https URL; --etcd takes such as http://127.0.0.1:2379"),
+        (EtcdAccess("http://a:99999"), "'http://a:99999' is not an http or https URL"),
+        (EtcdAccess("http://:1"), "'http://:1' is not an http or https URL"),
+        (EtcdAccess("http://[::1"), r"'http://\[::1' is not an http or https URL"),
+        (EtcdAccess("http://n\x1b:1"), r"'http://n\\x1b:1' is not an http or https URL"),
+        (EtcdAccess("http://n 1:1"), "'http://n 1:1' is not an http or https URL"),
         (EtcdAccess("http://a:1", ca="/nowhere/ca"), "there is no file /nowhere/ca for --etcd-ca"),
         (EtcdAccess("http://a:1", cert="/nowhere/cert"), "there is no file /nowhere/cert for --etcd-cert"),
     ],

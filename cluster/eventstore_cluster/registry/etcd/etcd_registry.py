@@ -28,14 +28,19 @@ SILENCE_S: Final = 3.0
 """A watch is only a hint: after such a silence the keys are read."""
 _LEASE_GONE: Final = 5
 _ROOT: Final = "/eventstore/"
+_NAME_LENGTH_MAX: Final = 100
 
 
 class EtcdRegistry:
     """The keys of the cluster `name`. `by`: who asks for what is written with it; see `EtcdOptions`."""
 
     def __init__(self, gateway: Gateway, name: str) -> None:
-        if not name or "/" in name:
-            raise InvalidArgument(f"{name!r} is not the name of a cluster: it must not be empty or contain /", field="name")
+        if not name or len(name) > _NAME_LENGTH_MAX or "/" in name or not name.isprintable():
+            raise InvalidArgument(
+                f"{name!r:.200} is not the name of a cluster, which has 1 to {_NAME_LENGTH_MAX} printable characters and no /",
+                field="name",
+                limit=_NAME_LENGTH_MAX,
+            )
         self.name = name
         self.by = gateway.by
         self._gateway = gateway

@@ -27,6 +27,16 @@ class EtcdOptions:
         if not self.endpoints:
             raise InvalidArgument("no endpoint of etcd is given; the usual one is http://127.0.0.1:2379", field="endpoints")
         for endpoint in self.endpoints:
-            if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc:
+            if not _is_url(endpoint):
                 why = f"{endpoint!r} is not an http or https URL; --etcd takes such as http://127.0.0.1:2379"
                 raise InvalidArgument(why, field="endpoints", value=endpoint)
+
+
+def _is_url(text: str) -> bool:
+    try:
+        found = urlsplit(text)
+        port = found.port  # of more than 65,535 is a ValueError
+    except ValueError:
+        return False
+    named = text.isprintable() and not any(map(str.isspace, text))
+    return named and found.scheme in ("http", "https") and bool(found.hostname) and port != 0
