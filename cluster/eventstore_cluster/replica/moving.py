@@ -67,6 +67,11 @@ def next_state(state: ShardState, leader: Member, level: Collection[Member]) -> 
     if leader.node not in state.wanted:
         return None if state.successor in state.wanted else replace(state, successor=state.wanted[0], leader_by=state.by)
     in_sync = frozenset(member for member in state.in_sync if member.node in state.wanted)
-    least = 2 if len(state.before or ()) == 1 < len(state.wanted) else state.in_sync_min
+    least = least_in_sync(len(state.before or ()), len(state.wanted), state.in_sync_min)
     done = replace(state, replicas=state.wanted, in_sync=in_sync, wanted=None, before=None, in_sync_min=least)
     return replace(done, pause=NOT_PAUSED)
+
+
+def least_in_sync(before: int, wanted: int, in_sync_min: int) -> int:
+    """Returns how many replicas must be in sync once a shard that had `before` has as many as are wanted."""
+    return 2 if before == 1 < wanted else in_sync_min

@@ -29,12 +29,14 @@ def sized(text: str) -> int:
 
     found = re.fullmatch(r"([0-9]{1,19}) ?([kMG]?)B?(/s)?", text.strip())
     if found is None:
-        raise InvalidArgument(f"{text!r:.80} is not a rate, such as 100MB", field="max-rate", value=text)
+        raise InvalidArgument(f"{text!r:.80} is not a rate, such as 100MB, or none for no limit", field="max-rate", value=text)
     return int(found[1]) * _UNITS[found[2]]
 
 
 def print_plan(plan: Plan, found: Survey) -> None:
     """Prints a plan for people, after what it leaves alone."""
+    from eventstore_cluster.nodes.placing.notes import notes
+
     busy = [each for each in found.fleet.shards.values() if each.busy]
     for each in busy[:_ROWS_MAX]:
         print_line(f"Shard {each.number} is left alone: it {each.why_busy}.")
@@ -57,8 +59,8 @@ def print_plan(plan: Plan, found: Survey) -> None:
     print_line(f"Copies {size_text(plan.size)} in {seconds}, {limits.at_once} shards at once.")
     if plan.pauses:
         print_line(f"Writers to {counted(plan.pauses, 'shard')} wait for a hand-over, about 0.25 s each if nodes are not busy.")
-    if found.silent:
-        print_line(f"The size of {counted(len(found.silent), 'shard')} is not known: without an answer, it counts as empty.")
+    for note in notes(found.fleet, plan):
+        print_line(note)
 
 
 def _cells(change: Change) -> tuple[object, ...]:
@@ -73,12 +75,26 @@ def _change(before: int, after: int) -> str:
     return str(before) if before == after else f"{before} → {after}"
 
 
-def print_under_way(found: Sequence[UnderWay]) -> None:
+class UnderWayTable:
     """Prints what is under way; in a terminal with a bar for each copy."""
-    bars = sys.stdout.isatty()
-    rows = [(each.shard, " ".join(each.before), _wanted(each), each.leader, each.does, _copied(each, bars)) for each in found]
-    print_table(None, ("shard", "kept by", "wanted", "led by", "now", "copied"), rows)
-    sys.stdout.flush()  # somebody may watch a file, or a pipe
+
+    def __init__(self) -> None:
+        self._shown: list[tuple[object, ...]] | None = None
+
+    def show(self, found: Sequence[UnderWay]) -> None:
+        """Prints the table, unless it is what was printed last."""
+        bars = sys.stdout.isatty()
+        rows: list[tuple[object, ...]] = [
+            (each.shard, " ".join(each.before), _wanted(each), each.leader, each.does, _copied(each, bars)) for each in found
+        ]
+        if rows == self._shown:
+            return
+        self._shown = rows
+        if rows:
+            print_table(None, ("shard", "kept by", "wanted", "led by", "now", "copied"), rows)
+        else:
+            print("Nothing is under way.")
+        sys.stdout.flush()  # a file or a pipe may be watched
 
 
 def _wanted(each: UnderWay) -> str:

@@ -97,7 +97,7 @@ def test_a_node_joins_and_one_is_drained_while_clients_go_on(tmp_path_factory: p
                 assert most <= 1, "one shard copies at a time"
 
             found = survey(options, name, 0.5)
-            assert found.silent == ()
+            assert not any(each.silent for each in found.fleet.shards.values())
             assert any(shard.size > 0 for shard in found.fleet.shards.values())
             carried_out(rebalance(found.fleet))
             assert replicas(nodes)["n4"] >= 1

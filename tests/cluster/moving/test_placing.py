@@ -17,6 +17,7 @@ from eventstore_cluster.nodes.moving.asking import moved
 from eventstore_cluster.nodes.placing import balancing
 from eventstore_cluster.nodes.placing.balancing import drain, rebalance, resize
 from eventstore_cluster.nodes.placing.fleet import Fleet, Loads, PlacedNode, PlacedShard
+from eventstore_cluster.nodes.placing.notes import notes
 from eventstore_cluster.nodes.placing.placement import place
 from eventstore_cluster.nodes.placing.plan import Plan
 from eventstore_cluster.nodes.placing.survey import surveyed
@@ -172,7 +173,9 @@ def test_replicas_are_added_and_given_up_but_never_the_leader_nor_below_those_th
     plan = resize(less, 2, [5])
     (change,) = plan.changes
     assert (change.shard, len(change.wanted), less.shards[5].leader in change.wanted) == (5, 2, True)
-    with pytest.raises(InvalidArgument, match="shard 0 acknowledges what 2 replicas have, and would keep 1"):
+    with pytest.raises(
+        InvalidArgument, match="shard 0 acknowledges what 2 replicas have, and would keep 1; ask for 2 at least"
+    ):
         resize(less, 1)
 
 
@@ -220,7 +223,7 @@ def test_replicas_that_are_given_up_are_first_those_of_nodes_that_drain_or_do_no
         ({"node": PlacedNode("n4", takes=False)}, "node n4 does not run: eventstore node --name n4"),
         (
             {"node": PlacedNode("n4", free_bytes=GB)},
-            "node n4 has 1,000,000,000 bytes free, and the replica needs 1,100,000,000",
+            "node n4 has 1,000,000,000 bytes free, and the replica needs 1,100,000,000: make room, or name another node",
         ),
     ],
 )
@@ -232,6 +235,44 @@ def test_a_move_that_cannot_be_is_refused_with_what_stands_in_the_way(given: dic
         moved(Fleet({**whole.nodes, "n4": target}, whole.shards), *asked)
     assert str(refused.value) == said
     assert moved(whole, 0, "n1", "n4") == (("n4", "n2", "n3"), "n4")
+
+
+def test_a_shard_that_does_not_say_how_large_it_is_moves_nowhere_and_a_plan_says_so() -> None:
+    view = registered()
+    before = surveyed(view, {})
+    assert [each.silent for each in before.shards.values()] == [True]
+    with pytest.raises(
+        InvalidArgument, match=r"shard 0 does not say how large it is, so whether node n4 has space .* ask again"
+    ):
+        moved(before, 0, "n1", "n4")
+    plan = resize(before, 2)
+    assert [note for note in notes(before, plan) if "how large" in note] == [
+        "Shard 0 does not say how large it is, and counts as empty: whether nodes have space for it is not known. "
+        "`eventstore cluster status` shows why; plan again when there is an answer."
+    ]
+    row = ShardRow(0, "0-4095", "127.0.0.1:1", 4, log_bytes=GB)
+    answered = surveyed(view, {0: row})
+    assert moved(answered, 0, "n1", "n4")[0] == ("n4", "n2", "n3")
+    assert not any("how large" in note for note in notes(answered, resize(answered, 2)))
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "least", "needs"), [(1, 2, 1, 2), (3, 2, 2, 2), (3, 2, 1, 0), (1, 3, 1, 0), (2, 3, 2, 0)]
+)
+def test_a_plan_that_leaves_no_replica_to_spare_says_so(before: int, wanted: int, least: int, needs: int) -> None:
+    whole = fleet(3, 2, replicas=before)
+    whole = Fleet(whole.nodes, {number: replace(each, in_sync_min=least) for number, each in whole.shards.items()})
+    said = [note for note in notes(whole, resize(whole, wanted)) if "then need" in note]
+    expected = "Shards 0, 1 then need all 2 replicas: while one of them is away, appends are refused, whether it led or not."
+    assert said == ([f"{expected} With 3 replicas one may fail."] if needs else [])
+
+
+def test_a_plan_of_shards_without_a_leader_says_what_it_waits_for() -> None:
+    whole = fleet(3, 2)
+    unled = Fleet(whole.nodes, {**whole.shards, 1: replace(whole.shards[1], leader=None)})
+    (*_, said) = notes(unled, resize(unled, 2))
+    assert said.startswith("Shard 1 has no leader to carry this out: it waits until one of n1, n2, n3 leads.")
+    assert not any("no leader" in note for note in notes(whole, resize(whole, 2)))
 
 
 def test_a_plan_leaves_a_shard_alone_that_is_split_and_what_must_leave_it_is_refused_with_how_to_end_that() -> None:

@@ -10,11 +10,14 @@ from typing import Any, TypeAlias
 import pytest
 import trio
 
+from eventstore.cli.terminal.plan_table import sized
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.first_read import first_read_of_cluster
 from eventstore_cluster.nodes.moving.asking import ask
+from eventstore_cluster.nodes.moving.plans import limit_moves
 from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import ShardKey, read_shard
 from eventstore_cluster.replica.moving import next_state
@@ -30,9 +33,9 @@ PLANS: dict[str, Asks] = {
     "split": lambda registry, seen: ask_to_split(registry, seen, 0, 2),
 }
 UNDER_WAY = {
-    "move": "the replicas of shard 0 are being moved to n1, n3: wait until it is done",
-    "hand over": "shard 0 is to be handed over to n2: wait until it is done",
-    "split": "shard 0 is being split, which `eventstore cluster split 0 --call-off` takes back: wait until it is done",
+    "move": "the replicas of shard 0 are being moved to n1, n3: wait .*, or `eventstore cluster cancel 0` takes that back",
+    "hand over": "shard 0 is to be handed over to n2: wait .*, or `eventstore cluster cancel 0` takes that back",
+    "split": "shard 0 is being split, which `eventstore cluster split 0 --call-off` takes back: wait until .* shows",
 }
 
 
@@ -113,6 +116,37 @@ def test_the_last_replica_in_sync_stays_until_those_that_are_wanted_are(least: i
     hands_over = next_state(replace(named, in_sync=frozenset(every)), last, every)
     assert hands_over is not None
     assert (hands_over.replicas, hands_over.successor) == (("n1", "n2", "n3"), "n2"), "it leads, so it is not taken out yet"
+
+
+@pytest.mark.parametrize(
+    ("at_once", "rate", "said"),
+    [
+        (
+            None,
+            0,
+            "a rate of 0 bytes/s, allowed are 1,000,000 to 1,000,000,000,000, or none for no limit; `eventstore cluster pause`",
+        ),
+        (None, 999_999, "a rate of 999,999 bytes/s, allowed are 1,000,000 to"),
+        (
+            None,
+            sized("9999999999999999999GB"),
+            "a rate of 9,999,999,999,999,999,999,000,000,000 bytes/s, allowed are 1,000,000 to",
+        ),
+        (0, None, "0 moves at once, allowed are 1 to 1000"),
+        (-1, None, "-1 moves at once, allowed are 1 to 1000"),
+        (10**30, None, "moves at once, allowed are 1 to 1000"),
+    ],
+)
+def test_limits_of_moves_out_of_range_are_refused(at_once: int | None, rate: int | None, said: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        limit_moves(EtcdOptions(("http://127.0.0.1:1",)), "any", at_once, rate, unlimited=False)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "-5", "1e9", "100 XB", "nan", "10\x1b[31mMB", "9" * 20, "none "])
+def test_a_text_that_is_not_a_rate_is_refused_with_what_one_looks_like(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not a rate, such as 100MB, or none for no limit"):
+        sized(text)
 
 
 @pytest.mark.long

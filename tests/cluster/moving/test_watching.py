@@ -10,13 +10,14 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import IO
 
 import pytest
 import trio
 
-from eventstore.cli.terminal.plan_table import copied_text, print_under_way
+from eventstore.cli.terminal.plan_table import UnderWayTable, copied_text
 from eventstore_cluster.nodes.moving.progress import Copy, UnderWay
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.replicated_keys import read_shard
@@ -36,7 +37,7 @@ async def test_a_plan_is_shown_with_the_reason_of_each_change(registry: EtcdRegi
     (row,) = [line for line in said.splitlines() if "→ n3 " in line]
     assert row.split()[0] in ("0", "1")
     assert "has 2 replicas, n3 has 0 replicas" in row
-    assert "The size of 2 shards is not known" in said
+    assert "Shards 0, 1 do not say how large they are, and count as empty: whether nodes have space" in said
     tree = json.loads(await run(etcd, cluster, "rebalance", "--dry-run", "--json"))
     assert [each["why"] for each in tree["changes"]] == ["n2 has 2 replicas, n3 has 0 replicas"]
     drained = json.loads(await run(etcd, cluster, "drain", "n1", "--dry-run", "--json"))
@@ -123,7 +124,18 @@ def test_a_copy_whose_share_is_known_has_a_bar(
 
 
 def test_what_is_under_way_is_drawn_without_bars_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    print_under_way([UnderWay(0, ("n1",), ("n3",), "n1", (Copy("n3", 1_000, 4_000),), (), "copies to n3")])
+    UnderWayTable().show([UnderWay(0, ("n1",), ("n3",), "n1", (Copy("n3", 1_000, 4_000),), (), "copies to n3")])
     said = capsys.readouterr().out
     assert "75 %, 3.0 kB of 4.0 kB" in said
     assert "█" not in said
+
+
+def test_what_is_watched_is_printed_when_it_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    table, found = UnderWayTable(), [UnderWay(0, ("n1",), ("n3",), "n1", (Copy("n3", 1_000, 4_000),), (), "copies to n3")]
+    moved = [replace(found[0], copies=(Copy("n3", 0, 4_000),))]
+    printed = []
+    for each in (found, found, moved, moved, [], []):
+        table.show(each)
+        printed.append(capsys.readouterr().out)
+    assert ["75 %" in printed[0], printed[1], "100 %" in printed[2], printed[3]] == [True, "", True, ""]
+    assert printed[4:] == ["Nothing is under way.\n", ""]

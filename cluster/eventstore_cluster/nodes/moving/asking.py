@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.accepting_loss import shard_key
-from eventstore_cluster.nodes.placing.fleet import Fleet, needed
+from eventstore_cluster.nodes.placing.fleet import Fleet, PlacedShard, needed
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.registry import Snapshot
@@ -31,7 +31,8 @@ def moved(fleet: Fleet, shard: int, source: str, target: str) -> tuple[tuple[str
     """Returns the nodes that keep replicas when the one on `source` has moved to `target`, and whom to hand over to, if anyone.
 
     Raises:
-        InvalidArgument: there is no such shard, node or replica, or the target has one, cannot take it, or lacks space.
+        InvalidArgument: there is no such shard, node or replica, or the target has one, cannot take it, or lacks space; or the
+            shard does not say how much it needs.
     """
     found = fleet.shards.get(shard)
     if found is None:
@@ -41,13 +42,13 @@ def moved(fleet: Fleet, shard: int, source: str, target: str) -> tuple[tuple[str
         raise InvalidArgument(f"node {source} keeps no replica of shard {shard}: {kept} do", field="from", value=source)
     if target in found.replicas:
         raise InvalidArgument(f"node {target} keeps a replica of shard {shard} already", field="to", value=target)
-    check_takes(fleet, target, found.size)
+    check_takes(fleet, target, found)
     wanted = tuple(target if node == source else node for node in found.replicas)
     return wanted, target if found.leader == source else None
 
 
-def check_takes(fleet: Fleet, target: str, size: int) -> None:
-    """Raises InvalidArgument: the node is not known, does not run, is draining, or lacks space for so many bytes."""
+def check_takes(fleet: Fleet, target: str, shard: PlacedShard) -> None:
+    """Raises InvalidArgument: the node is not known, does not run, is draining, or lacks space for the shard, if it tells."""
     node = fleet.node(target)
     if node.leaves:
         raise InvalidArgument(
@@ -55,9 +56,19 @@ def check_takes(fleet: Fleet, target: str, size: int) -> None:
         )
     if not node.takes:
         raise InvalidArgument(f"node {target} does not run: eventstore node --name {target}", field="to", value=target)
-    if node.free_bytes is not None and node.free_bytes < needed(size):
+    if node.free_bytes is None:
+        return
+    if shard.silent:
         raise InvalidArgument(
-            f"node {target} has {node.free_bytes:,} bytes free, and the replica needs {needed(size):,}",
+            f"shard {shard.number} does not say how large it is, so whether node {target} has space for it is not known, and "
+            "its leader would have to move it: `eventstore cluster status` shows why it does not; ask again when it does",
+            field="shard",
+            value=shard.number,
+        )
+    if node.free_bytes < needed(shard.size):
+        raise InvalidArgument(
+            f"node {target} has {node.free_bytes:,} bytes free, and the replica needs {needed(shard.size):,}: make room, or "
+            "name another node",
             field="to",
             value=target,
             limit=node.free_bytes,
@@ -108,16 +119,16 @@ def given_away(state: ShardState) -> str:
 
 def check_free(shard: int, state: ShardState) -> None:
     """Raises InvalidArgument: something is wanted of the shard that is not done yet."""
-    busy = None
+    busy, back = None, f", or `eventstore cluster cancel {shard}` takes that back"
     if state.wanted is not None:
         busy = f"the replicas of shard {shard} are being moved to {', '.join(state.wanted)}"
     elif state.successor is not None:
         busy = f"shard {shard} is to be handed over to {state.successor}"
     elif state.split:
-        busy = f"shard {shard} is being split, which `eventstore cluster split {shard} --call-off` takes back"
+        busy, back = f"shard {shard} is being split, which `eventstore cluster split {shard} --call-off` takes back", ""
     if busy is not None:
         raise InvalidArgument(
-            f"{busy}: wait until it is done; `eventstore cluster plans` shows how far it is",
+            f"{busy}: wait until it is done, which `eventstore cluster plans --watch` shows{back}",
             field="shard",
             value=shard,
         )

@@ -26,18 +26,19 @@ from eventstore_cluster.status import ShardRow, status_of
 
 RATE_LEAST: Final = 1_000_000
 """Slower, a replica that is sent a piece of the log would take its leader for dead."""
+RATE_MOST: Final = 1_000_000_000_000
+"""No disk or network is faster: more is a slip of the pen."""
 _MOVES_MAX: Final = 1_000
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A cluster at one revision. `silent`: shards that do not say how large they are."""
+    """A cluster at one revision."""
 
     seen: Snapshot
     fleet: Fleet
     limits: MovingKey
-    silent: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,7 @@ def survey(etcd: EtcdOptions, cluster: str, interval_s: float, shard: int | None
     """
     seen = with_registry(etcd, cluster, _as_seen)
     rows = figures(seen, interval_s, None if shard is None else {shard, *moved(seen)})
-    silent = tuple(number for number, row in rows.items() if row.log_bytes is None)
-    return Survey(seen, surveyed(seen, rows), read_moving(seen.value(MOVING)), silent)
+    return Survey(seen, surveyed(seen, rows), read_moving(seen.value(MOVING)))
 
 
 def figures(seen: Snapshot, interval_s: float, only: Container[int] | None = None) -> dict[int, ShardRow]:
@@ -208,8 +208,14 @@ def limit_moves(etcd: EtcdOptions, cluster: str, at_once: int | None, rate: int 
     """
     if at_once is not None and not 1 <= at_once <= _MOVES_MAX:
         raise InvalidArgument(f"{at_once} moves at once, allowed are 1 to {_MOVES_MAX}", field="moves", value=at_once)
-    if rate is not None and rate < RATE_LEAST:
-        raise InvalidArgument(f"a rate of {rate:,} bytes/s, {RATE_LEAST:,} are the least", field="max-rate", value=rate)
+    if rate is not None and not RATE_LEAST <= rate <= RATE_MOST:
+        raise InvalidArgument(
+            f"a rate of {rate:,} bytes/s, allowed are {RATE_LEAST:,} to {RATE_MOST:,}, or none for no limit; "
+            "`eventstore cluster pause` stops copies",
+            field="max-rate",
+            value=rate,
+            limit=RATE_LEAST if rate < RATE_LEAST else RATE_MOST,
+        )
 
     async def write(registry: EtcdRegistry, seen: Snapshot) -> MovingKey:
         limits = read_moving(seen.value(MOVING))

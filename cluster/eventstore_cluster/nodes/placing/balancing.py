@@ -61,11 +61,14 @@ def resize(fleet: Fleet, count: int, shards: list[int] | None = None) -> Plan:
     loads = Loads(fleet)
     for number in sorted(fleet.shards) if shards is None else shards:
         if number not in fleet.shards:
-            raise InvalidArgument(f"there is no shard {number}", field="shard", value=number)
+            raise InvalidArgument(
+                f"there is no shard {number}: `eventstore cluster status` shows those there are", field="shard", value=number
+            )
         shard = fleet.shards[number]
         if count < shard.in_sync_min:
             raise InvalidArgument(
-                f"shard {number} acknowledges what {shard.in_sync_min} replicas have, and would keep {count}",
+                f"shard {number} acknowledges what {shard.in_sync_min} replicas have, and would keep {count}; ask for "
+                f"{shard.in_sync_min} at least",
                 field="replicas",
                 limit=shard.in_sync_min,
                 value=count,

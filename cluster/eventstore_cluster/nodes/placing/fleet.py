@@ -26,7 +26,8 @@ class PlacedNode:
 @dataclass(frozen=True, slots=True)
 class PlacedShard:
     """`replicas`: the nodes that keep it, in the order in which they should lead; those wanted, if it moves (`busy`: why
-    it is left alone; `splits`: because it is split). `size`: bytes of its log; `rate`: events appended a second.
+    it is left alone; `splits`: because it is split). `size`: bytes of its log; `rate`: events appended a second; `silent`: it
+    does not say them, and counts as empty.
     """
 
     number: int
@@ -37,6 +38,7 @@ class PlacedShard:
     in_sync_min: int = 1
     busy: str | None = None
     splits: bool = False
+    silent: bool = False
 
     @property
     def why_busy(self) -> str:

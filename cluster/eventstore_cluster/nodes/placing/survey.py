@@ -60,4 +60,7 @@ def _shard(number: int, key: ShardKey, view: ClusterView, row: ShardRow | None) 
         busy = "is being split"
     size, rate = (0, 0.0) if row is None else (row.log_bytes or 0, row.events_a_second or 0.0)
     leader = state.successor or view.leaders.get(number)
-    return PlacedShard(number, state.wanted or state.replicas, leader, size, rate, state.in_sync_min, busy, bool(state.split))
+    silent = row is None or row.log_bytes is None
+    return PlacedShard(
+        number, state.wanted or state.replicas, leader, size, rate, state.in_sync_min, busy, bool(state.split), silent
+    )

@@ -10,7 +10,7 @@ import typer
 from eventstore.cli.commands.watch.cluster.group import cluster
 from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, required_etcd
 from eventstore.cli.terminal.output import print_json
-from eventstore.cli.terminal.plan_table import print_under_way, sized
+from eventstore.cli.terminal.plan_table import UnderWayTable, sized
 from eventstore.cli.terminal.program import Command
 from eventstore.cli.terminal.shared_options import AsJson
 from eventstore.cli.terminal.watching import only_watching
@@ -68,7 +68,7 @@ def plans(
 ) -> None:
     """Show what is under way: which replicas move where, how much of them is copied, and which shards are split.
 
-    Ctrl-C only stops watching. With --json it prints a line for each look.
+    Ctrl-C only stops watching. With --watch the table is printed when it changes, with --json a line for each look.
 
     \b
     Example:
@@ -81,14 +81,13 @@ def plans(
 
     options = required_etcd(etcd)
     with only_watching("Nothing was stopped: what is under way continues; `eventstore cluster cancel` takes it back."):
+        table = UnderWayTable()
         while True:
             found = pending(options, etcd.cluster)
             if as_json:
                 print(json.dumps([each.tree() for each in found]), flush=True)
-            elif found:
-                print_under_way(found)
             else:
-                print("Nothing is under way.")
+                table.show(found)
             if not watch or not found:
                 return
             time.sleep(interval)

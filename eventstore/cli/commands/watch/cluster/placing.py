@@ -122,6 +122,7 @@ def _plan(
     from eventstore.errors import InvalidArgument
     from eventstore.fields import counted
     from eventstore_cluster.nodes.moving.plans import carry_out, survey
+    from eventstore_cluster.nodes.placing.notes import notes
 
     options = required_etcd(etcd)
     with only_watching("Nothing was asked for."):
@@ -131,7 +132,7 @@ def _plan(
     if asks and not sys.stdin.isatty():
         raise InvalidArgument("say --yes to have it done, or --dry-run to see the plan", field="yes")
     if as_json:
-        print_json({**plan.tree(), "done": not dry_run})
+        print_json({**plan.tree(), "notes": notes(found.fleet, plan), "done": not dry_run})
     else:
         print_plan(plan, found)
     with only_watching("Nothing was asked for."):
