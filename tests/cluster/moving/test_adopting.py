@@ -78,7 +78,7 @@ class Killing:
 
 def adopted(etcd: Etcd, cluster: str, data: Path, name: str = "n1") -> Adopted:
     async def run() -> Adopted:
-        async with registry_of(etcd, cluster) as (_, registry):
+        async with registry_of(etcd, cluster, by="ann") as (_, registry):
             return await adopt(registry, data, name)
 
     try:
@@ -235,7 +235,8 @@ def test_the_shards_of_a_node_without_replicas_are_adopted_in_their_folders(tmp_
     assert not (data / "cluster").exists()
     for shard in (0, 1):
         assert verify(data / f"shard-{shard}").sound
-        assert state_of(etcd, cluster, shard).replicas == ("n1",)
+        state = state_of(etcd, cluster, shard)
+        assert (state.replicas, state.by, state.leader_by) == (("n1",), "ann", "ann")
 
 
 def test_what_cannot_be_adopted_is_refused_and_left_as_it_was(store: Path, tmp_path: Path, etcd: Etcd) -> None:

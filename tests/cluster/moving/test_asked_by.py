@@ -19,7 +19,6 @@ from eventstore_cluster.nodes.moving.plans import Paused, pause, pending, take_b
 from eventstore_cluster.nodes.registry_status import registry_status
 from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
-from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.node_keys import MOVING, read_moving
 from eventstore_cluster.registry.pauses import is_paused_alone
@@ -27,6 +26,7 @@ from eventstore_cluster.registry.replicated_keys import ShardKey, read_shard
 from eventstore_cluster.replica.registry_state import ASKED_BY_MAX, NOT_PAUSED, Pause
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.moving.commands import run_cluster
+from tests.cluster.nodes.named_node import registry_of
 
 T = TypeVar("T")
 HERE = f"{pwd.getpwuid(os.getuid()).pw_name[:32]}@{socket.gethostname()[:32]} (claimed)"
@@ -47,8 +47,8 @@ def asking(etcd: Etcd, who: str) -> EtcdOptions:
 async def test_a_plan_says_who_asked_for_it_and_taking_it_back_who_did_that(
     registry: EtcdRegistry, etcd: Etcd, cluster: str
 ) -> None:
-    async with Gateway(asking(etcd, "ann")) as gateway:
-        await ask(EtcdRegistry(gateway, cluster), await registry.read(), 0, ("n3", "n1"), "n3")
+    async with registry_of(etcd, cluster, "ann") as (_, own):
+        await ask(own, await registry.read(), 0, ("n3", "n1"), "n3")
     state = (await shard_of(registry)).state
     assert (state.wanted, state.by, state.successor, state.leader_by) == (("n3", "n1"), "ann", "n3", "ann")
     (plan,) = await on_thread(lambda: pending(asking(etcd, "eve"), cluster))
@@ -59,18 +59,18 @@ async def test_a_plan_says_who_asked_for_it_and_taking_it_back_who_did_that(
 
 
 async def test_a_split_says_who_asked_for_it_and_so_do_the_new_shards(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
-    async with Gateway(asking(etcd, "ann")) as gateway:
-        await ask_to_split(EtcdRegistry(gateway, cluster), await registry.read(), 0, 2)
+    async with registry_of(etcd, cluster, "ann") as (_, own):
+        await ask_to_split(own, await registry.read(), 0, 2)
     parent, child = await shard_of(registry), await shard_of(registry, 2)
     assert (parent.state.by, child.state.by, child.state.leader_by) == ("ann", "ann", "ann")
-    async with Gateway(asking(etcd, "ben")) as gateway:
-        await call_off(EtcdRegistry(gateway, cluster), await registry.read(), 0)
+    async with registry_of(etcd, cluster, "ben") as (_, own):
+        await call_off(own, await registry.read(), 0)
     assert (await shard_of(registry)).state.by == "ben"
 
 
 async def test_a_name_is_kept_up_to_its_limit(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
-    async with Gateway(asking(etcd, "x" * 10_000)) as gateway:
-        await ask(EtcdRegistry(gateway, cluster), await registry.read(), 0, ("n3", "n1"))
+    async with registry_of(etcd, cluster, "x" * 10_000) as (_, own):
+        await ask(own, await registry.read(), 0, ("n3", "n1"))
     assert ((await registry.read()).value("shard/0") or {})["by"] == "x" * ASKED_BY_MAX
     value = (await shard_of(registry)).value()
     assert read_shard(0, {**value, "by": "y" * 10_000, "leader_by": 7}).state.by == "y" * ASKED_BY_MAX, "others wrote it"
@@ -92,6 +92,8 @@ async def test_one_plan_is_paused_and_resumed_by_its_shard_and_a_new_one_is_not_
         "paused by ann: `eventstore cluster resume 1` continues",
     ]
     assert all(each.paused for each in plans)
+    with pytest.raises(InvalidArgument, match="it is paused, and `eventstore cluster resume 0` continues it"):
+        await ask(registry, await registry.read(), 0, ("n2", "n1"))
     shown = await on_thread(lambda: registry_status(asking(etcd, "eve"), cluster, 0.0))
     assert shown.paused == [f"what is wanted of shard {n} is {plans[n].does}" for n in (0, 1)]
     assert await on_thread(lambda: pause(asking(etcd, "ben"), cluster, False, 1)) == Paused(False, (1,), ())

@@ -62,8 +62,8 @@ class NamedNode(NodeProcess):
 
 
 @asynccontextmanager
-async def registry_of(etcd: HasUrl, cluster: str) -> AsyncIterator[tuple[Gateway, EtcdRegistry]]:
-    async with Gateway(EtcdOptions(tuple(etcd.url.split(",")), request_timeout_s=5.0)) as gateway:
+async def registry_of(etcd: HasUrl, cluster: str, by: str = "") -> AsyncIterator[tuple[Gateway, EtcdRegistry]]:
+    async with Gateway(EtcdOptions(tuple(etcd.url.split(",")), request_timeout_s=5.0, by=by)) as gateway:
         yield gateway, EtcdRegistry(gateway, cluster)
 
 

@@ -36,9 +36,9 @@ async def shard(registry: EtcdRegistry) -> ShardState:
 
 
 async def test_a_leader_is_waited_for_until_its_process_has_ended_and_no_longer(etcd: Etcd, cluster: str) -> None:
-    options = EtcdOptions((etcd.url,))
+    options = EtcdOptions((etcd.url,), by="ann")
     async with registry_of(etcd, cluster) as (gateway, registry):
-        state = ShardState(1, frozenset({LEADER}), ("n1", "n2"), 1, LEADER)
+        state = ShardState(1, frozenset({LEADER}), ("n1", "n2"), 1, LEADER, by="ben", leader_by="cara")
         cluster_key = ClusterKey(uuid.UUID(int=2), 1, 2, 1).value()
         keys = {"cluster": cluster_key, "shard/0": ShardKey(uuid.UUID(int=1), (), state).value()}
         assert await registry.transact({}, keys)
@@ -58,3 +58,4 @@ async def test_a_leader_is_waited_for_until_its_process_has_ended_and_no_longer(
                 await lease.revoke(gateway)
         state = await shard(registry)
         assert (state.in_sync, state.generation, state.leader) == ({OTHER}, 2, None)
+        assert (state.by, state.leader_by) == ("ben", "ann"), "who accepted that, and who asked for other things"

@@ -180,8 +180,8 @@ def test_the_newest_account_of_a_shard_counts_and_all_shards_get_one_generation(
 
 def test_a_shard_that_an_earlier_attempt_has_written_stays_as_it_is() -> None:
     first = plan_of(seen(*everywhere(TWO)))
-    written = {key: value for key, value in first.changes().items() if key == "shard/0" and value is not None}
-    assert list(written) == ["shard/0"]
+    written = {key: value for key, value in first.changes("ann").items() if key == "shard/0" and value is not None}
+    assert [(key, value["leader_by"]) for key, value in written.items()] == [("shard/0", "ann")]
     again = plan_of(seen(*everywhere(TWO), more=written))
     assert states(again) == {1: states(first)[1]}
     other = {"shard/0": {**written["shard/0"], "store": uuid.UUID(int=9).hex}}  # of a creation that ended half way

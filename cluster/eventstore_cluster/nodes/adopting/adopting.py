@@ -71,7 +71,8 @@ async def adopt(registry: EtcdRegistry, data: Path, node: str) -> Adopted:
         try:
             _check(seen, folder, node)
             shards = await trio.to_thread.run_sync(_prepared, folder, node)
-            view = await _written(registry, seen, folder, {each.identity.shard: _key(each, node) for each in shards})
+            keys = {each.identity.shard: _key(each, node, registry.by) for each in shards}
+            view = await _written(registry, seen, folder, keys)
             kept = kept_of(view.cluster, view.shards, await registry.read())
             await trio.to_thread.run_sync(folder.commit, node, kept)
         except OSError as error:
@@ -116,10 +117,10 @@ def _is_own(seen: Snapshot, folder: AdoptedFolder) -> bool:
     return stores == folder.stores and all(key.state.leader is None for key in shards.values())
 
 
-def _key(shard: AdoptedShard, node: str) -> ShardKey:
-    """Returns the key of a shard of which this node has the only replica, and everything."""
+def _key(shard: AdoptedShard, node: str, by: str) -> ShardKey:
+    """Returns the key of a shard of which this node has the only replica, and everything. `by`: who asked for that."""
     own, in_sync = shard.identity, frozenset({Member(node, shard.incarnation)})
-    state = ShardState(shard.epoch, in_sync, (node,), 1, nonce=uuid.uuid4().hex)
+    state = ShardState(shard.epoch, in_sync, (node,), 1, nonce=uuid.uuid4().hex, by=by, leader_by=by)
     return ShardKey(own.store, own.slots, state, Lineage(own.splits, own.ancestors, broker=own.broker))
 
 

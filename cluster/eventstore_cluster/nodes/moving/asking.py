@@ -13,6 +13,7 @@ from eventstore_cluster.nodes.accepting_loss import shard_key
 from eventstore_cluster.nodes.placing.fleet import Fleet, PlacedShard, needed
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.pauses import is_paused_alone
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import SHARDS, ShardKey
 from eventstore_cluster.replica.registry_state import ShardState
@@ -127,8 +128,11 @@ def check_free(shard: int, state: ShardState) -> None:
     elif state.split:
         busy, back = f"shard {shard} is being split, which `eventstore cluster split {shard} --call-off` takes back", ""
     if busy is not None:
+        then = "wait until it is done, which `eventstore cluster plans --watch` shows"
+        if is_paused_alone(state):
+            then = f"it is paused, and `eventstore cluster resume {shard}` continues it"
         raise InvalidArgument(
-            f"{busy}: wait until it is done, which `eventstore cluster plans --watch` shows{back}",
+            f"{busy}: {then}{back}",
             field="shard",
             value=shard,
         )
