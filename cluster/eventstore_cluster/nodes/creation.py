@@ -27,6 +27,7 @@ from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, SHARDS, Cl
 from eventstore_cluster.replica.registry_state import Member, ShardState
 
 CREATING: Final = "creating"
+_LOOK_FIRST: Final = "look with `eventstore cluster status`, and run this command again if there is none"
 
 
 async def create_cluster(
@@ -54,18 +55,22 @@ async def create_cluster(
     return await write_cluster(registry, seen, {**dict.fromkeys(stale), **keys}, ClusterKey(uuid.uuid4(), 1, replicas, least))
 
 
-async def write_cluster(registry: EtcdRegistry, seen: Snapshot, changes: Changes, cluster: ClusterKey) -> ClusterView:
-    """Writes the shards of a cluster that did not exist when the registry was seen, then its key.
+async def write_cluster(
+    registry: EtcdRegistry, seen: Snapshot, changes: Changes, cluster: ClusterKey, *, if_unknown: str = _LOOK_FIRST
+) -> ClusterView:
+    """Writes the shards of a cluster that did not exist when the registry was seen, then its key. `if_unknown`: what the caller
+    is told to do if an answer was lost.
 
     Raises:
         EventStoreError: another process has begun that since, or it is unknown how a transaction ended.
         RegistryUnavailable, RegistryRefused: it may be half made.
     """
-    begun = await _written(registry, {CLUSTER: 0, CREATING: seen.revision_of(CREATING)}, {CREATING: {"by": uuid.uuid4().hex}})
+    first = {CLUSTER: 0, CREATING: seen.revision_of(CREATING)}
+    begun = await _written(registry, first, {CREATING: {"by": uuid.uuid4().hex}}, if_unknown)
     compared = {CLUSTER: 0, CREATING: begun}
     for some in batches(changes):
-        await _written(registry, compared, some)
-    await _written(registry, compared, {CLUSTER: cluster.value(), CREATING: None})
+        await _written(registry, compared, some, if_unknown)
+    await _written(registry, compared, {CLUSTER: cluster.value(), CREATING: None}, if_unknown)
     view = cluster_view(await registry.read())
     if view is None:
         raise EventStoreError("the cluster was created and is gone again: something else deletes its keys in etcd")
@@ -121,14 +126,11 @@ def _shards(seen: Snapshot, shards: int, replicas: int, in_sync_min: int, by: st
     return keys
 
 
-async def _written(registry: EtcdRegistry, compared: dict[str, int], changes: Changes) -> int:
+async def _written(registry: EtcdRegistry, compared: dict[str, int], changes: Changes, if_unknown: str) -> int:
     try:
         revision = await registry.transact(compared, changes)
     except OutcomeUnknown as error:
-        raise EventStoreError(
-            f"{error.message}: it is unknown whether the cluster was written; look with `eventstore cluster status`, and "
-            "run this command again if there is none"
-        ) from None
+        raise EventStoreError(f"{error.message}: it is unknown whether the cluster was written; {if_unknown}") from None
     if revision is None:
         raise EventStoreError(
             "another process writes the cluster at the same time; look what it made with `eventstore cluster status`"

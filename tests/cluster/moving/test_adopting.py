@@ -16,15 +16,16 @@ import trio
 
 import eventstore as es
 from eventstore.blocking import connect
-from eventstore.chunks.files import OsFiles
+from eventstore.chunks.files import OsFile, OsFiles
 from eventstore.client.blocking.store import BlockingStore
-from eventstore.errors import FolderRefused, InvalidArgument
+from eventstore.errors import EventStoreError, FolderRefused, InvalidArgument
 from eventstore.settings.store import StoreSettings
 from eventstore.store.opening import open_folder
 from eventstore.store.verification import verify
 from eventstore_cluster.node_folder import open_node_folder
 from eventstore_cluster.nodes.adopting.adopting import Adopted, adopt
 from eventstore_cluster.nodes.node_file import node_file
+from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.replicated_keys import read_shard
 from eventstore_cluster.replica.registry_state import ShardState
@@ -46,24 +47,32 @@ class Killed(BaseException):
 
 
 class Killing:
-    """Kills at the operation `at`, counted over changes of the disk and of the registry."""
+    """Kills before the operation `at`, counted over changes of the disk and of the registry; or has the answer of the registry
+    lost, if it is one. `transactions`: the operations at which a transaction has just been applied.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, self.at = 0, 0
+        self.count, self.at, self.unanswered = 0, 0, False
+        self.transactions: set[int] = set()
         for name in ("rename", "link", "remove", "sync_folder", "make_folder", "open"):
             monkeypatch.setattr(OsFiles, name, self._counted(getattr(OsFiles, name)))
+        for name in ("write_at", "sync", "truncate"):
+            monkeypatch.setattr(OsFile, name, self._counted(getattr(OsFile, name)))
         transact = EtcdRegistry.transact
 
         async def transacted(registry: EtcdRegistry, *given: Any, **named: Any) -> int | None:
             self._step()
             done = await transact(registry, *given, **named)
+            self.transactions.add(self.count + 1)
+            if self.unanswered and self.count + 1 == self.at:
+                raise OutcomeUnknown("etcd did not answer")
             self._step()
             return done
 
         monkeypatch.setattr(EtcdRegistry, "transact", transacted)
 
     def _counted(self, operation: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(files: OsFiles, *given: Any, **named: Any) -> Any:
+        def counted(files: OsFiles | OsFile, *given: Any, **named: Any) -> Any:
             if operation.__name__ != "open" or named.get("create"):
                 self._step()
             return operation(files, *given, **named)
@@ -133,45 +142,72 @@ def events_of_replica(folder: Path) -> int:
     return events_of(folder)
 
 
-def steps_of(killing: Killing, store: Path, data: Path, etcd: Etcd) -> list[int]:
-    """Returns at which operations to crash: some of those that link files, and all that decide."""
+def operations_of(killing: Killing, store: Path, data: Path, etcd: Etcd) -> int:
+    """Returns how many operations there are."""
     shutil.copytree(store, data)
     adopted(etcd, f"c{uuid.uuid4().hex}", data)
-    return sorted({*range(1, killing.count, 24), *range(killing.count - 40, killing.count + 1, 8)})
+    assert killing.transactions
+    return killing.count
+
+
+def is_node_by_now(data: Path) -> bool:
+    """Whether the folder is that of a node; checks that it is whole as that, or as the single store."""
+    is_node = (data / "node.json").exists()
+    if is_node:
+        with pytest.raises(FolderRefused, match="node of a cluster"):
+            events_of(data)
+    else:
+        assert events_of(data) == 300, "the single store is whole"
+    return is_node
+
+
+def check_adopted(data: Path, etcd: Etcd, cluster: str) -> None:
+    left = {path.name for path in data.iterdir()}
+    assert left - {"kept.json.previous"} == {"kept.json", "lock", "node.json", "shard-0"}
+    incarnations = json.loads((data / "shard-0" / "replica.json").read_text())["incarnations"]
+    assert [member.incarnation for member in state_of(etcd, cluster, 0).in_sync] == incarnations[-1:]
+    assert events_of_replica(data / "shard-0") == 300
 
 
 @pytest.mark.long
-def test_a_crash_at_any_step_leaves_the_store_or_the_shard_and_asking_again_ends_it(
+def test_a_kill_at_any_operation_leaves_the_store_or_the_shard_and_asking_again_ends_it(
     store: Path, tmp_path: Path, etcd: Etcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killing = Killing(monkeypatch)
     seen = set()
-    for at in steps_of(killing, store, tmp_path / "whole", etcd):
+    for at in range(1, operations_of(killing, store, tmp_path / "whole", etcd) + 1):
         data, cluster = tmp_path / f"{at}", f"c{uuid.uuid4().hex}"
         shutil.copytree(store, data)
         killing.count, killing.at = 0, at
         with pytest.raises(Killed):
             adopted(etcd, cluster, data)
         killing.at = 0
-        is_node = (data / "node.json").exists()
-        seen.add(is_node)
-        if is_node:
-            with pytest.raises(FolderRefused, match="node of a cluster"):
-                events_of(data)
-        else:
-            assert events_of(data) == 300, "the single store is whole"
+        seen.add(is_node := is_node_by_now(data))
         if is_node and (at % 2 or not (data / "adopting.json").exists()):
             with node_file(data, "n1"):  # a start of the node ends it as well
                 pass
         else:
             adopted(etcd, cluster, data)
-        left = {path.name for path in data.iterdir()}
-        assert left - {"kept.json.previous"} == {"kept.json", "lock", "node.json", "shard-0"}
-        state = read_shard(0, keys(etcd, cluster).value("shard/0") or {}).state
-        incarnations = json.loads((data / "shard-0" / "replica.json").read_text())["incarnations"]
-        assert [member.incarnation for member in state.in_sync] == incarnations[-1:]
-        assert events_of_replica(data / "shard-0") == 300
+        check_adopted(data, etcd, cluster)
+        shutil.rmtree(data)
     assert seen == {False, True}
+
+
+def test_a_lost_answer_of_the_registry_leaves_the_store_and_asking_again_ends_it(
+    store: Path, tmp_path: Path, etcd: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killing = Killing(monkeypatch)
+    operations_of(killing, store, tmp_path / "whole", etcd)
+    for at in sorted(killing.transactions):
+        data, cluster = tmp_path / f"{at}", f"c{uuid.uuid4().hex}"
+        shutil.copytree(store, data)
+        killing.count, killing.at, killing.unanswered = 0, at, True
+        with pytest.raises(EventStoreError, match=r"unknown whether .*; run this command again: "):
+            adopted(etcd, cluster, data)
+        killing.at = 0
+        assert not is_node_by_now(data)
+        adopted(etcd, cluster, data)
+        check_adopted(data, etcd, cluster)
 
 
 @pytest.mark.long

@@ -38,6 +38,7 @@ from eventstore_cluster.replica.registry_state import Member, ShardState
 from eventstore_cluster.shard_folders import NODE_FILE
 
 _ADOPTED = "the store was adopted"
+_AGAIN = "run this command again: the folder is that of a single store until it is done"
 _REPLICAS = _IN_SYNC_MIN = 2
 """Of shards that are made later; those that are adopted have one replica, until more are asked for."""
 
@@ -131,7 +132,7 @@ async def _written(registry: EtcdRegistry, seen: Snapshot, folder: AdoptedFolder
         shards = {f"{SHARDS}{number}": key.value() for number, key in keys.items()}
         shards |= {f"{LEFT}{number}": LeftKey(key.state.epoch, "", _ADOPTED).value() for number, key in keys.items()}
         cluster = ClusterKey(folder.cluster, folder.number, _REPLICAS, _IN_SYNC_MIN)
-        return await write_cluster(registry, seen, {**stale, **shards}, cluster)
+        return await write_cluster(registry, seen, {**stale, **shards}, cluster, if_unknown=_AGAIN)
     for number, key in keys.items():
         name = f"{SHARDS}{number}"
         before = read_shard(number, seen.value(name) or {}).state
@@ -139,7 +140,7 @@ async def _written(registry: EtcdRegistry, seen: Snapshot, folder: AdoptedFolder
         try:
             applied = await registry.transact({name: seen.revision_of(name)}, {name: replace(key, state=state).value()})
         except OutcomeUnknown as error:
-            raise EventStoreError(f"{error.message}: it is unknown whether the cluster was written; ask again") from None
+            raise EventStoreError(f"{error.message}: it is unknown whether the cluster was written; {_AGAIN}") from None
         if applied is None:
             raise EventStoreError("another process writes the cluster at the same time; ask again")
     view = cluster_view(await registry.read())
