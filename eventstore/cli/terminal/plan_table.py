@@ -85,13 +85,14 @@ class UnderWayTable:
         """Prints the table, unless it is what was printed last."""
         bars = sys.stdout.isatty()
         rows: list[tuple[object, ...]] = [
-            (each.shard, " ".join(each.before), _wanted(each), each.leader, each.does, _copied(each, bars)) for each in found
+            (each.shard, " ".join(each.before), _wanted(each), each.leader, each.does, _copied(each, bars), each.by or None)
+            for each in found
         ]
         if rows == self._shown:
             return
         self._shown = rows
         if rows:
-            print_table(None, ("shard", "kept by", "wanted", "led by", "now", "copied"), rows)
+            print_table(None, ("shard", "kept by", "wanted", "led by", "now", "copied", "asked by"), rows)
         else:
             print("Nothing is under way.")
         sys.stdout.flush()  # a file or a pipe may be watched

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import pytest
 import trio
 
+from eventstore.cli.terminal.cluster_table import print_cluster
+from eventstore.cli.terminal.plan_table import UnderWayTable
 from eventstore.errors import InvalidArgument
 from eventstore_cluster.nodes.moving.asking import ask
 from eventstore_cluster.nodes.moving.plans import Paused, pause, pending, take_back
@@ -78,10 +80,12 @@ async def test_a_name_is_kept_up_to_its_limit(registry: EtcdRegistry, etcd: Etcd
 
 
 async def test_one_plan_is_paused_and_resumed_by_its_shard_and_a_new_one_is_not_paused(
-    registry: EtcdRegistry, etcd: Etcd, cluster: str
+    registry: EtcdRegistry, etcd: Etcd, cluster: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await ask(registry, await registry.read(), 0, ("n3", "n1"))
-    await ask_to_split(registry, await registry.read(), 1, 2)
+    async with registry_of(etcd, cluster, "cara") as (_, own):
+        await ask(own, await registry.read(), 0, ("n3", "n1"))
+    async with registry_of(etcd, cluster, "dora") as (_, own):
+        await ask_to_split(own, await registry.read(), 1, 2)
     for shard in (0, 1):
         assert await on_thread(lambda n=shard: pause(asking(etcd, "ann"), cluster, True, n)) == Paused(True, (shard,), ())  # type: ignore[misc]
         assert (await shard_of(registry, shard)).state.pause == Pause(True, "ann")
@@ -94,7 +98,11 @@ async def test_one_plan_is_paused_and_resumed_by_its_shard_and_a_new_one_is_not_
     assert all(each.paused for each in plans)
     with pytest.raises(InvalidArgument, match="it is paused, and `eventstore cluster resume 0` continues it"):
         await ask(registry, await registry.read(), 0, ("n2", "n1"))
+    UnderWayTable().show(plans)
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[-2:]] == ["cara", "dora"], "who asked"
     shown = await on_thread(lambda: registry_status(asking(etcd, "eve"), cluster, 0.0))
+    print_cluster(shown)
+    assert "\nwhat is wanted of shard 0 is paused by ann: " in capsys.readouterr().err
     assert shown.paused == [f"what is wanted of shard {n} is {plans[n].does}" for n in (0, 1)]
     assert await on_thread(lambda: pause(asking(etcd, "ben"), cluster, False, 1)) == Paused(False, (1,), ())
     assert (await shard_of(registry, 1)).state.pause == Pause(False, "ben")
