@@ -1,4 +1,4 @@
-"""What a person asks of a cluster, by the code of the commands: moves, hand-overs, splits, more and fewer replicas, a drain."""
+"""What a person asks of a cluster, by the code of the commands: hand-overs, moves, splits, more and fewer replicas, a drain."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class Person:
     """Runs commands. `operations`: theirs on the registry, at one of which the command may die. `led`: who led when it was
     asked first.
     """
+
+    by = "ops"
 
     def __init__(self, world: KilledWorld, kill: Kill | None = None) -> None:
         self.operations = Operations(kill)
@@ -101,6 +103,14 @@ async def _move(person: Person, source: str) -> None:
     await ask(person.registry, seen, 0, wanted, leader)
 
 
+async def hand_over(person: Person) -> None:
+    """As a rebalance of leaders; nothing if it is done."""
+    seen, target = person.seen(), person.others[0]
+    shard = person.fleet(seen).shards[0]
+    if shard.leader != target:
+        await ask(person.registry, seen, 0, shard.replicas, target)
+
+
 def move_a_follower(person: Person) -> Awaitable[Any]:
     return _move(person, person.others[0])
 
@@ -141,6 +151,7 @@ class Change:
 
 
 CHANGES: Final = (
+    Change("leadership is handed over", 3, hand_over),
     Change("a follower moves", 3, move_a_follower),
     Change("the leader moves", 3, move_the_leader),
     Change("the only replica moves", 1, move_the_leader),

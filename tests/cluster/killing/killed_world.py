@@ -167,9 +167,9 @@ class KilledWorld(World):
             self.after(0.0, lambda: self.kill(name))
         elif how == "unanswered":
             self._loses_answer = True
-        elif how == "others":
+        elif how in ("others", "all"):
             for other in self.machines:
-                if other != name:
+                if how == "all" or other != name:
                     self.after(0.0, partial(self.family.stop, other, _RESTART_S))
 
     def _mishap(self, swap: Swap) -> float:
@@ -283,18 +283,19 @@ class KilledRegistry(SimulatedRegistry):
         self._world.operation(node, "says how far its clone is", partial(super().said, node, clone))
 
     def apply(self, swap: Swap, own: ShardKey, lease: str, now: float, may: Callable[[], bool] = lambda: True) -> int:
+        before = len(self.state.in_sync)
         applied = super().apply(swap, own, lease, now, may)
         self.strikes.pop(swap.state.nonce, lambda: None)()
         operations = self._world.operations
-        if applied and operations.counted and operations.kill is None:
-            self._stays_redundant()
+        if applied and swap.leads is None and operations.counted and operations.kill is None:
+            self._stays_redundant(before)
         return applied
 
-    def _stays_redundant(self) -> None:
-        """Without a kill there are never fewer replicas in sync than before a change, or than are wanted."""
+    def _stays_redundant(self, before: int) -> None:
+        """Without a kill no leader leaves fewer replicas in sync than there were before a change, or than are wanted."""
         state = self.state
         least = min(len(state.before or state.replicas), len(state.wanted or state.replicas))
-        if len(state.in_sync) < least:
+        if len(state.in_sync) < min(before, least):
             raise Broken(f"{sorted(state.in_sync)} are in sync, of {state.before} that are to become {state.wanted}")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-How = Literal["before", "after", "late", "much later", "unanswered", "others"]
+How = Literal["before", "after", "late", "much later", "unanswered", "others", "all"]
 ON_A_DISK: Final[tuple[How, ...]] = ("before", "after")
-IN_THE_REGISTRY: Final[tuple[How, ...]] = ("before", "after", "late", "much later", "unanswered", "others")
+IN_THE_REGISTRY: Final[tuple[How, ...]] = ("before", "after", "late", "much later", "unanswered", "others", "all")
 LATE_S: Final[dict[How, float]] = {"late": 1.5, "much later": 4.0}
 """A transaction arrives this long after its process died: before the lease ends, and when there is another leader."""
 
@@ -28,7 +28,7 @@ class Kill:
 
     `how`: `before` the operation takes effect; `after` it did, and before the process hears of it; `late`, `much later`: the
     process dies once it has sent a transaction, which takes effect then; `unanswered`: no process dies, and the answer is lost;
-    `others`: all other machines lose power when it takes effect.
+    `others`: all other machines lose power when it takes effect; `all`: this one does, too.
     """
 
     number: int
