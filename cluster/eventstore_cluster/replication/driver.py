@@ -218,6 +218,9 @@ class Driver:
         self.log_split.stop()
 
     async def _transact(self, swap: Swap) -> None:
+        if swap.yields:
+            assert self.leadership is not None, "only a leader hands over"
+            await self.leadership.save_offsets(self._nursery)
         applied = await self.run_of.registry.transact(swap)
         self._report(self.replica.answered(swap.number, applied, now()))
         self._changed()

@@ -30,6 +30,7 @@ from eventstore_cluster.replication.pace import Pace
 from eventstore_cluster.replication.run import Run
 
 _REFUSED_S: Final = 1.0
+_SAVE_S: Final = 0.5
 _log = get_logger("eventstore.cluster")
 
 
@@ -101,6 +102,26 @@ class ShardLeadership:
             self._flush()
 
     # the logs
+
+    async def save_offsets(self, nursery: trio.Nursery) -> None:
+        """Saves what groups have committed, here and on the replicas that count. Call it while nothing is sent: then the next
+        leader has every commit that was acknowledged. Returns in time also if that fails: messages are delivered again.
+        """
+        assert self._broker is not None, "it leads"
+        broker, saved = self._broker, trio.Event()
+
+        async def save() -> None:
+            try:
+                await broker.housekeeping.save_offsets()
+            except (OSError, EventStoreError) as error:
+                _log.warning("offsets are not saved: the next leader delivers messages again", error=str(error))
+            saved.set()
+
+        nursery.start_soon(save)
+        with trio.move_on_after(_SAVE_S) as waiting:
+            await saved.wait()
+        if waiting.cancelled_caught:
+            _log.warning("offsets are not saved in time: the next leader delivers messages again", seconds=_SAVE_S)
 
     def _written(self) -> Ends:
         return self.events.end, self.messages.end, self.files.end

@@ -14,6 +14,7 @@ from eventstore_cluster.nodes.registry_status import registry_status
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from tests.cluster.background_client import BackgroundClient
 from tests.cluster.etcd.real_etcd import Etcd
+from tests.cluster.replicas.test_group_offsets import NEVER_S, consume, offset, send
 from tests.cluster.replicas.three_nodes import ThreeNodes
 from tests.waiting import wait_until
 
@@ -24,7 +25,7 @@ EVENT = [es.NewEvent("Counted", b"1")]
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory, etcd: Etcd) -> Iterator[ThreeNodes]:
-    with ThreeNodes(tmp_path_factory.mktemp("three"), etcd, "handed") as nodes:
+    with ThreeNodes(tmp_path_factory.mktemp("three"), etcd, "handed", broker_offsets_interval_s=NEVER_S) as nodes:
         yield nodes
 
 
@@ -81,6 +82,18 @@ def test_a_successor_sorts_a_large_file_before_it_leads(three: ThreeNodes, optio
         assert (three.folder / successor / "shard-0" / "events" / "0000000001.index").exists()
         assert [event.version for event in store.read("large")] == list(range(1, 7))
         assert store.append("large", EVENT, 6).version == 7
+    three.wait_until_in_sync()
+
+
+def test_a_group_is_where_it_was_after_leadership_was_handed_over(three: ThreeNodes, options: EtcdOptions) -> None:
+    with three.client() as store:
+        send(store, 30)
+        consume(store, 20)
+        before = offset(store)
+        assert before >= 20
+        successor = three.followers()[0]
+        assert hand_over(options, "handed", 0, successor, WAIT_S).node == successor
+        assert offset(store) == before
     three.wait_until_in_sync()
 
 
