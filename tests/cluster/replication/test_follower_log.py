@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.folder import Ancestor, ChunkFolder
 from eventstore.errors import Corrupt, FolderRefused, Poisoned, StorageFull
 from eventstore.records.commit import HEADER_BYTES
 from eventstore.store.data_folder import event_folder
 from eventstore_cluster.replica.epochs import Beginning, LastEpoch
 from eventstore_cluster.replica.places import NOWHERE, Place
+from eventstore_cluster.replication.logs.cutting import cut
 from eventstore_cluster.replication.logs.follower_log import FollowerLog
 from eventstore_cluster.replication.logs.log_reader import Differs, LogReader
 from eventstore_cluster.replication.logs.pieces import Payload, Piece
@@ -318,6 +319,51 @@ def test_what_does_not_follow_is_refused_and_changes_nothing(leader: Leader) -> 
     assert chunks(disk, log.tail.end) == held
     pull(log, leader)
     assert chunks(disk, log.tail.end) == chunks(leader.disk, log.tail.end)
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_a_cut_at_the_end_of_what_a_shard_began_with_leaves_that_as_it_is(leader: Leader, is_sorted: bool) -> None:
+    """Another replica led, and had of the shard nothing but this, when it wrote a record that this one lacks."""
+    leader.append(20)
+    last = leader.ends[-1][0] - 1
+    pull(log := opened(disk := SimulatedDisk(2), leader), leader)
+    log.close()
+    if is_sorted:
+        disk = leader.disk
+        leader.store.sort()
+    folder = replace(event_folder(disk, DATA, leader.store.opened.uuid), ancestors=(Ancestor(leader.store.opened.uuid, last),))
+    header, before = folder.read_header(last), disk.content(folder.chunk_path(last))
+    assert (header.sorted, header.completed) == (is_sorted, True)
+    end = last, header.end
+
+    def begun(disk: SimulatedDisk) -> FollowerLog:
+        return FollowerLog(replace(folder, files=disk), HEADER_BYTES, size_bytes=8192, preallocate_bytes=4096)
+
+    leader.store.opened.close()
+    for nth in range(1, crashes_of(disk, lambda each: begun(each).cut(end)) + 1):
+        broken = disk.survivors("kept")
+        broken.crash_at(nth)
+        with contextlib.suppress(SimulatedCrash):
+            begun(broken).cut(end)
+        again = broken.crash("lost")
+        log = begun(again)
+        assert log.tail.end in (end, leader.ends[-1]), nth
+        assert again.content(folder.chunk_path(last)) == before, nth
+    log.cut(end)
+    assert (log.tail.end, log.folder.headers()[-1].number) == (end, last)
+    assert again.content(folder.chunk_path(last)) == before
+
+
+def test_what_a_shard_began_with_is_cut_neither_inside_nor_before_a_committed_record(leader: Leader) -> None:
+    leader.append(30)
+    leader.store.sort()
+    folder = replace(leader.folder, ancestors=(Ancestor(leader.store.opened.uuid, 1),))
+    end = folder.read_header(1).end
+    assert folder.read_header(2).sorted, "so a record after it is committed"
+    with pytest.raises(FolderRefused, match=r"2\.events: is sorted, and would have to be cut at byte 4096"):
+        cut(folder, (1, end))
+    with pytest.raises(FolderRefused, match=r"1\.events: is sorted, and would have to be cut"):
+        cut(folder, (1, leader.ends[0][1]))
 
 
 def test_a_sorted_chunk_is_never_cut(leader: Leader) -> None:

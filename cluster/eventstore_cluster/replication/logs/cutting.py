@@ -5,6 +5,7 @@ first; 5. the chunk of the place becomes the ongoing one again and ends there; 6
 before the next, and may be done again.
 
 A completed chunk may have another name, in the folder of a shard that was split off: it is replaced by a copy, not written to.
+One that the shard began with, and that ends at the place, stays as it is: it may be sorted, since its parent committed more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 from eventstore.chunks.documents import PREVIOUS, Document, read_document, read_file, write_document, write_file
 from eventstore.chunks.folder import TEMPORARY, ChunkFolder
-from eventstore.chunks.header import RECORDS_FROM
+from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
 from eventstore.chunks.opening import keep_copy
 from eventstore.errors import Corrupt, FolderRefused, StorageFull
 from eventstore_cluster.replica.places import NOWHERE, Place
@@ -27,20 +28,20 @@ def cut(folder: ChunkFolder, end: Place) -> None:
     """Makes the log end at `end`, which is the end of a record; nothing may have the folder open.
 
     Raises:
-        FolderRefused: the chunk is sorted, thus committed: it is never cut.
+        FolderRefused: the chunk, or a later one, is sorted, thus committed: it is never cut.
         StorageFull: what is cut could not be kept; nothing was changed.
     """
     chunk, offset = end
     intent: Document = {"kind": folder.kind, "chunk": chunk, "end": offset}
+    numbers = _numbers_from(folder, max(chunk, folder.deleted() + 1))
     if chunk:
         if chunk <= folder.deleted():
             raise FolderRefused(str(folder.chunk_path(chunk)), "is deleted: remove this replica's folder, it is copied again")
         header = folder.read_header(chunk)
-        if header.sorted:
-            why = f"is sorted, and would have to be cut at byte {offset}: remove this replica's folder, it is copied again"
-            raise FolderRefused(str(folder.chunk_path(chunk)), why)
+        if _is_begun_with(folder, header, offset):
+            numbers.remove(chunk)
+        _check_unsorted(folder, numbers, end)
         intent["header"] = header.reopened().encode().hex()
-    numbers = _numbers_from(folder, max(chunk, folder.deleted() + 1))
     for number in numbers:
         start = offset if number == chunk else RECORDS_FROM
         raw = read_file(folder.files, folder.chunk_path(number))[start:].rstrip(b"\0")
@@ -48,6 +49,15 @@ def cut(folder: ChunkFolder, end: Place) -> None:
             raise StorageFull(f"no space left to keep what is cut from {folder.chunk_path(number)}; free some space")
     write_document(folder.files, _intent(folder), intent)
     finish_cut(folder)
+
+
+def _check_unsorted(folder: ChunkFolder, numbers: list[int], end: Place) -> None:
+    """Raises FolderRefused: the first of the chunks that are cut is sorted; if it is not, none of the others is."""
+    for number in numbers[:1]:
+        if folder.read_header(number).sorted:
+            at = end[1] if number == end[0] else RECORDS_FROM
+            why = f"is sorted, and would have to be cut at byte {at}: remove this replica's folder, it is copied again"
+            raise FolderRefused(str(folder.chunk_path(number)), why)
 
 
 def finish_cut(folder: ChunkFolder) -> None:
@@ -83,7 +93,10 @@ def _finish(folder: ChunkFolder, end: Place, header: bytes) -> None:
 
 def _reopen(folder: ChunkFolder, number: int, end: int, header: bytes) -> None:
     """Makes the chunk the ongoing one again, which ends at `end`."""
-    if folder.read_header(number).completed:
+    found = folder.read_header(number)
+    if _is_begun_with(folder, found, end):
+        return
+    if found.completed:
         _replace_by_copy(folder, number, end, header)
         return
     file = folder.files.open(folder.chunk_path(number), write=True)
@@ -94,6 +107,11 @@ def _reopen(folder: ChunkFolder, number: int, end: int, header: bytes) -> None:
         file.sync()
     finally:
         file.close()
+
+
+def _is_begun_with(folder: ChunkFolder, header: ChunkHeader, end: int) -> bool:
+    """Whether the shard began with this chunk, which is complete and ends at `end`."""
+    return header.completed and header.number <= folder.inherited and header.end == end
 
 
 def _replace_by_copy(folder: ChunkFolder, number: int, end: int, header: bytes) -> None:
