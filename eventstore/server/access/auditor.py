@@ -79,8 +79,7 @@ class Auditor:
 
     async def run(self) -> None:
         """Writes records, one after the other, until cancelled."""
-        previous: str | None = None
-        await self._note_unseen_change()
+        previous: str | None = await self._note_unseen_change()
         while True:
             await self._news.wait()
             self._news = trio.Event()
@@ -88,8 +87,7 @@ class Auditor:
                 record, time_us, access, recorded = self._waiting[0]
                 try:
                     if previous is None:
-                        last = await self._last()
-                        previous = FIRST if last is None else digest(last)
+                        previous = _hash(await self._last())
                     data = record.encode(previous, time_us, access)
                     await self._store.append_reserved(AUDIT, NewEvent(AUDITED, data))
                 except EventStoreError as error:
@@ -106,8 +104,10 @@ class Auditor:
                     if recorded is not None:
                         recorded(None)
 
-    async def _note_unseen_change(self) -> None:
-        """Has a record written, before all others, if access was changed while nothing could say so."""
+    async def _note_unseen_change(self) -> str:
+        """Has a record written, before all others, if access was changed while nothing could say so. Returns the hash of the
+        last record that is stored.
+        """
         access = self._access
         while True:
             try:
@@ -123,6 +123,7 @@ class Auditor:
                 (AuditRecord(_CHANGED, "", "", {"change": _UNSEEN}), time.time_ns() // 1_000, access, None)
             )
             self._news.set()
+        return _hash(last)
 
     def _refuse_those_who_wait(self, error: EventStoreError) -> None:
         waiting, self._waiting = self._waiting, deque(each for each in self._waiting if each[3] is None)
@@ -139,3 +140,8 @@ class Auditor:
         async for each in self._store.read(AUDIT, backwards=True, limit=1):
             return each.data
         return None
+
+
+def _hash(last: bytes | None) -> str:
+    """Returns what the record after this one, the last, has of it."""
+    return FIRST if last is None else digest(last)
