@@ -31,6 +31,9 @@ def tls_refused(reason: str) -> str:
     known = {
         "WRONG_VERSION_NUMBER": "it does not speak TLS; is it tcp://?",
         "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server wants the certificate of a client",
+        "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the certificate of this client has expired; get a new one (--tls-certificate)",
+        "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "the certificate of this client is not one for clients (extended key usage)",
+        "unsuitable certificate purpose": "the certificate of the server is not one for servers (extended key usage)",
         "TLSV1_ALERT_UNKNOWN_CA": "the server does not know the CA of this certificate",
         "TLSV1_ALERT_PROTOCOL_VERSION": "the server speaks a newer version of TLS only",
     }

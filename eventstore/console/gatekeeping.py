@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from eventstore.console.console import PATH
-from eventstore.console.listener import SUBJECT
+from eventstore.console.listener import CERTIFICATE
 from eventstore.security.loopback import is_loopback
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ async def _answer_wsgi(application: WSGIApplication, scope: Any, send: Any) -> N
     environ: dict[str, Any] = {
         "REQUEST_METHOD": scope["method"], "SCRIPT_NAME": "", "PATH_INFO": scope["path"],
         "QUERY_STRING": scope["query_string"].decode("latin-1"), "SERVER_NAME": "", "SERVER_PORT": "",
-        "SERVER_PROTOCOL": "HTTP/1.1", "wsgi.input": io.BytesIO(), SUBJECT: scope.get(SUBJECT),
+        "SERVER_PROTOCOL": "HTTP/1.1", "wsgi.input": io.BytesIO(), CERTIFICATE: scope.get(CERTIFICATE),
     }  # fmt: skip
     for name in (b"authorization", b"accept", b"accept-encoding"):
         if (value := _header(scope, name)) is not None:

@@ -24,11 +24,12 @@ from hypercorn.typing import ConnectionState, LifespanState
 
 from eventstore.console.open_connections import OpenConnection, OpenConnections
 from eventstore.security.handshakes import HANDSHAKE_BYTE, HTTPS_ONLY, NOT_ENDED, PLAIN
-from eventstore.security.tls_socket import reason_of, subject_text
+from eventstore.security.subjects import Shown, shown_by
+from eventstore.security.tls_socket import reason_of
 from eventstore.timing.pace import Pace
 
-SUBJECT: Final = "eventstore.subject"
-"""Where the scope of a request has the subject of the client's certificate."""
+CERTIFICATE: Final = "eventstore.certificate"
+"""Where the scope of a request has what the client's certificate says."""
 _HANDSHAKE_S: Final = 10.0
 _LOOK_S: Final = 0.1
 _PART_BYTES: Final = 4096
@@ -155,8 +156,7 @@ class _Listener:
         if waited.cancelled_caught:
             self._failed(connection.host, NOT_ENDED)
             return
-        found = secure.getpeercert()
-        await self._speak(connection, secure, subject_text(found.get("subject", ())) if found else None)
+        await self._speak(connection, secure, shown_by(secure.getpeercert()))
 
     async def _allowed(self) -> None:
         while True:
@@ -175,7 +175,7 @@ class _Listener:
         before, self._counted_s = self._counted_s, time.thread_time()
         self._pace.add(self._counted_s - before)
 
-    async def _speak(self, connection: OpenConnection, stream: Any, subject: str | None) -> None:
+    async def _speak(self, connection: OpenConnection, stream: Any, shown: Shown | None) -> None:
         async def turn() -> None:
             self._open.heard(connection)
             connection.answering += 1
@@ -185,7 +185,7 @@ class _Listener:
                 connection.answering -= 1
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            scope[SUBJECT] = subject
+            scope[CERTIFICATE] = shown
             connection.answering += 1
             try:
                 await turn()

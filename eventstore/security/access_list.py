@@ -17,9 +17,10 @@ from typing import Any, Final
 from eventstore.chunks.documents import Member, Tree, read_tree, write_document
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import Corrupt, EventStoreError, FolderRefused, InvalidArgument
-from eventstore.fields import check_int, check_text
+from eventstore.fields import check_int, check_text, escaped
 from eventstore.security.permissions import Grants
 from eventstore.security.roles import parse_grants
+from eventstore.security.subjects import Shown
 from eventstore.security.tokens import StoredToken, find_token
 from eventstore.store.data_folder import ACCESS as ACCESS
 
@@ -29,6 +30,7 @@ _LIMITS: Final = ("connections", "requests", "bytes_a_second")
 _LIMIT_MAX: Final = 2**62
 IDENTITIES_MAX: Final = 10_000
 BYTES_MAX: Final = 16 * 1024 * 1024
+_SUBJECT_SHOWN: Final = 500  # characters: one with a certificate of 100 KB must not fill log and audit trail
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,33 +66,47 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """With what a connection proved who it is: a token's id, or the subject of a certificate."""
+    """With what a connection proved who it is: a token's id, or the subject of a certificate, which `expires`."""
 
     token: str | None = None
     subject: str | None = None
+    expires: datetime | None = None
 
 
 class AccessList:
     """All identities; never changed."""
 
     def __init__(self, identities: Mapping[str, Identity]) -> None:
+        """Raises InvalidArgument: a certificate is of two identities."""
         self.identities = dict(identities)
         self._tokens = {key: token for each in identities.values() for key, token in each.tokens.items()}
         self._by_token = {key: each for each in identities.values() for key in each.tokens}
-        self._by_subject = {subject: each for each in identities.values() for subject in each.certificates}
+        self._by_subject: dict[str, Identity] = {}
+        for each in identities.values():
+            for subject in each.certificates:
+                other = self._by_subject.setdefault(subject, each)
+                if other is not each:
+                    raise InvalidArgument(
+                        f"the certificate {escaped(subject)} is of {other.name}, so it cannot be of {each.name} as well: "
+                        f"take it from one of them (`eventstore access revoke NAME --certificate SUBJECT`)",
+                        field="certificate",
+                        value=subject,
+                    )
 
-    def credential(self, token: str | None, subject: str | None) -> Credential:
+    def credential(self, token: str | None, certificate: Shown | None) -> Credential:
         """Returns what proves who it is; a token comes before a certificate. It may prove nothing."""
         if token is not None:
             return Credential(find_token(token, self._tokens))
-        return Credential(subject=subject)
+        return Credential() if certificate is None else Credential(None, certificate.subject, certificate.expires)
 
     def identity(self, proof: Credential, now: datetime) -> Identity | None:
         """Returns who that is; None: unknown, or no longer valid."""
         if proof.token is not None:
             stored = self._tokens.get(proof.token)
             return self._by_token[proof.token] if stored is not None and stored.is_valid(now) else None
-        return None if proof.subject is None else self._by_subject.get(proof.subject)
+        if proof.subject is None or (proof.expires is not None and proof.expires <= now):
+            return None
+        return self._by_subject.get(proof.subject)
 
     def refusal(self, token: str | None, proof: Credential) -> str:
         """Returns why `identity` found none for this proof: for operators, never for the client."""
@@ -98,7 +114,13 @@ class AccessList:
             return f"token {proof.token} of {self._by_token[proof.token].name} has expired"
         if token is not None:
             return "an unknown token"
-        return "no token or certificate" if proof.subject is None else f"no identity has the certificate {proof.subject}"
+        if proof.subject is None:
+            return "no token or certificate"
+        if proof.expires is not None and proof.expires <= datetime.now(UTC):
+            return "a certificate that has expired"
+        if not proof.subject:
+            return "a certificate without a subject, by which alone identities are known"
+        return f"no identity has the certificate {_cut(proof.subject)}"
 
     def changes(self, newer: AccessList) -> Iterator[tuple[str, str]]:
         """Yields the name of each identity that another list has changed, and how."""
@@ -148,7 +170,14 @@ def read_access(path: Path) -> AccessList:
             found[name] = _identity(name, _members(each))
     except (EventStoreError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corrupt(str(path), 0, f"identity {len(found) + 1}: {error}; the previous copy is {path.name}.previous") from None
-    return AccessList(found)
+    try:
+        return AccessList(found)
+    except InvalidArgument as error:
+        raise Corrupt(str(path), 0, f"{error.message}, or in this file") from None
+
+
+def _cut(subject: str) -> str:
+    return subject if len(subject) <= _SUBJECT_SHOWN else f"{subject[:_SUBJECT_SHOWN]}…"
 
 
 def _members(value: object) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import InvalidArgument
 from eventstore.extras import advice
+from eventstore.fields import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 CA: Final = "ca"
 _CA_DAYS: Final = 3650
 _CLOCKS_APART: Final = timedelta(hours=1)
-_FILE_NAME: Final = re.compile(r"[\w.:-]{1,64}")  # a common name has at most 64 characters
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")  # a common name has at most 64 characters
 _PRIVATE: Final = 0o600
 _PUBLIC: Final = 0o644
 
@@ -39,10 +40,15 @@ def make_certificate(folder: Path, names: Sequence[str], days: int, *, starts: d
     common = names[0]
     for name in names:
         if not _FILE_NAME.fullmatch(name) or name.strip(".") == "" or name == CA:
-            raise InvalidArgument(f"{name!r} is neither a host name, an address nor a short name", field="name", value=name)
+            raise InvalidArgument(
+                f"{shown(name)} is neither a host name, an address nor a short name, of letters without accents",
+                field="name",
+                value=shown(name),
+            )
     target, key_file = folder / f"{common}.pem", folder / f"{common}.key"
-    if target.exists() or key_file.exists():
-        raise InvalidArgument(f"{target} exists; delete it first, or choose another folder", field="to", value=str(target))
+    for each in (target, key_file):
+        if each.exists():
+            raise InvalidArgument(f"{each} exists; delete it first, or choose another folder", field="to", value=str(each))
     folder.mkdir(parents=True, exist_ok=True)
     written = [] if (folder / f"{CA}.pem").exists() else _make_ca(folder)
     ca, ca_key = _read_ca(folder)
@@ -55,10 +61,16 @@ def make_certificate(folder: Path, names: Sequence[str], days: int, *, starts: d
 
 
 def _make_ca(folder: Path) -> list[Path]:
+    paths = [folder / f"{CA}.pem", folder / f"{CA}.key"]
+    if paths[1].exists():
+        raise InvalidArgument(
+            f"{paths[1]} is there without {paths[0]}; put that back, or delete the key to have a new CA made",
+            field="to",
+            value=str(paths[0]),
+        )
     key = _new_key()
     name = _name("eventstore CA for trying")
     made = _signed("", key, name, key, datetime.now(UTC) - _CLOCKS_APART, timedelta(days=_CA_DAYS), None, None)
-    paths = [folder / f"{CA}.pem", folder / f"{CA}.key"]
     _write(paths[1], _key_bytes(key), _PRIVATE)
     _write(paths[0], _certificate_bytes(made), _PUBLIC)
     return paths

@@ -14,6 +14,8 @@ import socket
 import ssl
 from typing import Final
 
+from eventstore.security.subjects import Shown, shown_by
+
 _CHUNK_BYTES: Final = 64 * 1024
 _RECORD_BYTES: Final = 16 * 1024  # of plain text; a larger buffer is filled no further
 _PIECE_BYTES: Final = 512
@@ -183,14 +185,9 @@ class TlsSocket:
             raise ConnectionResetError(errno.ECONNRESET, "the connection was closed during the handshake of TLS")
         self._incoming.write(data)
 
-    def peer_certificate(self) -> bytes | None:
-        """Returns the certificate that the other side has shown, and that was verified, as DER."""
-        return self._tls.getpeercert(binary_form=True) if self.greeted else None
-
-    def peer_subject(self) -> str | None:
-        """Returns the subject of that certificate, such as `CN=billing,O=Example`."""
-        found = self._tls.getpeercert() if self.greeted else None
-        return subject_text(found.get("subject", ())) if found else None
+    def peer_certificate(self) -> Shown | None:
+        """Returns what the certificate says that the other side has shown, and that was verified; None: it has shown none."""
+        return shown_by(self._tls.getpeercert()) if self.greeted else None
 
     # ---- as a socket
 
@@ -218,16 +215,3 @@ class TlsSocket:
 def reason_of(error: ssl.SSLError) -> str:
     """Returns why TLS failed: what is wrong with a certificate, or the name that OpenSSL has for it."""
     return getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
-
-
-def subject_text(subject: object) -> str:
-    """Returns a subject as `getpeercert` gives it in the form `CN=billing,O=Example`, in the order of the certificate; a comma,
-    a plus, an equals sign or a backslash in a value has a backslash before it.
-    """
-    names = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"}
-    pairs = [pair for part in subject for pair in part]  # type: ignore[attr-defined] # tuples of tuples of pairs
-    return ",".join(f"{names.get(name, name)}={_escaped(value)}" for name, value in pairs)
-
-
-def _escaped(value: str) -> str:
-    return "".join(f"\\{each}" if each in ",+=\\" else each for each in value)

@@ -21,7 +21,8 @@ from eventstore.console.subject import CONNECTIONS_MAX, Subject, is_installed
 from eventstore.extras import advice
 from eventstore.metrics import Stats
 from eventstore.security.handshakes import HANDSHAKE_BYTE, HTTPS_ONLY, PLAIN
-from eventstore.security.tls_socket import reason_of, subject_text
+from eventstore.security.subjects import shown_by
+from eventstore.security.tls_socket import reason_of
 from eventstore.server.bootstrap import bind, cannot_listen, listen, parse_address
 from eventstore.timing.pace import Pace
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from eventstore.security.tls import ServerTls
     from eventstore.server.access.security import Security
 
-_SUBJECT = "eventstore.subject"
+_CERTIFICATE = "eventstore.certificate"
 _REFUSED_BYTES = 4096
 _POLL_SECONDS = 0.1  # how long stopping may take
 _log = logging.getLogger(__name__)
@@ -113,9 +114,9 @@ class _Quiet(WSGIRequestHandler):
     timeout = 10
 
     def get_environ(self) -> WSGIEnvironment:
-        """Adds the subject of the client's certificate."""
+        """Adds what the client's certificate says."""
         found = self.connection.getpeercert() if isinstance(self.connection, ssl.SSLSocket) else None
-        return {**super().get_environ(), **({_SUBJECT: subject_text(found.get("subject", ()))} if found else {})}
+        return {**super().get_environ(), _CERTIFICATE: shown_by(found)}
 
     def log_message(self, format: str, *args: object) -> None:
         """The access log of a scraper is noise."""
@@ -181,7 +182,7 @@ def _application(
 
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
-        known = may is None or may(environ.get("HTTP_AUTHORIZATION"), environ.get(_SUBJECT))
+        known = may is None or may(environ.get("HTTP_AUTHORIZATION"), environ.get(_CERTIFICATE))
         if path == "/metrics" and not known:
             start_response("401 Unauthorized", [("Content-Type", "text/plain"), ("WWW-Authenticate", "Bearer")])
             return [b"this needs the permission 'stats'\n"]

@@ -81,8 +81,8 @@ class Doorkeeper:
         if connection.greeted:
             raise ProtocolError("HELLO is said once: open another connection to be somebody else")
         tls = connection.socket
-        subject = tls.peer_subject() if isinstance(tls, TlsSocket) else None
-        proof = self._access.credential(request.token, subject)
+        shown = tls.peer_certificate() if isinstance(tls, TlsSocket) else None
+        proof = self._access.credential(request.token, shown)
         identity = self._access.identity(proof, self._now())
         if identity is None:
             who = f"{escaped(request.client) or 'no name'}, {connection.host}:{connection.port}"

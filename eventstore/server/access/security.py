@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from ssl import SSLContext
@@ -16,10 +18,12 @@ import trio
 
 from eventstore.client.options import Options, token_in
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError
-from eventstore.security.access_list import ACCESS, Credential, Identity, read_access
+from eventstore.fields import shown as quoted
+from eventstore.security.access_list import ACCESS, Identity, read_access
 from eventstore.security.audit import AuditRecord
 from eventstore.security.loopback import is_loopback
 from eventstore.security.permissions import Permission
+from eventstore.security.subjects import Shown
 from eventstore.security.tls import server_tls
 from eventstore.security.tls_socket import TlsSocket
 from eventstore.server.access.auditor import Auditor
@@ -34,6 +38,7 @@ if TYPE_CHECKING:  # a node, which has none, is to be small
     from eventstore.store.embedded import EmbeddedStore
 
 _LOOK_S: Final = 1.0
+_NAMED_MAX: Final = 10
 _VISITOR_S: Final = 5.0
 _BEARER: Final = "Bearer "
 _log = logging.getLogger(__name__)
@@ -60,6 +65,8 @@ class Security:
         self._seen = self._signature()
         self._doorkeepers: list[Doorkeeper] = []
         self._audit: Auditor | None = None
+        self._peers: list[TlsSocket] = []
+        self._warn_of_unseen()
         _check_not_open(settings, encrypted=self.tls is not None, guarded=self.access is not None)
 
     @property
@@ -118,6 +125,7 @@ class Security:
             self._read_access()
         for each in self._doorkeepers:
             each.look()
+        self._look_at_peers()
 
     def _read_access(self) -> None:
         self._seen = self._signature()
@@ -132,6 +140,7 @@ class Security:
             _log.error("who may do what stays as it was: %s", error)
             return
         _log.info("who may do what was read again: %s", self.path)
+        self._warn_of_unseen()
         for each in self._doorkeepers:
             each.take(self.access)
 
@@ -143,23 +152,49 @@ class Security:
         return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
     def check_peer(self, peer: TlsSocket) -> None:
-        """Raises ProtocolError if the other side of a connection between replicas is not a node of the cluster."""
+        """Raises ProtocolError if the other side of a connection between replicas is not a node of the cluster. One that is
+        has its connection shut down when it no longer is.
+        """
         if self.access is None:
             return
-        found = self.access.identity(Credential(subject=peer.peer_subject()), datetime.now(UTC))
-        if found is None or not found.grants.allows(Permission.CLUSTER):
-            raise ProtocolError(f"{peer.peer_subject()!a} is not a node: no identity of it has the permission 'cluster'")
+        if not self._is_node(peer):
+            shown = peer.peer_certificate()
+            who = "who has no certificate" if shown is None else quoted(shown.subject)
+            raise ProtocolError(f"{who} is not a node: no identity of it has the permission 'cluster'")
+        self._peers.append(peer)
 
-    def may_scrape(self) -> Callable[[str | None, str | None], bool] | None:
-        """Returns whether a header Authorization, or the subject of a certificate, lets one read metrics; None: all may."""
+    def _is_node(self, peer: TlsSocket) -> bool:
+        assert self.access is not None, "it is not switched off"
+        found = self.access.identity(self.access.credential(None, peer.peer_certificate()), datetime.now(UTC))
+        return found is not None and found.grants.allows(Permission.CLUSTER)
+
+    def _look_at_peers(self) -> None:
+        self._peers = [each for each in self._peers if each.fileno() >= 0]
+        for each in self._peers:
+            if not self._is_node(each):
+                _log.warning("closing a connection of another replica: its certificate is no longer that of a node")
+                with suppress(OSError):  # it is gone
+                    each.shutdown(socket.SHUT_RDWR)
+
+    def _warn_of_unseen(self) -> None:
+        """Says so if identities have certificates that this server does not ask for."""
+        by_certificate = [] if self.access is None else [e.name for e in self.access.identities.values() if e.certificates]
+        if by_certificate and (self.tls is None or self._given.tls_ca is None):
+            _log.warning(
+                "identities have certificates (%s), but no client is asked for one: give --tls-certificate and --tls-ca",
+                ", ".join(by_certificate[:_NAMED_MAX]),
+            )
+
+    def may_scrape(self) -> Callable[[str | None, Shown | None], bool] | None:
+        """Returns whether a header Authorization, or a certificate, lets one read metrics; None: all may."""
         if self.access is None:
             return None
 
-        def may(header: str | None, subject: str | None) -> bool:
+        def may(header: str | None, certificate: Shown | None) -> bool:
             access = self.access
             assert access is not None, "it is not switched off"
             token = header[len(_BEARER) :].strip() if header is not None and header.startswith(_BEARER) else None
-            found = access.identity(access.credential(token, subject), datetime.now(UTC))
+            found = access.identity(access.credential(token, certificate), datetime.now(UTC))
             return found is not None and found.grants.allows(Permission.STATS)
 
         return may

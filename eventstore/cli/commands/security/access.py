@@ -36,7 +36,10 @@ def add(
         list[str] | None,
         typer.Option("--grant", metavar="WHAT[:PREFIX]", help="A role or permission, on names with a prefix; several times."),
     ] = None,
-    token: Annotated[bool, typer.Option("--token/--no-token", help="Make a token, which is printed once.")] = True,
+    token: Annotated[
+        bool | None,
+        typer.Option("--token/--no-token", help="Make a token, which is printed once. [if no certificate is given]"),
+    ] = None,
     days: Annotated[
         int | None, typer.Option("--days", metavar="N", min=0, help="How long the token is valid. [for ever]")
     ] = None,
@@ -64,23 +67,29 @@ def add(
     \b
     Example:
       eventstore access add billing --grant writer:invoice- --grant read:customer-
-      eventstore access add node-1 --grant cluster --no-token --certificate CN=node-1
+      eventstore access add node-1 --grant cluster --certificate CN=node-1
     """
     from dataclasses import replace
     from datetime import UTC, datetime, timedelta
 
+    from eventstore.errors import InvalidArgument
     from eventstore.security.access_list import Identity, editing, granted, limits_of, write_access
+    from eventstore.security.subjects import parsed_subject
     from eventstore.security.tokens import new_token
 
+    makes_token = not certificates if token is None else token
+    if days is not None and not makes_token:
+        raise InvalidArgument("--days is for a token, and none is made; add --token", field="days", value=days)
+    subjects = [parsed_subject(each) for each in certificates or ()]
     path = _path(data, file)
     secret, now = None, datetime.now(UTC)
     with editing(path) as known:
         before = known.identities.get(name, Identity(name))
         identity = granted(before, tuple(grants or ()))
-        identity = replace(identity, certificates=tuple(dict.fromkeys((*identity.certificates, *(certificates or ())))))
+        identity = replace(identity, certificates=tuple(dict.fromkeys((*identity.certificates, *subjects))))
         changed = {**_limits(identity), **_parsed(limits or [])}
         identity = replace(identity, limits=limits_of({key: value for key, value in changed.items() if value}))
-        if token:
+        if makes_token:
             expires = None if days is None else now + timedelta(days=days)
             secret, token_id, stored = new_token(now, expires)
             identity = replace(identity, tokens={**identity.tokens, token_id: stored})
@@ -123,27 +132,46 @@ def list_(as_json: AsJson = False, data: Data = _DATA, file: File = None) -> Non
 def revoke(
     name: Name,
     token: Annotated[str | None, typer.Option("--token", metavar="ID", help="Only this token, by its id.")] = None,
+    certificate: Annotated[
+        str | None, typer.Option("--certificate", metavar="SUBJECT", help="Only this certificate, by its subject.")
+    ] = None,
     data: Data = _DATA,
     file: File = None,
 ) -> None:
-    """Remove an identity, or one of its tokens. Its connections end within a second."""
+    """Remove an identity, or only one of its tokens or certificates. Connections that came with it end within a second."""
     from dataclasses import replace
 
     from eventstore.errors import InvalidArgument
+    from eventstore.fields import shown
     from eventstore.security.access_list import editing, write_access
+    from eventstore.security.subjects import parsed_subject
 
     path = _path(data, file)
     with editing(path) as known:
         identity = known.identities.get(name)
-        if identity is None or (token is not None and token not in identity.tokens):
-            what = f"identity {name!r}" if identity is None else f"token {token!r} of {name!r}"
+        if certificate is not None and identity is not None and certificate not in identity.certificates:
+            certificate = parsed_subject(certificate)
+        what = None
+        if identity is None:
+            what = f"identity {shown(name)}"
+        elif token is not None and token not in identity.tokens:
+            what = f"token {shown(token)} of {shown(name)}"
+        elif certificate is not None and certificate not in identity.certificates:
+            what = f"certificate {shown(certificate)} of {shown(name)}"
+        if identity is None or what is not None:
             raise InvalidArgument(f"there is no {what}; `eventstore access list` shows all", field="name", value=name)
-        if token is None:
+        if token is None and certificate is None:
             write_access(path, known.without(name))
         else:
-            rest = {key: each for key, each in identity.tokens.items() if key != token}
-            write_access(path, known.with_(replace(identity, tokens=rest)))
-    print_line(f"{name} was removed" if token is None else f"token {token} of {name} was removed")
+            tokens = {key: each for key, each in identity.tokens.items() if key != token}
+            subjects = tuple(each for each in identity.certificates if each != certificate)
+            write_access(path, known.with_(replace(identity, tokens=tokens, certificates=subjects)))
+    if token is not None:
+        print_line(f"token {token} of {name} was removed")
+    if certificate is not None:
+        print_line(f"certificate {certificate} of {name} was removed")
+    if token is None and certificate is None:
+        print_line(f"{name} was removed")
 
 
 @access.command()

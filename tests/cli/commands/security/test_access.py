@@ -27,7 +27,7 @@ def test_an_identity_is_added_listed_and_checked_and_may_do_what_that_says(tmp_p
     assert added.stderr.splitlines()[0] == f"billing is in {data / 'access.json'}: append:invoice-"
     token = added.stdout.strip()
     assert token.startswith("es_")
-    output("access", "add", "node-1", "--grant", "cluster", "--no-token", "--certificate", "CN=node-1", "--data", data)
+    output("access", "add", "node-1", "--grant", "cluster", "--certificate", "CN = node-1", "--data", data)
     found = listed(data)
     assert token.split("_", 2)[2] not in json.dumps(found) + output("access", "list", "--data", data)
     assert token.split("_", 2)[2] not in (data / "access.json").read_text()
@@ -86,3 +86,20 @@ def test_one_token_is_revoked_or_all_of_an_identity_while_a_server_runs(tmp_path
     assert set(listed(data)) == {"other"}
     told = refused("access", "revoke", "billing", "--data", data, code=2)
     assert told == "there is no identity 'billing'; `eventstore access list` shows all"
+
+
+def test_certificates_are_given_and_taken_one_by_one(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    both = ("--certificate", "CN=old", "--certificate", "CN=new")
+    assert run("access", "add", "billing", "--grant", "reader", *both, "--data", data).stdout == ""  # and no token
+    told = refused("access", "add", "billing", "--days", 3, "--certificate", "CN=x", "--data", data, code=2)
+    assert told == "--days is for a token, and none is made; add --token"
+    assert "is not a subject" in refused("access", "add", "billing", "--certificate", "billing", "--data", data, code=2)
+    told = refused("access", "add", "other", "--certificate", "CN=old", "--data", data, code=2)
+    assert told.startswith("the certificate CN=old is of billing, so it cannot be of other as well")
+    told = refused("access", "revoke", "billing", "--certificate", "CN=x", "--data", data, code=2)
+    assert told == "there is no certificate 'CN=x' of 'billing'; `eventstore access list` shows all"
+    taken = output("access", "revoke", "billing", "--certificate", "CN = old", "--data", data)
+    assert taken == "certificate CN=old of billing was removed\n"
+    assert listed(data)["billing"]["certificates"] == ["CN=new"]
+    assert run("access", "add", "billing", "--data", data).stdout.startswith("es_")

@@ -39,6 +39,12 @@ def test_it_replaces_nothing_and_takes_no_name_that_is_none(tmp_path: Path) -> N
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     told = refused("certificate", "localhost", "--to", tmp_path, code=2)
     assert told == f"{tmp_path / 'localhost.pem'} exists; delete it first, or choose another folder"
-    for name in ("../other", "a b", "ca", ".."):
+    for name in ("../other", "a b", "ca", "..", "büro"):
         assert "is neither a host name, an address nor a short name" in refused("certificate", name, "--to", tmp_path, code=2)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_ca_that_was_written_in_part_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ca.key").touch()
+    told = refused("certificate", "localhost", "--to", tmp_path, code=2)
+    assert told.startswith(f"{tmp_path / 'ca.key'} is there without {tmp_path / 'ca.pem'}; ")

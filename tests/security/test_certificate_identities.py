@@ -1,0 +1,195 @@
+"""Identities by certificate: whose a subject is, until when, and what is said of one that is not let in."""
+
+from __future__ import annotations
+
+import json
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import trio
+
+import eventstore as es
+from eventstore.client.connection_errors import tls_refused
+from eventstore.errors import Corrupt, InvalidArgument, Unauthenticated
+from eventstore.security.access_list import ACCESS, AccessList, Identity, read_access
+from eventstore.security.certificates import make_certificate
+from eventstore.security.subjects import Shown, parsed_subject, shown_by, subject_text
+from eventstore.security.tls_socket import TlsSocket
+from eventstore.server.access import auditor
+from eventstore.server.access.security import Security
+from eventstore.settings.security import SecuritySettings
+from eventstore.settings.server import ServerSettings
+from tests.security.access_file import give, take_away
+from tests.security.conftest import Certificates
+from tests.server_thread import ServerThread
+from tests.waiting import wait_until
+
+
+def test_a_certificate_that_expires_ends_its_connection(tmp_path: Path, certificates: Certificates) -> None:
+    data = tmp_path / "data"
+    give(data, "brief", "writer", certificates=["CN=brief"])
+    with ServerThread(data, **certificates.settings()) as server:
+        folder = tmp_path / "brief"
+        folder.mkdir()
+        for name in ("ca.pem", "ca.key"):
+            (folder / name).write_bytes((certificates.folder / name).read_bytes())
+        make_certificate(folder, ["brief"], 1, starts=datetime.now(UTC) - timedelta(days=1) + timedelta(seconds=3))
+        context = Certificates(folder).context("brief")
+        with es.blocking.connect(server.address, ssl_context=context, reconnect_timeout=0) as store:
+            assert store.version("a") == 0
+            wait_until(lambda: not server.ask(lambda running: running.gate.connections), "the connection is closed")
+
+
+def test_a_certificate_is_of_one_identity_only(tmp_path: Path) -> None:
+    both = {name: Identity(name, certificates=("CN=billing",)) for name in ("billing", "intruder")}
+    with pytest.raises(InvalidArgument, match="CN=billing is of billing, so it cannot be of intruder"):
+        AccessList(both)
+    give(tmp_path, "billing", "reader", certificates=["CN=billing"])
+    file = tmp_path / ACCESS
+    tree = json.loads(file.read_text())
+    with pytest.raises(InvalidArgument):
+        give(tmp_path, "intruder", "admin", certificates=["CN=billing"])
+    assert json.loads(file.read_text()) == tree
+    assert list(read_access(file).identities) == ["billing"]
+
+
+def test_a_file_in_which_two_identities_have_a_certificate_is_refused(tmp_path: Path) -> None:
+    give(tmp_path, "ab", "reader", certificates=["CN=b1"])
+    give(tmp_path, "ac", "reader", certificates=["CN=b2"])
+    file = tmp_path / ACCESS
+    members = json.loads(file.read_text())
+    file.write_text(json.dumps(members).replace("CN=b2", "CN=b1"))
+    with pytest.raises(Corrupt):
+        read_access(file)
+
+
+def test_a_subject_is_typed_as_openssl_prints_it_and_known_as_tls_shows_it() -> None:
+    subject = (
+        (("countryName", "DE"),),
+        (("stateOrProvinceName", "HH"),),
+        (("organizationName", "Example, Inc=\\+"),),
+        (("commonName", "a"),),
+        (("commonName", "b"),),
+        (("userId", "7"),),
+    )
+    text = subject_text(subject)
+    assert text == r"C=DE,stateOrProvinceName=HH,O=Example\, Inc\=\\\+,CN=a,CN=b,userId=7"
+    assert parsed_subject(text) == text
+    assert parsed_subject(r"C = DE, ST = HH, O = Example\, Inc\=\\\+, CN = a, CN = b, UID = 7") == text
+    assert parsed_subject("CN=") == "CN="
+
+
+@pytest.mark.parametrize("text", ["", "billing", "=x", "CN=a=b", "CN=a,", "CN=a,b", 'O = "Ex, Inc", CN = a', 'O="Ex"'])
+def test_what_is_not_a_subject_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not a subject such as CN=billing"):
+        parsed_subject(text)
+
+
+def test_the_operator_reads_why_a_certificate_is_not_let_in_and_not_all_of_a_long_subject() -> None:
+    access = AccessList({"billing": Identity("billing", certificates=("CN=billing",))})
+    now = datetime.now(UTC)
+    soon, past = now + timedelta(days=1), now - timedelta(seconds=1)
+
+    def why(shown: Shown | None) -> str:
+        proof = access.credential(None, shown)
+        assert access.identity(proof, now) is None
+        return access.refusal(None, proof)
+
+    assert access.identity(access.credential(None, Shown("CN=billing", soon)), now) is access.identities["billing"]
+    assert why(None) == "no token or certificate"
+    assert why(Shown("CN=billing", past)) == "a certificate that has expired"
+    assert why(Shown("", soon)).startswith("a certificate without a subject")
+    assert why(Shown("CN=x", soon)) == "no identity has the certificate CN=x"
+    assert len(why(Shown("CN=" + "x" * 60_000, soon))) < 600
+
+
+def test_a_wrong_token_is_not_made_good_by_a_certificate(tmp_path: Path, certificates: Certificates) -> None:
+    data = tmp_path / "data"
+    give(data, "billing", "reader", certificates=["CN=billing"])
+    token = give(data, "ops", "writer")
+    context = certificates.context("billing")
+    with ServerThread(data, **certificates.settings()) as server:
+        with pytest.raises(Unauthenticated):
+            es.blocking.connect(server.address, ssl_context=context, token="es_0_0", reconnect_timeout=0).__enter__()
+        with es.blocking.connect(server.address, ssl_context=context, token=token) as store:  # as ops, who may write
+            assert store.append("a", [es.NewEvent("T")], expected_version=0).version == 1
+
+
+def test_the_log_says_that_certificates_of_identities_are_never_asked_for(
+    tmp_path: Path, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    give(tmp_path, "billing", "reader", certificates=["CN=billing"])
+    certificate, key = certificates.files("localhost")
+
+    def said(ca: str | None) -> list[str]:
+        caplog.clear()
+        given = SecuritySettings(tls_certificate=certificate, tls_key=key, tls_ca=ca)
+        Security(ServerSettings(data=tmp_path, security=given))
+        return [each.getMessage() for each in caplog.records]
+
+    assert said(certificates.ca) == []
+    (line,) = said(None)
+    assert "identities have certificates (billing)" in line
+    assert "--tls-ca" in line
+
+
+def test_a_replica_that_is_no_longer_a_node_loses_its_connection(tmp_path: Path, certificates: Certificates) -> None:
+    give(tmp_path, "nodes", "cluster", certificates=["CN=billing"])
+    certificate, key = certificates.files("localhost")
+    given = SecuritySettings(tls_certificate=certificate, tls_key=key, tls_ca=certificates.ca)
+    security = Security(ServerSettings(data=tmp_path, security=given))
+    assert security.tls is not None
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for each in (ours, theirs):
+            each.setblocking(False)
+        server = TlsSocket(ours, security.tls.peer_context, server_side=True)
+        client = TlsSocket(theirs, certificates.context("billing"), server_side=False, host="localhost")
+        while not (server.start() & client.start()):
+            for each in (server, client):
+                try:
+                    each.feed()
+                except BlockingIOError:
+                    continue
+        security.check_peer(server)
+        security.look()
+        with pytest.raises(BlockingIOError):
+            client.recv(65_536)
+        take_away(tmp_path, "nodes")
+        security.look()
+        assert client.recv(65_536) == b""
+
+
+def test_a_certificate_for_another_use_is_refused_in_words() -> None:
+    assert "is not one for clients" in tls_refused("SSLV3_ALERT_UNSUPPORTED_CERTIFICATE")
+    assert "is not one for servers" in tls_refused("unsuitable certificate purpose")
+    assert "has expired" in tls_refused("SSLV3_ALERT_CERTIFICATE_EXPIRED")
+
+
+def test_without_a_certificate_nothing_is_shown() -> None:
+    assert shown_by(None) is None
+    assert shown_by({}) is None
+    assert shown_by({"subject": (), "notAfter": "Feb 25 09:55:23 2027 GMT"}) == Shown(
+        "", datetime(2027, 2, 25, 9, 55, 23, tzinfo=UTC)
+    )
+
+
+def test_a_start_reads_the_last_record_of_the_audit_trail_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = auditor.Auditor._last
+    counted = []
+
+    async def counting(self: auditor.Auditor) -> bytes | None:
+        counted.append(trio.current_time())
+        return await read(self)
+
+    monkeypatch.setattr(auditor.Auditor, "_last", counting)
+    data = tmp_path / "data"
+    token = give(data, "ops", "admin")
+    for number in range(2):
+        counted.clear()
+        with ServerThread(data) as server, es.blocking.connect(server.address, token=token) as store:
+            for topic in range(2):
+                store.broker.create_topic(f"t-{number}-{topic}")
+        assert len(counted) == 1
