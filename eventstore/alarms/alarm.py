@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from eventstore.alarms.figure import Labels, labels_text
+from eventstore.alarms.figure import Labels, labels_text, value_text
 from eventstore.alarms.rule import Rule
 
 
@@ -62,11 +62,13 @@ class Alarm:
         rule = self.rule
         of = f" ({labels_text(self.labels)})" if self.labels else ""
         figure = rule.figure if rule.divisor is None else f"{rule.figure} / {rule.divisor}"
+        unit = rule.figure if rule.divisor is None else ""  # a ratio has none
         beyond = rule.is_broken(self.value, self.limit, raised=False)
         gone = beyond and self.quiet_since is not None
+        value, limit = value_text(unit, self.value), value_text(unit, self.limit)
         return (
-            f"{rule.name}{of}: {figure} {'was' if gone else 'is'} {self.value:,.6g}, {'' if beyond else 'no longer '}"
-            f"{rule.comparison} {self.limit:,.6g}{self._over}"
+            f"{rule.name}{of}: {figure} {'was' if gone else 'is'} {value}, {'' if beyond else 'no longer '}"
+            f"{rule.comparison} {limit}{self._over}"
         )
 
     @property

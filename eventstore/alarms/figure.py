@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
+
+from eventstore.fields import size_text
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 """Names and values, sorted: which group, reaction or shard a figure is of; empty: of the server."""
@@ -20,6 +22,9 @@ class Figure:
     kind: Literal["counter", "gauge"] = "gauge"
 
 
+_WHOLE_FROM: Final = 1_000_000  # above, six digits would need an exponent
+
+
 ReadFigures: TypeAlias = Callable[[Collection[str]], Iterable[Figure]]
 """Returns the figures of these names that exist; called on a thread."""
 
@@ -27,3 +32,11 @@ ReadFigures: TypeAlias = Callable[[Collection[str]], Iterable[Figure]]
 def labels_text(labels: Labels) -> str:
     """Returns `group=billing, topic=orders`."""
     return ", ".join(f"{name}={value}" for name, value in labels)
+
+
+def value_text(name: str, value: float) -> str:
+    """Returns a value of the figure `name` for people: with the unit that the name ends with, and never as 6.5e+10."""
+    if name.endswith("_bytes") and abs(value) >= 1_000:
+        return size_text(value)
+    number = f"{value:,.0f}" if abs(value) >= _WHOLE_FROM else f"{value:,.6g}"
+    return f"{number} s" if name.endswith("_seconds") else number

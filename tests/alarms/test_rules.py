@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from eventstore.alarms.alarm import Alarm
 from eventstore.alarms.built_in_rules import BUILT_IN
+from eventstore.alarms.figure import value_text
 from eventstore.alarms.rule import RULES_MAX, Rule, parse_rule, parse_rules
 from eventstore.errors import InvalidArgument
 from eventstore.metrics import labels_of
@@ -68,3 +70,19 @@ def test_every_figure_of_the_built_in_rules_exists() -> None:
 def test_the_figures_of_clusters_are_those_that_clusters_have() -> None:
     declared = (*REPLICA_METRICS, *REPLICA_LABELLED, *NODE_FIGURES)
     assert {figure_name(each.name): labels_of(each) for each in declared if each.kind != "text"} == OF_CLUSTERS
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("disk_free_bytes", 65e9, "65.0 GB"), ("disk_free_bytes", 12, "12"), ("lag_seconds", 3.25, "3.25 s"),
+        ("group_backlog", 12_000, "12,000"), ("events", 65_432_100_000, "65,432,100,000"), ("", 0.0512345678, "0.0512346"),
+    ],
+)  # fmt: skip
+def test_the_value_of_a_figure_is_readable(name: str, value: float, text: str) -> None:
+    assert value_text(name, value) == text
+
+
+def test_the_text_of_an_alarm_has_units() -> None:
+    alarm = Alarm(parse_rule("small_disk: disk_free_bytes < 100000000000"), (), value=65e9, limit=100e9)
+    assert alarm.text == "small_disk: disk_free_bytes is 65.0 GB, < 100.0 GB"
