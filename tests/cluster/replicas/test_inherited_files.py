@@ -25,8 +25,8 @@ pytestmark = pytest.mark.heavy
 CLUSTER = "inherited"
 WAIT_S = 60.0
 LARGE = [es.NewEvent("Large", bytes(range(1, 256)) * 200)]
-OWN = [name for name in (f"a-{number}" for number in range(100)) if slot_of(name) >= 2048][:20]
-"""Aggregates of the new shard."""
+OWN = [name for name in (f"a-{number}" for number in range(100)) if slot_of(name) >= 2048][:18]
+"""Aggregates of the new shard: two pieces at the limited rate, so that it takes half a second until more than these comes."""
 
 
 def folder_of(three: ThreeNodes, name: str) -> ChunkFolder:
