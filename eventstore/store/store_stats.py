@@ -55,7 +55,7 @@ STORE_METRICS: Final[tuple[Metric[CountedStore], ...]] = (
         "it stays over 2: sorting does not keep up, or fails",
     ),
     gauge(
-        "shared_bytes", "bytes of event files from before a split, which other shards have as well",
+        "shared_bytes", "bytes of completed event files from before a split, sorted or not, which other shards have as well",
         lambda store: store.maintenance.foreign.shared,
     ),
     gauge(

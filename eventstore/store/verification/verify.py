@@ -16,6 +16,7 @@ from eventstore.store.verification.check_aggregates import IndexTable, MemoryTab
 from eventstore.store.verification.check_commits import check_commits
 from eventstore.store.verification.check_directory import check_directory
 from eventstore.store.verification.check_index import check_index
+from eventstore.store.verification.check_inherited import check_inherited
 from eventstore.store.verification.file_contents import Contents, read_contents
 from eventstore.store.verification.findings import Finding, Findings, OnProgress, Progress
 from eventstore.store.verification.folder_survey import Survey, allow_many_files, held, survey
@@ -99,6 +100,8 @@ class _Verification:
             folder, number, known_end, findings, lambda at: self._progress(path.name, at), self._shared_key
         )
         check_commits(folder, contents, findings)
+        if number == folder.inherited:
+            check_inherited(folder.files, self._path, contents, findings)
         index = check_index(folder, contents, number in self._survey.indexes, findings)
         self._count(contents)
         if index is not None:

@@ -209,3 +209,19 @@ def test_a_replica_that_fetched_what_a_shard_begins_with_adds_nothing_to_it_when
     *_, inherited, own = read_event_folder(FILES, parent).headers()
     assert (inherited.number, inherited.completed, inherited.last_sequence) == (last.number, True, own.first_sequence - 1)
     assert verify(parent).findings == []
+
+
+@pytest.mark.parametrize("added", [0, 2])
+def test_events_that_were_added_to_what_a_shard_began_with_are_noted(parent: Path, added: int) -> None:
+    last = read_event_folder(FILES, parent).headers()[-1]
+    end = verify(parent).events - added
+    splits = (Split(2, 0, 1, end),)
+    identity = ShardIdentity(PARENT.cluster, 1, ALL_SLOTS, uuid.uuid4(), splits, (Ancestor(PARENT.store, last.number),))
+    document = {**read_store(FILES, parent)[1], "store": str(identity.store), **identity.members()}
+    write_document(FILES, parent / STORE, document)
+    replace(read_event_folder(FILES, parent), store=identity.store).write_document(last.number)
+    report = verify(parent)
+    assert report.findings == []
+    said = [note for note in report.notes if "began with this file" in note]
+    assert len(said) == (1 if added else 0)
+    assert all(f"has events {end + 1:,} to {end + added:,}, though shard 1 began" in note for note in said)
