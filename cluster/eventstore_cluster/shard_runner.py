@@ -47,7 +47,7 @@ class Led:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What a leader says before it ends: why, and whether it is `spare`: nobody waits for it to follow."""
+    """What a leader says before it ends: why, and whether it is `spare`: no leader waits for it to follow."""
 
     reason: str
     spare: bool

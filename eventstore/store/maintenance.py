@@ -79,7 +79,7 @@ class Maintenance:
 
     `stopped_at`: the corrupt file that blocks the later ones, or 0. `attention`: a message for the operator about that file.
     `index_attention`: a message about a damaged index that cannot be rebuilt. `foreign`: how much of the log other shards hand
-    out, measured anew after a split and after a file was sorted.
+    out, measured again after a split and after a file was sorted.
     """
 
     def __init__(self, engine: Engine, sorter: Sorter) -> None:

@@ -19,7 +19,7 @@ class Deadlines(Generic[T]):
 
     def __init__(self, end: Callable[[Iterable[T]], None]) -> None:
         self._end = end
-        self._times: list[float] = []  # the keys of `_waiting`; those at which nobody waits are removed from the first on
+        self._times: list[float] = []  # the keys of `_waiting`; those at which no caller waits are removed from the first on
         self._waiting: dict[float, dict[T, None]] = {}
         self._sleep = trio.CancelScope()
 

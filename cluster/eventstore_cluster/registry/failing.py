@@ -1,4 +1,4 @@
-"""Replicas whose processes cannot run, as their nodes say it in their keys: so it is known where nobody can ask the node."""
+"""Replicas whose processes cannot run, as their nodes say it in their keys: so it is known where the node cannot be asked."""
 
 from __future__ import annotations
 

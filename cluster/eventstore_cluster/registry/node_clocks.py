@@ -19,7 +19,7 @@ def clocks_apart(nodes: Mapping[str, NodeKey]) -> dict[str, float]:
 
 
 def clock_trouble(apart: Mapping[str, float]) -> str | None:
-    """Returns what an operator is told of `clocks_apart`; None if there are none."""
+    """Returns the warning about `clocks_apart` for operators; None if there are none."""
     if not apart:
         return None
     said = (f"of {name} at least {abs(each):.1f} s {'ahead' if each > 0 else 'behind'}" for name, each in sorted(apart.items()))

@@ -61,7 +61,7 @@ class Auditor:
             self.note(record)
 
     def note_refused_login(self, origin: str, why: str) -> None:
-        """Records a login that was refused; above so many a minute the next record counts them."""
+        """Records a login that was refused; above `_REFUSED_A_MINUTE` the next record counts them."""
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
             self._minute, self._refused = minute, 0

@@ -60,7 +60,7 @@ class ChildSorter:
             child = self._child = self._child or await self._start()
             try:
                 await child.ask(step, number)
-            except BaseException:  # it may have ended, or be in the middle of a step that nobody waits for
+            except BaseException:  # it may have ended, or be in the middle of a step that no caller waits for
                 self._child = None
                 await child.end()
                 raise

@@ -122,7 +122,7 @@ def list_(as_json: AsJson = False, data: Data = _DATA, file: File = None) -> Non
     if as_json:
         print_json(rows)
     elif not rows:
-        print_note(f"nobody is in {path}; `eventstore access add` makes an identity, --data names the folder of another server")
+        print_note(f"no identity is in {path}; `eventstore access add` makes one, --data names the folder of another server")
     else:
         columns = ("name", "grants", "tokens", "certificates", "limits")
         print_table(None, columns, [[_shown(row[name]) for name in columns] for row in rows])
