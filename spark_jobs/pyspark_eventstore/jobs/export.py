@@ -10,8 +10,9 @@ ignores, and renames it when complete. An interrupted run is repeated with the s
 
 from __future__ import annotations
 
+import glob
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import typer
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark_eventstore.source.identities import Identities
     from pyspark_eventstore.source.snapshot import Snapshot
     from pyspark_eventstore.source.source_options import Offsets
+    from pyspark_eventstore.source.stream_splits import SplitFolders
 
 BOOK: Final = "_eventstore"
 By = Literal["date", "bucket", "nothing"]
@@ -115,11 +117,14 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
         snapshots = take_snapshots(paths)
         if run is not None:
             _check(target, run, snapshots)
-        run = run or _next(target, snapshots, by, buckets)
+        splits = _splits(paths, snapshots)
+        run = run or _next(target, snapshots, splits, by, buckets)
         if run is None:
             return None
         staging = f"_run-{run.name}"
         target.remove(staging)
+        known = (each for each in snapshots if each.data_folder.store in run.upto)
+        snapshots = [replace(each, data_folder=splits.read_by(each.data_folder, run.upto)) for each in known]
         _write(_divided(spark, snapshots, run), run, target.at(staging))
         target.rename(staging, run.folder)
     target.write(f"{BOOK}/{run.name}{_DONE}", {"events": run.events})
@@ -156,7 +161,14 @@ def _interrupted(target: TargetFolder) -> Run | None:
     return runs[-1] if runs and not target.exists(f"{BOOK}/{runs[-1].name}{_DONE}") else None
 
 
-def _next(target: TargetFolder, snapshots: list[Snapshot], by: By, buckets: int) -> Run | None:
+def _splits(paths: list[str], snapshots: list[Snapshot]) -> SplitFolders:
+    """Returns what is known of splits: a shard that was split off since the last run begins where its parent was then."""
+    from pyspark_eventstore.source.stream_splits import SplitFolders
+
+    return SplitFolders((each.data_folder for each in snapshots), may_lack=not any(map(glob.has_magic, paths)))
+
+
+def _next(target: TargetFolder, snapshots: list[Snapshot], splits: SplitFolders, by: By, buckets: int) -> Run | None:
     """Returns the run that covers new events, recorded before it begins."""
     from pyspark_eventstore.source.identities import identities_of
 
@@ -175,7 +187,8 @@ def _next(target: TargetFolder, snapshots: list[Snapshot], by: By, buckets: int)
         _check(target, last, snapshots)
         return None
     _check(target, last, snapshots)
-    run = Run(last.number + 1, last.upto, upto, by, buckets, {**last.identities, **identities_of(snapshots)})
+    after = splits.begun(last.upto)
+    run = Run(last.number + 1, after, upto, by, buckets, {**last.identities, **identities_of(snapshots)})
     document = {"run": run.number, "after": run.after, "upto": run.upto, "by": by, "buckets": buckets}
     document["identities"] = run.identities
     target.write(f"{BOOK}/{run.name}.json", document)

@@ -6,19 +6,23 @@ import json
 import random
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from eventstore import ANY, Commit, NewEvent, blocking
 from eventstore.errors import FolderRefused
+from pyspark_eventstore.jobs import export as exporting
 from pyspark_eventstore.source.source_options import parse_options
 from pyspark_eventstore.source.stream import EventStreamReader, Place
 from pyspark_eventstore.source.table import arrow_schema, table_schema
 from tests.cluster.led_shards import LedShards
 
 IDS = [f"a-{number}" for number in range(40)]
+SPLITS = 10
 Rows = Counter[tuple[str, int]]
 Offset = Mapping[str, Place]
 
@@ -85,3 +89,41 @@ def test_while_the_folder_of_a_new_shard_is_not_there_nothing_of_its_parent_is_r
     away.rename(tmp_path / "shard-1")
     reader = reader_of(tmp_path)
     assert sum(rows(reader, start, reader.latestOffset(start, ReadAllAvailable())).values()) == 100
+
+
+@pytest.mark.heavy
+@pytest.mark.long
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_stream_and_an_export_that_began_before_ten_splits_have_each_event_once_after_them(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    """`interrupted`: the first run of the export ended before it wrote anything, and is repeated after the splits."""
+    shards, out = str(tmp_path / "cluster/shard-*"), tmp_path / "out"
+
+    def stop(*_: object) -> None:
+        raise InterruptedError
+
+    with LedShards(tmp_path / "cluster", 1, file_size_bytes=16_384) as cluster:
+        append(cluster, 200, 0)
+        before = reader_of(tmp_path / "cluster")
+        start = before.initialOffset()
+        checkpoint = json.loads(json.dumps(before.latestOffset(start, ReadMaxRows(90))))
+        found = rows(before, start, checkpoint)
+        with monkeypatch.context() as patch, suppress(InterruptedError):
+            if interrupted:
+                patch.setattr(exporting, "_write", stop)
+            exporting.export_once(spark, [shards], str(out))
+        newest = 0
+        for number in range(SPLITS):  # now the shard itself, now the one that was split off last
+            newest = cluster.split(newest if number % 2 else 0)
+            append(cluster, 30, number + 1)
+        with blocking.connect(cluster.address) as store:
+            expected = Counter((event.aggregate_id, event.version) for event in store.read_all())
+    runs = [run.number for run in iter(lambda: exporting.export_once(spark, [shards], str(out)), None)]
+    assert runs == ([1, 2] if interrupted else [2])
+    after = reader_of(tmp_path / "cluster")
+    found += rows(after, checkpoint, after.latestOffset(checkpoint, ReadAllAvailable()))
+    assert found == expected
+    exported = spark.read.parquet(str(out)).select("aggregate_id", "version").collect()
+    assert Counter((row.aggregate_id, row.version) for row in exported) == expected
+    assert expected.total() == 200 + 30 * SPLITS
