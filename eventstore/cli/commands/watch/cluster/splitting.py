@@ -33,8 +33,8 @@ def split(
 
     Each node that keeps a replica of the shard makes those of the new ones out of its own files, without copying them. Then
     writes to the leaving slots wait for a moment, and clients follow. Replicas are moved to other nodes by `cluster move`. What
-    is asked for continues if this is interrupted; --call-off takes it back. Asked for again while it is under way, it is refused;
-    when it is done, what the shard has kept is split once more: `cluster status` shows its slots.
+    is asked for continues if this is interrupted; --call-off takes it back. Asked for again while it is under way, it is
+    refused; when it is done, what the shard has kept is split once more: `cluster status` shows its slots.
 
     \b
     Examples:
