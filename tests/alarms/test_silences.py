@@ -56,10 +56,11 @@ def test_a_kill_ends_no_silence_and_what_is_raised_is_raised_again(tmp_path: Pat
     def server() -> Server:
         return Server(tmp_path / "data", "--set", "alarm_rules=full: disk_free_bytes / disk_bytes < 2; there: connections > 0")
 
+    path = tmp_path / "data" / SILENCES
     with closing(server()) as first, es.blocking.connect(first.store) as store:
         for number in range(20):
             store.alarms.silence("full", 3600, who="ada", why=f"the {number}th disk comes")
-        wait_until(lambda: "19th" in (tmp_path / "data" / SILENCES).read_text(), "it is on the disk")
+        wait_until(lambda: path.exists() and "19th" in path.read_text(), "it is on the disk")
         first.stop(signal.SIGKILL)
     with closing(server()) as second, es.blocking.connect(second.store) as store:
         wait_until(lambda: store.stats()["alarms_raised"] == 2, "both are raised again")
