@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,35 +12,50 @@ import pytest
 import trio
 
 import eventstore as es
-from eventstore.client.connection_errors import tls_refused
-from eventstore.errors import Corrupt, InvalidArgument, Unauthenticated
+from eventstore.errors import ConnectionLost, Corrupt, InvalidArgument, Unauthenticated
 from eventstore.security.access_list import ACCESS, AccessList, Identity, read_access
 from eventstore.security.certificates import make_certificate
+from eventstore.security.expiry import expires
 from eventstore.security.subjects import Shown, parsed_subject, shown_by, subject_text
+from eventstore.security.tls import client_context
 from eventstore.security.tls_socket import TlsSocket
 from eventstore.server.access import auditor
 from eventstore.server.access.security import Security
+from eventstore.server.serve import Server
 from eventstore.settings.security import SecuritySettings
 from eventstore.settings.server import ServerSettings
 from tests.security.access_file import give, take_away
 from tests.security.conftest import Certificates
 from tests.server_thread import ServerThread
-from tests.waiting import wait_until
 
 
 def test_a_certificate_that_expires_ends_its_connection(tmp_path: Path, certificates: Certificates) -> None:
-    data = tmp_path / "data"
-    give(data, "brief", "writer", certificates=["CN=brief"])
-    with ServerThread(data, **certificates.settings()) as server:
-        folder = tmp_path / "brief"
-        folder.mkdir()
-        for name in ("ca.pem", "ca.key"):
-            (folder / name).write_bytes((certificates.folder / name).read_bytes())
-        make_certificate(folder, ["brief"], 1, starts=datetime.now(UTC) - timedelta(days=1) + timedelta(seconds=3))
-        context = Certificates(folder).context("brief")
-        with es.blocking.connect(server.address, ssl_context=context, reconnect_timeout=0) as store:
-            assert store.version("a") == 0
-            wait_until(lambda: not server.ask(lambda running: running.gate.connections), "the connection is closed")
+    data, second = tmp_path / "data", timedelta(seconds=1)
+    give(data, "billing", "writer", certificates=["CN=billing"])
+    ends = expires(certificates.files("billing")[0])
+    assert ends is not None
+
+    def sent_away(server: ServerThread, now: datetime) -> int:
+        """Returns how many connections the server has ended by then."""
+
+        def look(running: Server) -> int:
+            (door,) = running.security._doorkeepers
+            door._now = lambda: now
+            running.security.look()
+            return door.sent_away
+
+        return server.ask(look)
+
+    with (
+        ServerThread(data, **certificates.settings()) as server,
+        es.blocking.connect(server.address, ssl_context=certificates.context("billing"), reconnect_timeout=0) as store,
+    ):
+        assert store.version("a") == 0
+        assert sent_away(server, ends - second) == 0
+        assert store.version("a") == 0
+        assert sent_away(server, ends + second) == 1
+        with pytest.raises(Unauthenticated):
+            store.version("a")
 
 
 def test_a_certificate_is_of_one_identity_only(tmp_path: Path) -> None:
@@ -162,10 +178,48 @@ def test_a_replica_that_is_no_longer_a_node_loses_its_connection(tmp_path: Path,
         assert client.recv(65_536) == b""
 
 
-def test_a_certificate_for_another_use_is_refused_in_words() -> None:
-    assert "is not one for clients" in tls_refused("SSLV3_ALERT_UNSUPPORTED_CERTIFICATE")
-    assert "is not one for servers" in tls_refused("unsuitable certificate purpose")
-    assert "has expired" in tls_refused("SSLV3_ALERT_CERTIFICATE_EXPIRED")
+def made_for(folder: Path, use: str) -> Certificates:
+    """Returns a CA, and the certificate `localhost` of it that is for this use only: serverAuth or clientAuth."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+    make_certificate(folder, ["localhost", "127.0.0.1"], 1)
+    both = x509.load_pem_x509_certificate((folder / "localhost.pem").read_bytes())
+    oid = {"serverAuth": x509.oid.ExtendedKeyUsageOID.SERVER_AUTH, "clientAuth": x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH}[use]
+    builder = x509.CertificateBuilder(
+        both.issuer, both.subject, both.public_key(), both.serial_number, both.not_valid_before_utc, both.not_valid_after_utc
+    )
+    for each in both.extensions:
+        value = x509.ExtendedKeyUsage([oid]) if isinstance(each.value, x509.ExtendedKeyUsage) else each.value
+        builder = builder.add_extension(value, each.critical)
+    made = builder.sign(load_pem_private_key((folder / "ca.key").read_bytes(), None), SHA256())
+    (folder / "localhost.pem").write_bytes(made.public_bytes(Encoding.PEM))
+    return Certificates(folder)
+
+
+async def opened(address: str, context: ssl.SSLContext) -> None:
+    async with es.connect(address, ssl_context=context, reconnect_timeout=0):
+        pass
+
+
+@pytest.mark.parametrize("use", ["serverAuth", "clientAuth"])
+def test_a_certificate_for_another_use_is_refused_in_words(use: str, tmp_path: Path, certificates: Certificates) -> None:
+    other = made_for(tmp_path / "other", use)
+    if use == "serverAuth":  # and a client shows it
+        server, context, why = (
+            certificates.settings(tls_ca=other.ca),
+            client_context(certificates.ca, *other.files("localhost")),
+            "clients",
+        )
+    else:
+        server, context, why = other.settings(), client_context(other.ca), "servers"
+    said = rf"is not one for {why} \(extended key usage\)"
+    with ServerThread(tmp_path / "data", **server) as running:
+        with pytest.raises(ConnectionLost, match=said):
+            es.blocking.connect(running.address, ssl_context=context, reconnect_timeout=0).__enter__()
+        with pytest.raises(ConnectionLost, match=said):
+            trio.run(opened, running.address, context)
 
 
 def test_without_a_certificate_nothing_is_shown() -> None:
