@@ -321,6 +321,7 @@ def handing_over(rounds: int) -> Figures:
         for _ in range(rounds):
             leader = str(cluster.row().node)
             successor = next(name for name in NAMES if name != leader)
+            _commit_offsets(store)  # a hand-over saves them
             with ThreadPoolExecutor(1) as pool:
                 handed = pool.submit(cluster.hand_over, successor)
                 longest, last, done = 0.0, time.perf_counter(), False
@@ -332,6 +333,14 @@ def handing_over(rounds: int) -> Figures:
             stalls.append(longest)
             cluster.wait_until_in_sync()
     return {"ms without an append, median": 1e3 * statistics.median(stalls), "ms without an append, longest": 1e3 * max(stalls)}
+
+
+def _commit_offsets(store: BlockingStore) -> None:
+    store.broker.create_topic("handed", 1, if_missing=True)
+    store.topic("handed").send_many([_PAYLOAD] * 10)
+    with store.consumer("hands", "handed") as consumer:
+        for _ in range(10):
+            next(consumer).done()
 
 
 def catching_up(megabytes: int) -> Figures:

@@ -30,7 +30,8 @@ from eventstore_cluster.replication.pace import Pace
 from eventstore_cluster.replication.run import Run
 
 _REFUSED_S: Final = 1.0
-_SAVE_S: Final = 0.5
+_SAVE_S: Final = 0.2
+"""Writers wait meanwhile; a replica that hangs must not make that long."""
 _log = get_logger("eventstore.cluster")
 
 
