@@ -129,7 +129,7 @@ async def _asked(registry: EtcdRegistry, seen: Snapshot, shard: int, node: str |
     key, found = f"{SHARDS}{shard}", shard_key(seen, shard)
     if found.state.successor == node:
         return True
-    value = replace(found, state=replace(found.state, successor=node, leader_by=registry.by)).value()
+    value = replace(found, state=found.state.to_be_led_by(node, registry.by)).value()
     try:
         return await registry.transact({key: seen.revision_of(key)}, {key: value}) is not None
     except OutcomeUnknown:

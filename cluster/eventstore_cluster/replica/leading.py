@@ -31,7 +31,7 @@ class Lag:
 
 
 class Leading:
-    """Leads one epoch, from the transaction that won it until the process ends. `began_with`: the keys as they were then.
+    """Leads one epoch, from the transaction that won it until the process ends. `began_with`: the keys as that left them.
 
     `written`: the end of the own log, `synced` how far it is durable here. `committed`: durable on every member that counts;
     None until the epoch's own record is (R10): what is before it may be uncommitted too. `serves`: clients are served.
@@ -39,7 +39,7 @@ class Leading:
 
     def __init__(self, me: Leader, registrar: Registrar, logs: tuple[Tail, ...], limits: Limits, now: float) -> None:
         self.epoch = registrar.state.epoch
-        self.began_with = registrar.seen
+        self.began_with = registrar.stood_with
         self.logs = logs
         self.written: Ends = tuple(log.end for log in logs)
         self.synced: Ends = self.written

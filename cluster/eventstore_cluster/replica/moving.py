@@ -65,7 +65,7 @@ def next_state(state: ShardState, leader: Member, level: Collection[Member]) -> 
     if not {member.node for member in level}.issuperset(state.wanted) or len(state.wanted) < state.in_sync_min:
         return None  # R5
     if leader.node not in state.wanted:
-        return None if state.successor in state.wanted else replace(state, successor=state.wanted[0], leader_by=state.by)
+        return None if state.successor in state.wanted else state.to_be_led_by(state.wanted[0], state.by)
     in_sync = frozenset(member for member in state.in_sync if member.node in state.wanted)
     least = least_in_sync(len(state.before or ()), len(state.wanted), state.in_sync_min)
     done = replace(state, replicas=state.wanted, in_sync=in_sync, wanted=None, before=None, in_sync_min=least)

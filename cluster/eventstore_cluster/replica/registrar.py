@@ -14,10 +14,14 @@ class Registrar:
 
     A transaction can apply only while the state has the revision it compares. So it is settled by seeing a later revision,
     no matter who wrote it, and by a refusal; never by a read that shows the same revision (R2).
+
+    `stood_with`: the keys as the last transaction that would have this run lead leaves them; those sent before it whose answers
+    were lost differ from it in their nonces alone.
     """
 
     def __init__(self, new_nonce: Callable[[], str]) -> None:
         self.seen: Seen | None = None
+        self.stood_with: Seen | None = None
         self.unanswered: int | None = None
         self._open: Final[dict[int, Swap]] = {}
         self._new_nonce = new_nonce
@@ -68,6 +72,8 @@ class Registrar:
         swap = Swap(self._numbers, self.seen.revision, leader_revision, state, leads, yields, gifts, takes, frees)
         self._open[swap.number] = swap
         self.unanswered = swap.number
+        if leads is not None:
+            self.stood_with = replace(self.seen, state=state)
         return swap
 
     def answered(self, number: int, applied: int | None) -> None:

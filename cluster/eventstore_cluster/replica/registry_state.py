@@ -86,11 +86,18 @@ class ShardState:
         """Returns the state with who asks for what is wanted of it from now on, which is not paused."""
         return replace(self, by=who, pause=Pause(by=who))
 
+    def to_be_led_by(self, node: str | None, who: str) -> ShardState:
+        """Returns the state with the successor that `who` asks for; None: the leader stays. Until a new shard has a leader, or
+        one of which a person accepted loss, the person who asked for that election stays named.
+        """
+        is_theirs = node != self.successor and self.leader is not None
+        return replace(self, successor=node, leader_by=who if is_theirs else self.leader_by)
+
     def elected(self, member: Member, in_sync: frozenset[Member]) -> ShardState:
         """Returns the state that the replica leads next. Its election was asked for if it was to be handed leadership, or if
         no replica led before, as when a person accepted loss.
         """
-        asked = member.node == self.successor or (self.successor is None and self.leader is None)
+        asked = member.node == self.successor or self.leader is None
         return replace(
             self, epoch=self.epoch + 1, leader=member, in_sync=in_sync, successor=None,
             leader_by=self.leader_by if asked else "",

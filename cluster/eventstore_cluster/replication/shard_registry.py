@@ -145,9 +145,7 @@ class ShardRegistry:
         own = self.key
         if own is None or own.state.successor is not None or own.state.wanted is not None or own.state.split:
             return False
-        changes: dict[str, Tree | None] = {
-            self._shard: replace(own, state=replace(own.state, successor=node, leader_by="")).value()
-        }
+        changes: dict[str, Tree | None] = {self._shard: replace(own, state=own.state.to_be_led_by(node, "")).value()}
         return bool(await self._transact({self._shard: self._latest.revision_of(self._shard)}, changes, set()))
 
     async def say_left(self, left: LeftKey) -> None:

@@ -25,7 +25,7 @@ from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.node_keys import MOVING, read_moving
 from eventstore_cluster.registry.pauses import is_paused_alone
 from eventstore_cluster.registry.replicated_keys import ShardKey, read_shard
-from eventstore_cluster.replica.registry_state import ASKED_BY_MAX, NOT_PAUSED, Pause
+from eventstore_cluster.replica.registry_state import ASKED_BY_MAX, NOT_PAUSED, Member, Pause
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.moving.commands import run_cluster
 from tests.cluster.nodes.named_node import registry_of
@@ -36,6 +36,15 @@ HERE = f"{pwd.getpwuid(os.getuid()).pw_name[:32]}@{socket.gethostname()[:32]} (c
 
 async def shard_of(registry: EtcdRegistry, shard: int = 0) -> ShardKey:
     return read_shard(shard, (await registry.read()).value(f"shard/{shard}") or {})
+
+
+async def led(registry: EtcdRegistry, **fields: Any) -> ShardKey:
+    """Has the replica of shard 0 on n1 elected, as if that was not asked for; returns the key."""
+    key = await shard_of(registry)
+    leader = Member("n1", "i")
+    key = replace(key, state=replace(key.state, **{"leader": leader, "leader_by": "", **fields}))
+    assert await registry.transact({}, {"shard/0": key.value()})
+    return key
 
 
 async def on_thread(do: Callable[[], T]) -> T:
@@ -49,6 +58,7 @@ def asking(etcd: Etcd, who: str) -> EtcdOptions:
 async def test_a_plan_says_who_asked_for_it_and_taking_it_back_who_did_that(
     registry: EtcdRegistry, etcd: Etcd, cluster: str
 ) -> None:
+    await led(registry)
     async with registry_of(etcd, cluster, "ann") as (_, own):
         await ask(own, await registry.read(), 0, ("n3", "n1"), "n3")
     state = (await shard_of(registry)).state
@@ -58,6 +68,34 @@ async def test_a_plan_says_who_asked_for_it_and_taking_it_back_who_did_that(
     assert await on_thread(lambda: take_back(asking(etcd, "ben"), cluster, 0)) == [0]
     state = (await shard_of(registry)).state
     assert (state.successor, state.by, state.leader_by) == (None, "ben", "ben")
+
+
+async def test_a_move_asked_for_and_taken_back_by_others_does_not_name_them_for_the_leader(
+    registry: EtcdRegistry, etcd: Etcd, cluster: str
+) -> None:
+    await led(registry, leader_by="ann")
+    async with registry_of(etcd, cluster, "ben") as (_, own):
+        await ask(own, await registry.read(), 0, ("n1", "n3"))
+    assert (await shard_of(registry)).state.leader_by == "ann"
+    await on_thread(lambda: take_back(asking(etcd, "cara"), cluster, 0))
+    state = (await shard_of(registry)).state
+    assert (state.by, state.leader_by) == ("cara", "ann")
+
+
+@pytest.mark.parametrize("successor", [None, "n2"])
+async def test_who_accepted_loss_is_named_for_that_election_whatever_others_ask_for_before_it(
+    registry: EtcdRegistry, etcd: Etcd, cluster: str, successor: str | None
+) -> None:
+    one = Member("n1", "i")
+    await led(registry, leader=None, generation=2, in_sync=frozenset({one}), leader_by="ann")
+    async with registry_of(etcd, cluster, "ben") as (_, own):
+        await ask(own, await registry.read(), 0, ("n1", "n2", "n3"), successor)
+    asked = (await shard_of(registry)).state
+    assert asked.by == "ben"
+    assert asked.elected(one, asked.in_sync).leader_by == "ann"
+    await on_thread(lambda: take_back(asking(etcd, "cara"), cluster, 0))
+    back = (await shard_of(registry)).state
+    assert back.elected(one, back.in_sync).leader_by == "ann"
 
 
 async def test_a_split_says_who_asked_for_it_and_so_do_the_new_shards(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
+
+import pytest
 
 from eventstore.security.audit import Details
-from eventstore_cluster.replica.registry_state import Member, Pause, Seen, ShardState
+from eventstore_cluster.replica.actions import Transact
+from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.limits import Limits
+from eventstore_cluster.replica.registry_state import Leader, Member, Pause, Seen, ShardState
+from eventstore_cluster.replica.replica import Replica
 from eventstore_cluster.replication.audited_state import CHANGED, ELECTED, changes, elected
 
 STATE = ShardState(3, frozenset(), ("n1", "n2"), 2, leader=Member("n1", "a"), by="ann", leader_by="ben")
@@ -58,3 +65,29 @@ def test_an_election_that_was_not_asked_for_names_no_one() -> None:
     forced = replace(STATE, leader=None, leader_by="cara")
     assert (after := forced.elected(one, both)).leader_by == "cara"
     assert (after.epoch, after.leader, after.in_sync, after.successor) == (4, one, both, None)
+    assert replace(forced, successor="n2").elected(one, both).leader_by == "cara", "whoever is asked for before that"
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_what_is_asked_for_before_the_log_is_open_is_not_the_election_but_a_change_since(answered: bool) -> None:
+    me, nonces = Leader(Member("n1", "a"), "run1", "127.0.0.1:1"), count()
+    own = Replica(me, (), (Tail(),), (0,), limits=Limits(), new_nonce=lambda: str(next(nonces)), now=0.0)  # fmt: skip
+    own.tick(0.0, 10.0)
+    (elect,) = own.saw(replace(SEEN, state=replace(STATE, in_sync=frozenset({me.member}), in_sync_min=1)), 0.0)
+    assert isinstance(elect, Transact)
+    own.answered(elect.swap.number, 10 if answered else None, 0.1)
+    asked = replace(elect.swap.state.asked_by("dora"), wanted=("n1", "n3"), successor="n2", leader_by="dora")
+    own.saw(Seen(11, asked, 11, me, 10, pause_all=Pause(True, "emil")), 0.2)
+    own.begun((Tail(),), ((1, 100),), 0.3)
+    assert own.leading is not None
+    began_with, seen = own.leading.began_with, own.registrar.seen
+    assert began_with is not None
+    assert seen is not None
+    record = elected(began_with, "n1")
+    assert (record.who, record.details["epoch"], record.details["replicas_wanted"], record.details["asked_by"]) == (
+        "", 4, None, None,
+    )  # fmt: skip
+    assert [(each.who, each.details) for each in changes(began_with, seen)] == [
+        ("dora", {"replicas_wanted": "n1, n3", "successor": "n2"}),
+        ("emil", {"moves_paused": True}),
+    ]

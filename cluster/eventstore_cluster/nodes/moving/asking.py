@@ -93,7 +93,7 @@ async def ask(registry: EtcdRegistry, seen: Snapshot, shard: int, wanted: Sequen
             limit=found.state.in_sync_min,
             value=len(set(wanted)),
         )
-    state = replace(found.state.asked_by(registry.by), successor=leader, leader_by=registry.by)
+    state = found.state.asked_by(registry.by).to_be_led_by(leader, registry.by)
     if tuple(wanted) != found.state.replicas:
         state = replace(state, wanted=tuple(wanted), before=found.state.replicas)
     return Asked(shard, tuple(wanted), await write_shard(registry, seen, shard, replace(found, state=state)))

@@ -142,7 +142,7 @@ def take_back(etcd: EtcdOptions, cluster: str, shard: int | None) -> list[int]:
                     raise InvalidArgument(nothing, field="shard", value=shard)
                 continue
             wanted = None if state.wanted is None else state.before
-            state = replace(state.asked_by(registry.by), wanted=wanted, successor=None, leader_by=registry.by)
+            state = replace(state.asked_by(registry.by).to_be_led_by(None, registry.by), wanted=wanted)
             await write_shard(registry, seen, number, replace(found, state=state))
             taken.append(number)
         if splits and not taken:
