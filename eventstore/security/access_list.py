@@ -31,6 +31,7 @@ _LIMIT_MAX: Final = 2**62
 IDENTITIES_MAX: Final = 10_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 _SUBJECT_SHOWN: Final = 500  # characters: one with a certificate of 100 KB must not fill log and audit trail
+_NAMED_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +78,26 @@ class AccessList:
     """All identities; never changed."""
 
     def __init__(self, identities: Mapping[str, Identity]) -> None:
-        """Raises InvalidArgument: a certificate is of two identities."""
+        """A certificate that several identities have proves none of them."""
         self.identities = dict(identities)
         self._tokens = {key: token for each in identities.values() for key, token in each.tokens.items()}
         self._by_token = {key: each for each in identities.values() for key in each.tokens}
-        self._by_subject: dict[str, Identity] = {}
+        self._by_subject: dict[str, list[Identity]] = {}
         for each in identities.values():
-            for subject in each.certificates:
-                other = self._by_subject.setdefault(subject, each)
-                if other is not each:
-                    raise InvalidArgument(
-                        f"the certificate {escaped(subject)} is of {other.name}, so it cannot be of {each.name} as well: "
-                        f"take it from one of them (`eventstore access revoke NAME --certificate SUBJECT`)",
-                        field="certificate",
-                        value=subject,
-                    )
+            for subject in dict.fromkeys(each.certificates):
+                self._by_subject.setdefault(subject, []).append(each)
+
+    @property
+    def ambiguous(self) -> list[str]:
+        """A sentence for each certificate that several identities have, with what to do: only a list edited by hand has one."""
+        return [self._ambiguity(subject) for subject, having in self._by_subject.items() if len(having) > 1]
+
+    def _ambiguity(self, subject: str) -> str:
+        names = " and ".join(each.name for each in self._by_subject[subject][:_NAMED_MAX])
+        return (
+            f"the certificate {_cut(subject)} is of {names}, so it lets no one in: take it from all but one of them "
+            "(`eventstore access revoke NAME --certificate SUBJECT`)"
+        )
 
     def credential(self, token: str | None, certificate: Shown | None) -> Credential:
         """Returns what proves who it is; a token comes before a certificate. It may prove nothing."""
@@ -106,7 +112,8 @@ class AccessList:
             return self._by_token[proof.token] if stored is not None and stored.is_valid(now) else None
         if proof.subject is None or (proof.expires is not None and proof.expires <= now):
             return None
-        return self._by_subject.get(proof.subject)
+        having = self._by_subject.get(proof.subject, ())
+        return having[0] if len(having) == 1 else None
 
     def refusal(self, token: str | None, proof: Credential) -> str:
         """Returns why `identity` found none for this proof: for operators, never for the client."""
@@ -120,6 +127,8 @@ class AccessList:
             return "a certificate that has expired"
         if not proof.subject:
             return "a certificate without a subject, by which alone identities are known"
+        if proof.subject in self._by_subject:
+            return self._ambiguity(proof.subject)
         return f"no identity has the certificate {_cut(proof.subject)}"
 
     def changes(self, newer: AccessList) -> Iterator[tuple[str, str]]:
@@ -140,6 +149,21 @@ class AccessList:
         return hashlib.sha256(json.dumps(trees, sort_keys=True).encode()).hexdigest()
 
     def with_(self, identity: Identity) -> AccessList:
+        """Returns the list with an identity added, or in place of the one of that name.
+
+        Raises:
+            InvalidArgument: it gets a certificate that another one has.
+        """
+        before = self.identities.get(identity.name)
+        for subject in identity.certificates:
+            other = next((each for each in self._by_subject.get(subject, ()) if each.name != identity.name), None)
+            if other is not None and (before is None or subject not in before.certificates):
+                raise InvalidArgument(
+                    f"the certificate {escaped(subject)} is of {other.name}, so it cannot be of {identity.name} as well: "
+                    f"take it from that one first (`eventstore access revoke {other.name} --certificate SUBJECT`)",
+                    field="certificate",
+                    value=subject,
+                )
         return AccessList({**self.identities, identity.name: identity})
 
     def without(self, name: str) -> AccessList:
@@ -170,10 +194,7 @@ def read_access(path: Path) -> AccessList:
             found[name] = _identity(name, _members(each))
     except (EventStoreError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corrupt(str(path), 0, f"identity {len(found) + 1}: {error}; the previous copy is {path.name}.previous") from None
-    try:
-        return AccessList(found)
-    except InvalidArgument as error:
-        raise Corrupt(str(path), 0, f"{error.message}, or in this file") from None
+    return AccessList(found)
 
 
 def _cut(subject: str) -> str:

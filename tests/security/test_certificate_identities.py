@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from logging import LogRecord
 from pathlib import Path
 
 import pytest
 import trio
 
 import eventstore as es
-from eventstore.errors import ConnectionLost, Corrupt, InvalidArgument, Unauthenticated
-from eventstore.security.access_list import ACCESS, AccessList, Identity, read_access
+from eventstore.errors import ConnectionLost, InvalidArgument, Unauthenticated
+from eventstore.security.access_list import ACCESS, AccessList, Identity, IdentityLimits, editing, read_access, write_access
 from eventstore.security.certificates import make_certificate
 from eventstore.security.expiry import expires
 from eventstore.security.subjects import Shown, parsed_subject, shown_by, subject_text
@@ -59,9 +61,9 @@ def test_a_certificate_that_expires_ends_its_connection(tmp_path: Path, certific
 
 
 def test_a_certificate_is_of_one_identity_only(tmp_path: Path) -> None:
-    both = {name: Identity(name, certificates=("CN=billing",)) for name in ("billing", "intruder")}
+    one, other = (Identity(name, certificates=("CN=billing",)) for name in ("billing", "intruder"))
     with pytest.raises(InvalidArgument, match="CN=billing is of billing, so it cannot be of intruder"):
-        AccessList(both)
+        AccessList({"billing": one}).with_(other)
     give(tmp_path, "billing", "reader", certificates=["CN=billing"])
     file = tmp_path / ACCESS
     tree = json.loads(file.read_text())
@@ -71,14 +73,32 @@ def test_a_certificate_is_of_one_identity_only(tmp_path: Path) -> None:
     assert list(read_access(file).identities) == ["billing"]
 
 
-def test_a_file_in_which_two_identities_have_a_certificate_is_refused(tmp_path: Path) -> None:
-    give(tmp_path, "ab", "reader", certificates=["CN=b1"])
-    give(tmp_path, "ac", "reader", certificates=["CN=b2"])
-    file = tmp_path / ACCESS
-    members = json.loads(file.read_text())
-    file.write_text(json.dumps(members).replace("CN=b2", "CN=b1"))
-    with pytest.raises(Corrupt):
-        read_access(file)
+def test_a_certificate_that_a_file_gives_to_two_identities_is_of_none_until_one_is_revoked(
+    tmp_path: Path, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data"
+    give(data, "billing", "reader", certificates=["CN=billing"])
+    give(data, "shipping", "writer", certificates=["CN=shipping"])
+    file = data / ACCESS
+    file.write_text(file.read_text().replace("CN=shipping", "CN=billing"))
+    said = (
+        "the certificate CN=billing is of billing and shipping, so it lets no one in: take it from all but one of them "
+        "(`eventstore access revoke NAME --certificate SUBJECT`)"
+    )
+    context = certificates.context("billing")
+    with ServerThread(data, **certificates.settings()) as server:
+        assert [each.getMessage() for each in caplog.records].count(said) == 1
+        with pytest.raises(Unauthenticated):
+            es.blocking.connect(server.address, ssl_context=context, reconnect_timeout=0).__enter__()
+        assert any("a login was refused" in each and said in each for each in map(LogRecord.getMessage, caplog.records))
+        with editing(file) as known:  # limits of one that has it are still changed
+            write_access(file, known.with_(replace(known.identities["billing"], limits=IdentityLimits(connections=3))))
+        with editing(file) as known:
+            write_access(file, known.with_(replace(known.identities["shipping"], certificates=())))
+        server.ask(lambda running: running.security.look())
+        with es.blocking.connect(server.address, ssl_context=context, reconnect_timeout=0) as store:
+            assert store.version("a") == 0
+    assert read_access(file).ambiguous == []
 
 
 def test_a_subject_is_typed_as_openssl_prints_it_and_known_as_tls_shows_it() -> None:

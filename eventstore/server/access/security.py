@@ -18,6 +18,7 @@ import trio
 
 from eventstore.client.options import Options, token_in
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError
+from eventstore.fields import escaped
 from eventstore.fields import shown as quoted
 from eventstore.security.access_list import ACCESS, Identity, read_access
 from eventstore.security.audit import AuditRecord
@@ -66,7 +67,7 @@ class Security:
         self._doorkeepers: list[Doorkeeper] = []
         self._audit: Auditor | None = None
         self._peers: list[TlsSocket] = []
-        self._warn_of_unseen()
+        self._warn_of_certificates()
         _check_not_open(settings, encrypted=self.tls is not None, guarded=self.access is not None)
 
     @property
@@ -140,7 +141,7 @@ class Security:
             _log.error("who may do what stays as it was: %s", error)
             return
         _log.info("who may do what was read again: %s", self.path)
-        self._warn_of_unseen()
+        self._warn_of_certificates()
         for each in self._doorkeepers:
             each.take(self.access)
 
@@ -176,8 +177,10 @@ class Security:
                 with suppress(OSError):  # it is gone
                     each.shutdown(socket.SHUT_RDWR)
 
-    def _warn_of_unseen(self) -> None:
-        """Says so if identities have certificates that this server does not ask for."""
+    def _warn_of_certificates(self) -> None:
+        """Logs certificates that let no one in: of several identities, or never asked for."""
+        for each in [] if self.access is None else self.access.ambiguous[:_NAMED_MAX]:
+            _log.error("%s", escaped(each))
         by_certificate = [] if self.access is None else [e.name for e in self.access.identities.values() if e.certificates]
         if by_certificate and (self.tls is None or self._given.tls_ca is None):
             _log.warning(

@@ -105,10 +105,12 @@ def list_(as_json: AsJson = False, data: Data = _DATA, file: File = None) -> Non
     """List the identities, what they may do, and the ids of their tokens."""
     from datetime import UTC, datetime
 
-    from eventstore.security.access_list import read_access
+    from eventstore.fields import escaped
+    from eventstore.security.access_list import AccessList, read_access
 
     path, now = _path(data, file), datetime.now(UTC)
-    found = read_access(path).identities.values() if path.exists() else ()
+    known = read_access(path) if path.exists() else AccessList({})
+    found = known.identities.values()
     rows = [
         {
             "name": each.name,
@@ -119,6 +121,8 @@ def list_(as_json: AsJson = False, data: Data = _DATA, file: File = None) -> Non
         }
         for each in sorted(found, key=lambda each: each.name)
     ]
+    for each in known.ambiguous:
+        print_note(escaped(each))
     if as_json:
         print_json(rows)
     elif not rows:

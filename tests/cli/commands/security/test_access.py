@@ -103,3 +103,17 @@ def test_certificates_are_given_and_taken_one_by_one(tmp_path: Path) -> None:
     assert taken == "certificate CN=old of billing was removed\n"
     assert listed(data)["billing"]["certificates"] == ["CN=new"]
     assert run("access", "add", "billing", "--data", data).stdout.startswith("es_")
+
+
+def test_a_certificate_of_two_identities_is_listed_and_revoked(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for name in ("a", "b"):
+        output("access", "add", name, "--grant", "reader", "--certificate", f"CN={name}", "--data", data)
+    file = data / "access.json"
+    file.write_text(file.read_text().replace("CN=b", "CN=a"))
+    said = "the certificate CN=a is of a and b, so it lets no one in"
+    assert said in run("access", "list", "--data", data).stderr
+    output("access", "revoke", "b", "--certificate", "CN=a", "--data", data)
+    shown = run("access", "list", "--json", "--data", data)
+    assert said not in shown.stderr
+    assert {each["name"]: each["certificates"] for each in json.loads(shown.stdout)} == {"a": ["CN=a"], "b": []}
