@@ -22,7 +22,7 @@ from eventstore_cluster.nodes.registry_status import registry_status
 from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
-from eventstore_cluster.registry.node_keys import MOVING, read_moving
+from eventstore_cluster.registry.node_keys import MOVING, NodeKey, read_moving
 from eventstore_cluster.registry.pauses import is_paused_alone
 from eventstore_cluster.registry.replicated_keys import ShardKey, read_shard
 from eventstore_cluster.replica.registry_state import ASKED_BY_MAX, NOT_PAUSED, Member, Pause
@@ -190,9 +190,10 @@ async def test_a_key_of_an_older_program_is_read_and_says_of_no_one_that_they_as
 
 @pytest.mark.heavy
 async def test_a_command_names_the_user_and_the_machine_it_runs_as(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
-    assert await registry.transact({}, {"node/n3": (await registry.read()).value("node/n3")})
-    moved = ("move", "0", "--from", "n2", "--to", "n3", "--wait", "0")
-    await on_thread(lambda: run_cluster(etcd, cluster, *moved))
+    assert await registry.transact({}, {"node/n3": NodeKey("127.0.0.1:3", "run", "0", free_bytes=10**9).value()})
+    moved = ("move", "0", "--from", "n2", "--to", "n3", "--wait", "0", "--yes")
+    said = (await on_thread(lambda: run_cluster(etcd, cluster, *moved))).stdout
+    assert said.startswith("Shard 0 is to be kept by n1, n3. Shard 0 does not say here how large it is, so whether node n3 has")
     assert (await shard_of(registry)).state.by == HERE
     done = await on_thread(lambda: run_cluster(etcd, cluster, "pause", "0"))
     assert done.stdout == "What is wanted of shard 0 is paused.\n"

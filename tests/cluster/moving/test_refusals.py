@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,11 +14,13 @@ import trio
 from eventstore.cli.terminal.plan_table import sized
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.first_read import first_read_of_cluster
-from eventstore_cluster.nodes.moving.asking import ask
+from eventstore_cluster.nodes.moving.asking import Asked, ask
+from eventstore_cluster.nodes.moving.moving import move
 from eventstore_cluster.nodes.moving.plans import limit_moves
 from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.registry.node_keys import NodeKey
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import ShardKey, read_shard
 from eventstore_cluster.replica.moving import next_state
@@ -103,6 +106,30 @@ async def test_a_shard_keeps_as_many_replicas_as_must_be_in_sync(registry: EtcdR
         with pytest.raises(InvalidArgument, match=r"shard 0 would be left with .* replicas, and 2 must be in sync"):
             await ask(registry, before, 0, wanted)
     assert (await registry.read()).revision == before.revision
+
+
+async def test_a_shard_that_does_not_say_how_large_it_is_moves_only_if_that_is_wanted_nevertheless(
+    registry: EtcdRegistry, etcd: Etcd, cluster: str
+) -> None:
+    options = EtcdOptions((etcd.url,), by="ann")
+    unknown = "Shard 0 does not say here how large it is, so whether node n3 has space for it is not known. "
+
+    async def asks(shard: int = 0, **how: bool) -> Asked:
+        return await trio.to_thread.run_sync(partial(move, options, cluster, shard, "n2", "n3", **how))
+
+    node = NodeKey("127.0.0.1:3", "run", "0", free_bytes=10**9)
+    assert await registry.transact({}, {"node/n3": node.value()})
+    before = await registry.read()
+    with pytest.raises(InvalidArgument) as refused:
+        await asks()
+    assert str(refused.value).startswith(unknown)
+    assert str(refused.value).endswith("a token needs `stats`. Ask again then, or say --yes to move it nevertheless")
+    assert (await registry.read()).revision == before.revision
+    asked = await asks(unsized=True)
+    assert (await shard_of(registry)).state.wanted == asked.wanted == ("n1", "n3")
+    assert [note.startswith(unknown) for note in asked.notes] == [True]
+    assert await registry.transact({}, {"node/n3": replace(node, free_bytes=None).value()})
+    assert (await asks(shard=1)).notes == (), "a node that does not say what it has is asked for nothing"
 
 
 @pytest.mark.parametrize("least", [1, 2])

@@ -21,19 +21,21 @@ from eventstore_cluster.replica.registry_state import ShardState
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`wanted`: the nodes that are to keep replicas of the shard; `revision`: that of the registry which says so."""
+    """`wanted`: the nodes that are to keep replicas of the shard; `revision`: that of the registry which says so. `notes`: what
+    is not known of that.
+    """
 
     shard: int
     wanted: tuple[str, ...]
     revision: int
+    notes: tuple[str, ...] = ()
 
 
 def moved(fleet: Fleet, shard: int, source: str, target: str) -> tuple[tuple[str, ...], str | None]:
     """Returns the nodes that keep replicas when the one on `source` has moved to `target`, and whom to hand over to, if anyone.
 
     Raises:
-        InvalidArgument: there is no such shard, node or replica, or the target has one, cannot take it, or lacks space; or the
-            shard does not say how much it needs.
+        InvalidArgument: there is no such shard, node or replica, or the target has one, cannot take it, or lacks space.
     """
     found = fleet.shards.get(shard)
     if found is None:
@@ -49,7 +51,9 @@ def moved(fleet: Fleet, shard: int, source: str, target: str) -> tuple[tuple[str
 
 
 def check_takes(fleet: Fleet, target: str, shard: PlacedShard) -> None:
-    """Raises InvalidArgument: the node is not known, does not run, is draining, or lacks space for the shard, if it tells."""
+    """Raises InvalidArgument: the node is not known, does not run, is draining, or lacks space for the shard, as far as
+    the sizes of both are known.
+    """
     node = fleet.node(target)
     if node.leaves:
         raise InvalidArgument(
@@ -57,16 +61,7 @@ def check_takes(fleet: Fleet, target: str, shard: PlacedShard) -> None:
         )
     if not node.takes:
         raise InvalidArgument(f"node {target} does not run: eventstore node --name {target}", field="to", value=target)
-    if node.free_bytes is None:
-        return
-    if shard.silent:
-        raise InvalidArgument(
-            f"shard {shard.number} does not say how large it is, so whether node {target} has space for it is not known, and "
-            "its leader would have to move it: `eventstore cluster status` shows why it does not; ask again when it does",
-            field="shard",
-            value=shard.number,
-        )
-    if node.free_bytes < needed(shard.size):
+    if node.free_bytes is not None and node.free_bytes < needed(shard.size):
         raise InvalidArgument(
             f"node {target} has {node.free_bytes:,} bytes free, and the replica needs {needed(shard.size):,}: make room, or "
             "name another node",
@@ -74,6 +69,16 @@ def check_takes(fleet: Fleet, target: str, shard: PlacedShard) -> None:
             value=target,
             limit=node.free_bytes,
         )
+
+
+def unknown_space(fleet: Fleet, shard: int, target: str) -> str | None:
+    """Returns that it is not known whether the node has space for the shard, and how to know; None if it is."""
+    if fleet.node(target).free_bytes is None or not fleet.shards[shard].silent:
+        return None
+    return (
+        f"Shard {shard} does not say here how large it is, so whether node {target} has space for it is not known. `eventstore "
+        "cluster status` shows why: the shard's leader must be reachable from here, and a token needs `stats`."
+    )
 
 
 async def ask(registry: EtcdRegistry, seen: Snapshot, shard: int, wanted: Sequence[str], leader: str | None = None) -> Asked:

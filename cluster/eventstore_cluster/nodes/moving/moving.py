@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from eventstore.errors import EventStoreError
+from dataclasses import replace
+
+from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.accepting_loss import shard_key
 from eventstore_cluster.nodes.first_read import wait_on_registry
-from eventstore_cluster.nodes.moving.asking import Asked, ask, check_free, moved
+from eventstore_cluster.nodes.moving.asking import Asked, ask, check_free, moved, unknown_space
 from eventstore_cluster.nodes.moving.plans import survey, with_registry
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.registry import Snapshot
 
 
-def move(etcd: EtcdOptions, cluster: str, shard: int, source: str, target: str) -> Asked:
-    """Asks that the replica on `source` moves to `target`. Raises as `moved` and `ask`."""
+def move(etcd: EtcdOptions, cluster: str, shard: int, source: str, target: str, *, unsized: bool = False) -> Asked:
+    """Asks that the replica on `source` moves to `target`. `unsized`: even if it is not known whether that has space.
+
+    Raises:
+        InvalidArgument: as `moved`; or without `unsized`, when that is not known.
+        EventStoreError, RegistryUnavailable, RegistryRefused: as `ask`.
+    """
     found = survey(etcd, cluster, 0.0, shard)
     check_free(shard, shard_key(found.seen, shard).state)
     wanted, leader = moved(found.fleet, shard, source, target)
+    unknown = unknown_space(found.fleet, shard, target)
+    if unknown is not None and not unsized:
+        raise InvalidArgument(f"{unknown} Ask again then, or say --yes to move it nevertheless", field="yes")
 
     async def write(registry: EtcdRegistry, _: Snapshot) -> Asked:
-        return await ask(registry, found.seen, shard, wanted, leader)
+        asked = await ask(registry, found.seen, shard, wanted, leader)
+        return replace(asked, notes=() if unknown is None else (unknown,))
 
     return with_registry(etcd, cluster, write)
 

@@ -29,6 +29,9 @@ def move(
     wait: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until it is done; 0: only ask.")
     ] = _DAY_S,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Move it even if it is not known whether the other node has space.")
+    ] = False,
     as_json: AsJson = False,
     *,
     etcd: EtcdAccess,
@@ -46,10 +49,10 @@ def move(
     from eventstore_cluster.nodes.moving.moving import wait_until_moved
 
     options = required_etcd(etcd)
-    asked = ask(options, etcd.cluster, shard, source, target)
+    asked = ask(options, etcd.cluster, shard, source, target, unsized=yes)
     with only_watching(f"The move continues; `eventstore cluster cancel {shard}` takes it back."):
         if not as_json:
-            print(f"Shard {shard} is to be kept by {', '.join(asked.wanted)}.", flush=True)
+            print(" ".join((f"Shard {shard} is to be kept by {', '.join(asked.wanted)}.", *asked.notes)), flush=True)
         seconds = wait_until_moved(options, etcd.cluster, asked, wait) if wait else None
     if as_json:
         print_json({**asdict(asked), "seconds": seconds})
