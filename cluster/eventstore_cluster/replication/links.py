@@ -23,6 +23,7 @@ from eventstore_cluster.replication.peer import Peer, Peers
 from eventstore_cluster.replication.peer_frames import FileBytes, FileWanted, PeerHello
 
 _AGAIN_S: Final = 0.2
+_QUIET_S: Final = 60.0
 _BACKLOG: Final = 64
 _ANSWER_S: Final = 10.0
 _LOOK_S: Final = 30.0
@@ -61,6 +62,7 @@ class Links:
         self._nursery: trio.Nursery | None = None
         self._node, self._run = hello.node, hello.run
         self._heard_at = -math.inf
+        self._refused, self._refused_due = 0, -math.inf
         self.unreached: str | None = None
 
     async def run(self, replica: Replica, do: Callable[[list[Action]], None]) -> None:
@@ -74,12 +76,12 @@ class Links:
             listener = trio.socket.from_stdlib_socket(self._listener)
             while True:
                 try:
-                    connected, _ = await listener.accept()
+                    connected, address = await listener.accept()
                 except OSError as error:
                     _log.warning("a replica could not be accepted", error=error.strerror)
                     await trio.sleep(_AGAIN_S)
                     continue
-                nursery.start_soon(self._serve, connected)
+                nursery.start_soon(self._serve, connected, address[0])
 
     async def _look(self, address: str) -> None:
         """Sees, again and again, who answers at the own address, as the others would; until cancelled."""
@@ -181,16 +183,23 @@ class Links:
                 raise failure
             return found
 
-    async def _serve(self, connected: trio.socket.SocketType) -> None:
+    async def _serve(self, connected: trio.socket.SocketType, host: str) -> None:
         try:
             peer = await self._peers.accept(connected)
         except (OSError, EventStoreError) as error:
-            _log.warning("a connection is refused", error=str(error))
+            self._note_refused(host, error)
             return
         if peer.hello.node != self._node:  # otherwise it is this process, which looks
             self._heard_at = trio.current_time()
             self._note(None)
         await self._talk(peer, follows=False)
+
+    def _note_refused(self, host: str, error: Exception) -> None:
+        """Logs it at most once a minute: a replica that is refused comes again five times a second."""
+        self._refused += 1
+        if trio.current_time() >= self._refused_due:
+            self._refused_due = trio.current_time() + _QUIET_S
+            _log.warning("a connection is refused", host=host, error=str(error), refused_so_far=self._refused)
 
     async def _talk(self, peer: Peer, *, follows: bool) -> None:
         """Passes on what the other side sends, until the connection ends."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -105,3 +105,18 @@ async def test_a_replica_that_reaches_itself_says_nothing(tmp_path: Path) -> Non
     async with replica_of(tmp_path, "n1") as (links, address):
         assert await links._who_answers(address) is None
         assert links.unreached is None
+
+
+async def test_refused_connections_are_logged_once_a_minute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with replica_of(tmp_path, "n1") as (links, address):
+        for _ in range(3):
+            stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
+            async with stream:
+                await stream.send_all(b"\x05\0\0\0hello")
+                with suppress(trio.BrokenResourceError):  # reset: it has not read all
+                    while await stream.receive_some():
+                        pass
+        said = [each for each in capsys.readouterr().out.splitlines() if "a connection is refused" in each]
+        assert links._refused == 3
+        assert len(said) == 1
+        assert "not a frame of another replica" in said[0]
