@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from eventstore.client.options import Options
 from eventstore.console.charts import HEIGHT, chart
 from eventstore.console.console import Console
 from eventstore.console.history import POINTS_MAX, History, summed
+from eventstore.console.pages.cluster import behind_text
 from eventstore.console.pages.overview import Drawn
 from eventstore.console.rendering import Rendering, count, moment, payload, size, span
 from eventstore.console.subject import Subject
@@ -123,3 +125,14 @@ def test_a_look_at_the_figures_and_what_is_drawn_of_it_is_little_work() -> None:
         look += 1
     one()
     assert instructions(one) < 400_000  # in 5 s; a processor makes more than 40 million in a second
+
+
+def test_how_far_replicas_are_behind_is_said_in_words() -> None:
+    figure = {
+        "n2": {"seconds": 0.04, "bytes": 0, "silent_seconds": 0.1},
+        "n3": {"seconds": 90.0, "bytes": None, "silent_seconds": None},
+        "n4": {"seconds": 2.0, "bytes": 2048, "silent_seconds": 0.2},
+    }
+    assert behind_text(json.dumps(figure)) == "n3 away 1.5 min, n4 2.0 s 2.0 KiB, n2 0.0 s 0 B"
+    for other in (None, "no JSON", "[]", '{"n2": {}}'):
+        assert behind_text(other) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import trio
@@ -10,6 +11,7 @@ from starlette.routing import Route
 
 from eventstore.client.aio.store import NetworkStore
 from eventstore.console.console import Console, Visit, link, of_shards, route
+from eventstore.console.rendering import size, span
 from eventstore.flat import Scalar
 from eventstore.records.cluster_map import ClusterMap, slots_text
 from eventstore.security.permissions import Permission
@@ -45,5 +47,17 @@ def _row(shard: Any, figures: dict[str, Scalar], registry: dict[str, Any] | None
         "shard": shard.shard, "slots": slots_text(shard.slots), "address": shard.leader, "epoch": shard.epoch,
         "events": figures.get("events"), "memory": figures.get("resident_bytes"),
         "files": figures.get("event_files"), "sorted": figures.get("sorted_files"),
-        "behind": figures.get("replicas_behind"), "attention": figures.get("attention"), "known": known,
+        "behind": behind_text(figures.get("replicas_behind")), "attention": figures.get("attention"), "known": known,
     }  # fmt: skip
+
+
+def behind_text(figure: Scalar) -> str | None:
+    """Returns how far each other replica is behind, those first that are furthest; None: the shard does not say."""
+    try:
+        found = [(-float(each["seconds"]), node, each["bytes"]) for node, each in json.loads(str(figure)).items()]
+    except (ValueError, TypeError, KeyError, AttributeError):  # of a server of another version
+        return None
+    return ", ".join(
+        f"{node} away {span(-late)}" if lacks is None else f"{node} {span(-late)} {size(lacks)}"
+        for late, node, lacks in sorted(found)
+    )
