@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from eventstore.domain.reactions.parked import TOPIC, Parked
 from eventstore.errors import InvalidArgument
+from eventstore.fields import shown
 from eventstore.server.outbox.publishing import Publishing
 from eventstore.server.reactions.reaction_runner import Progress, Reactions
 
@@ -26,26 +27,30 @@ class WithPublications:
         return self._reactions.progress() + self._publishing.progress()
 
     def parked(self, name: str) -> list[Parked]:
-        return self._publishing.parked(name) if _is_publication(name) else self._reactions.parked(name)
+        return self._named(name).parked(name)
 
     async def retry(self, name: str, aggregate_id: str | None, who: str, why: str) -> int:
-        if _is_publication(name):
-            return await self._publishing.retry(name, aggregate_id, who, why)
-        return await self._reactions.retry(name, aggregate_id, who, why)
+        return await self._named(name).retry(name, aggregate_id, who, why)
 
     async def skip(self, name: str, aggregate_id: str, who: str, why: str) -> int:
-        if _is_publication(name):
-            return await self._publishing.skip(name, aggregate_id, who, why)
-        return await self._reactions.skip(name, aggregate_id, who, why)
+        return await self._named(name).skip(name, aggregate_id, who, why)
 
     async def replay(self, name: str, sequence: int, who: str, why: str) -> int:
-        if _is_publication(name):
+        named = self._named(name)
+        if isinstance(named, Publishing):
             raise InvalidArgument(
                 f"{name} is not set back: what a topic ends with says how far it is; delete the topic, and it gets all events",
                 field="reaction",
             )
-        return await self._reactions.replay(name, sequence, who, why)
+        return await named.replay(name, sequence, who, why)
 
-
-def _is_publication(name: str) -> bool:
-    return name.startswith(TOPIC)
+    def _named(self, name: str) -> Reactions | Publishing:
+        """Returns what has this one. Raises InvalidArgument: nothing has; the error names all there are, of both kinds."""
+        names = [each.name for each in self.progress()]
+        if name not in names:
+            what = "publication" if name.startswith(TOPIC) else "reaction"
+            there_are = ", ".join(names[:20]) or "none"
+            raise InvalidArgument(
+                f"there is no {what} {shown(name)}; there are: {there_are}", field="reaction", value=shown(name)
+            )
+        return self._publishing if name.startswith(TOPIC) else self._reactions

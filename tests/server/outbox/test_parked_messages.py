@@ -56,6 +56,8 @@ def test_what_cannot_be_published_is_parked_with_what_follows_in_its_aggregate_a
             fill(store)
             assert bodies(store) == {"o-1": ["Rome"], "o-2": ["Bonn", "Riga"]}
             assert parked(store) == [("o-1", 2, 1), ("o-1", 3, 0), ("o-1", 4, 0)]
+            with pytest.raises(es.InvalidArgument, match=f"there is no reaction 'parcels'; there are: {NAME}$"):
+                store.reactions.parked("parcels")
             (shown,) = store.reactions.progress()
             assert (shown.name, shown.event, shown.state, shown.parked) == (NAME, "Sent", "running", 3)
             assert "LookupError: no carrier goes to nowhere" in str(shown.error)
