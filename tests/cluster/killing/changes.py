@@ -180,6 +180,7 @@ def history(
         Person(world).asks(change.first)
         world.settles()
     world.operations.begin()
+    world.before = world.placed()
     person = Person(world, asker)
     person.asks(change.command)
     world.asker_died = person.operations.struck

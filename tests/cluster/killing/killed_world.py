@@ -45,6 +45,7 @@ class KilledWorld(World):
     def __init__(self, seed: int, replicas: int, kill: Kill | None) -> None:
         self.operations = Operations(kill)
         self.asker_died = False
+        self.before: dict[int, object] = {}
         self._held_up: dict[str, float] = {}
         self._loses_answer = False
         super().__init__(seed, replicas=replicas, splits=True, moves=True)
@@ -114,6 +115,11 @@ class KilledWorld(World):
             kept = (state.replicas, in_sync, state.in_sync_min, sorted(world._folders()))
             found[f"shard {world.number_of_shard}"] = (key.slots, state.splits, state.wanted, state.split, *kept)
         return found
+
+    def placed(self) -> dict[int, object]:
+        """Returns what a person decides of each shard: its slots, who keeps it and who leads it."""
+        found = {world.number_of_shard: world.registry for world in self.shards()}
+        return {number: (each.key.slots, each.state.replicas, each.leader) for number, each in found.items()}
 
     def acknowledged(self, aggregate: str) -> list[int]:
         """Returns the commands that took effect on an aggregate, in order."""

@@ -41,6 +41,7 @@ def _today() -> int:
 def _undisturbed(change: Change, seed: int) -> tuple[dict[str, object], list[Kill], list[Operation]]:
     """Returns what a history without a kill ends with, which kills there can be in it, and its operations."""
     world = history(change, seed=seed)
+    assert world.placed() != world.before, f"{change.what}: the command was refused, so a kill can disturb nothing"
     return world.outcome(), world.operations.kills(), world.operations.seen
 
 
