@@ -150,17 +150,23 @@ async def test_one_plan_is_paused_and_resumed_by_its_shard_and_a_new_one_is_not_
 
 async def test_what_is_paused_twice_is_paused_until_both_are_resumed(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
     options = asking(etcd, "ann")
-    await ask(registry, await registry.read(), 0, ("n3", "n1"))
+    for shard in (0, 1):
+        await ask(registry, await registry.read(), shard, ("n3", "n1"))
     await on_thread(lambda: pause(options, cluster, True, 0))
-    assert await on_thread(lambda: pause(options, cluster, True)) == Paused(True, (0,), ())
+    assert await on_thread(lambda: pause(options, cluster, True)) == Paused(True, (0, 1), ())
     done = await on_thread(lambda: pause(options, cluster, False))
-    assert (done.shards, done.still_paused) == ((0,), (0,))
-    assert done.text(None).endswith("of 1 shard under way. Paused alone, and still: `eventstore cluster resume 0`.")
+    assert (done.shards, done.still_paused) == ((1,), (0,))
+    assert done.text(None).startswith(
+        "Moves are resumed, of 1 shard under way. Paused alone, and still: `eventstore cluster resume 0`."
+    )
     await on_thread(lambda: pause(options, cluster, True))
-    (plan,) = await on_thread(lambda: pending(options, cluster))
-    assert plan.does == "paused by ann: `eventstore cluster resume 0` continues"
+    plans = await on_thread(lambda: pending(options, cluster))
+    assert [each.does for each in plans] == [
+        "paused by ann: `eventstore cluster resume 0` continues",
+        "paused by ann: `eventstore cluster resume` continues",
+    ]
     done = await on_thread(lambda: pause(options, cluster, False, 0))
-    assert done.still_paused == (0,)
+    assert (done.shards, done.still_paused) == ((), (0,))
     assert done.text(0).endswith("is resumed. The moves of all shards are paused: `eventstore cluster resume`.")
     shown = await on_thread(lambda: registry_status(options, cluster, 0.0))
     assert shown.paused == ["all moves are paused by ann: `eventstore cluster resume` continues"]

@@ -43,8 +43,8 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """`shards`: those under way that are paused now, or resumed. `still_paused`: those of them that stay so nevertheless: each
-    was paused alone, or all are.
+    """`shards`: those under way that are paused now, or resumed. `still_paused`: those that stay paused when others are
+    resumed: each was paused alone, or all are.
     """
 
     paused: bool
@@ -240,15 +240,16 @@ def pause(etcd: EtcdOptions, cluster: str, paused: bool, shard: int | None = Non
         limits, now = read_moving(seen.value(MOVING)), Pause(paused, registry.by)
         if shard is None:
             await _write_limits(registry, seen, replace(limits, pause=now))
-            return Paused(paused, tuple(moved(seen)), () if paused else tuple(paused_alone(seen)))
+            still = () if paused else tuple(paused_alone(seen))
+            return Paused(paused, tuple(each for each in moved(seen) if each not in still), still)
         found = shard_key(seen, shard)
         if found.state.wanted is None and not found.state.split:
             nothing = f"no move or split of shard {shard} is under way{given_away(found.state)}"
             raise InvalidArgument(nothing, field="shard", value=shard)
         if found.state.pause.on != paused:
             await write_shard(registry, seen, shard, replace(found, state=replace(found.state, pause=now)))
-        still = not paused and limits.pause.on and found.state.wanted is not None
-        return Paused(paused, (shard,), (shard,) if still else ())
+        stays = not paused and limits.pause.on and found.state.wanted is not None
+        return Paused(paused, () if stays else (shard,), (shard,) if stays else ())
 
     return with_registry(etcd, cluster, write)
 
