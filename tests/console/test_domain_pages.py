@@ -91,6 +91,17 @@ def test_what_is_parked_is_shown_to_all_and_done_with_the_permission_alone_and_a
     assert [each["who"] for each in records] == ["root"]
 
 
+def test_a_visitor_who_is_not_signed_in_is_named_so_in_what_they_skip(serve: Serve) -> None:
+    server = serve(domain=DOMAIN)
+    with es.blocking.connect(server.address) as store:
+        park(store, echoes.Call("a", 1))
+        visitor = Visitor(server.http)
+        visitor.get("/console/do/skip?reaction=echo&aggregate=a")
+        assert visitor.post("/console/do/skip", {"reaction": "echo", "aggregate": "a", "why": ""}).status == 303
+        records: list[Any] = [event.json() for event in store.read("$parked{a}") if event.type == "$Unparked"]
+    assert [(each["who"], each["why"]) for each in records] == [("console (not signed in)", "console")]
+
+
 def test_what_a_command_and_its_reactions_did_is_on_one_page(serve: Serve) -> None:
     server = serve(domain=DOMAIN)
     visitor = Visitor(server.http)

@@ -20,7 +20,7 @@ from eventstore.errors import InvalidArgument
 from eventstore.security.permissions import Permission, denied
 
 Fields = Mapping[str, str]
-_NAME: Final = "console"
+_WHY: Final = "console"
 _NO_ONE: Final = "console (not signed in)"
 
 
@@ -70,12 +70,12 @@ async def _close_queue(store: NetworkStore, given: Fields, who: str) -> str:
 
 
 async def _retry(store: NetworkStore, given: Fields, who: str) -> str:
-    done = await store.reactions.retry(given["reaction"], given["aggregate"] or None, who=who, why=given["why"] or _NAME)
+    done = await store.reactions.retry(given["reaction"], given["aggregate"] or None, who=who, why=given["why"] or _WHY)
     return f"{given['reaction']}: {done.done} events are handled, {done.left} are still parked"
 
 
 async def _skip(store: NetworkStore, given: Fields, who: str) -> str:
-    done = await store.reactions.skip(given["reaction"], given["aggregate"], who=who, why=given["why"] or _NAME)
+    done = await store.reactions.skip(given["reaction"], given["aggregate"], who=who, why=given["why"] or _WHY)
     return f"{given['reaction']}: {done.done} events are no longer parked, {done.left} still are"
 
 
@@ -150,8 +150,9 @@ ACTIONS: Final[Mapping[str, Action]] = {
     ),
     "pause": Action(
         ("shard",),
-        lambda given: f"No replica {_of_shard(given)}is copied, handed over for a move or taken out until moves are resumed"
-        + (", and it is not split. It serves on." if given["shard"] else ". All shards serve on."),
+        lambda given: f"No replica {_of_shard(given)}is copied or taken out until moves are resumed"
+        + (", and it is not split" if given["shard"] else "") + ". A hand-over that is wanted already is still done. "
+        + ("It continues to serve." if given["shard"] else "All shards continue to serve."),
         None, _cluster_page, lambda door, given, who: door.pause(True, number_of("shard", given["shard"]), who),
     ),
     "resume": Action(
@@ -182,7 +183,7 @@ async def _do(visit: Visit) -> Response:
 
 async def _carried_out(visit: Visit, action: Action, given: Fields) -> str:
     """Raises what the server or the node answers; PermissionDenied."""
-    who = visit.visitor.name or _NAME
+    who = visit.visitor.name or _NO_ONE
     do, on_cluster, cluster = action.do, action.on_cluster, visit.console.subject.cluster
     if do is not None:
         return await visit.ask(lambda store: do(store, given, who))
@@ -190,7 +191,7 @@ async def _carried_out(visit: Visit, action: Action, given: Fields) -> str:
         raise InvalidArgument("this server is in no cluster with replicas", field="action")
     if not visit.may(Permission.CLUSTER):
         raise denied(Permission.CLUSTER)
-    return await trio.to_thread.run_sync(on_cluster, cluster, given, visit.visitor.name or _NO_ONE, abandon_on_cancel=True)
+    return await trio.to_thread.run_sync(on_cluster, cluster, given, who, abandon_on_cancel=True)
 
 
 def _action(visit: Visit) -> tuple[str, Action]:

@@ -130,7 +130,7 @@ def cancel(
 @cluster.command("pause", cls=Command)
 @offers_etcd
 def pause(shard: _OneShard = None, as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
-    """Pause all moves: leaders copy nothing to new replicas and begin no step, until `resume`. All shards serve on.
+    """Pause all moves: leaders copy nothing to new replicas and begin no step, until `resume`. All shards continue to serve.
 
     With SHARD only what is under way of that one is paused, its split too; `plans` says by whom.
 
