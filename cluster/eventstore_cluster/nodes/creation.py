@@ -58,8 +58,8 @@ async def create_cluster(
 async def write_cluster(
     registry: EtcdRegistry, seen: Snapshot, changes: Changes, cluster: ClusterKey, *, if_unknown: str = _LOOK_FIRST
 ) -> ClusterView:
-    """Writes the shards of a cluster that did not exist when the registry was seen, then its key. `if_unknown`: what the caller
-    is told to do if an answer was lost.
+    """Writes the shards of a cluster that did not exist when the registry was seen, then its key. `if_unknown`: what to do
+    next, for the error that an answer was lost.
 
     Raises:
         EventStoreError: another process has begun that since, or it is unknown how a transaction ended.
