@@ -1,11 +1,14 @@
 """The subject of a certificate as text, such as `CN=billing,O=Example`: what an access list knows a certificate by.
 
-The parts are in the order of the certificate. A comma, a plus, an equals sign or a backslash in a value has a backslash before
-it, so that no value can pass for several parts.
+The parts are in the order of the certificate. In a value a comma, a plus, an equals sign, a quote, a backslash, and a first or
+last space have a backslash before them, so that no value can pass for several parts, or loses spaces where text is trimmed.
 """
 
 from __future__ import annotations
 
+import re
+from _ssl import txt2obj  # what Purpose of ssl is made with: the table of names of OpenSSL, which getpeercert uses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from ssl import cert_time_to_seconds
@@ -15,14 +18,22 @@ from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
 
 _SHORT: Final = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"}
-_LONG: Final = {"ST": "stateOrProvinceName", "L": "localityName", "DC": "domainComponent", "UID": "userId"}
-"""Names that `openssl x509 -subject` prints, and those that `ssl` has for them."""
-_ESCAPED: Final = ",+=\\"
+_SPECIAL: Final = re.compile(r'[,+="\\]|^ | $')
+_NUMBER: Final = re.compile(r"\d+(\.\d+)+")
+_PART: Final = re.compile(
+    r"""[ ]*+ (?P<name> [A-Za-z0-9.-]++ ) [ ]*+ = [ ]*+
+    (?: " (?P<quoted> (?: [^"\\] | \\. )*+ ) "
+      | (?!") (?P<bare> (?: [^,+=\\ ] | \\. | [ ]++ (?! [,+] | \Z ) )*+ ) )
+    [ ]*+ (?P<end> [,+] | \Z )""",
+    re.VERBOSE | re.DOTALL,
+)
+"""A part of a subject as `openssl x509 -subject` prints it, or `subject_text`."""
+_CHARACTER: Final = re.compile(r"\\([0-9A-Fa-f]{2})|\\?(.)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a verified certificate says of whoever showed it. `expires`: None: it is unknown."""
+    """What a verified certificate says of the other side. `expires`: None: it is unknown."""
 
     subject: str
     expires: datetime | None = None
@@ -45,39 +56,52 @@ def subject_text(subject: object) -> str:
 
 
 def parsed_subject(text: str) -> str:
-    """Returns a subject that somebody typed in the form of `subject_text`: spaces around names and values do not count, and
-    names may be those of openssl.
+    """Returns a subject in the form of `subject_text`, from that form or from what `openssl x509 -subject` prints: with short
+    names, spaces around names and values, values in quotes, and bytes as hexadecimal digits.
 
     Raises:
         InvalidArgument: it is not a subject.
     """
-    parts = []
-    for part in _split(text, ","):
-        name, *values = _split(part, "=")
-        if len(values) != 1 or not name.strip() or '"' in part:
-            raise InvalidArgument(
-                f"{shown(text)} is not a subject such as CN=billing or C=DE,O=Example,CN=billing (in a value \\ stands before "
-                ", + = \\); the server's log shows the subject of a certificate that it refused",
-                field="certificate",
-                value=shown(text),
-            )
-        name, value = name.strip(), values[0].strip()
-        parts.append(f"{_LONG.get(name, name)}={value}")
-    return ",".join(parts)
+    try:
+        return ",".join(f"{_name_of(name)}={_escaped(value)}" for name, value in _parts(text))
+    except ValueError as error:
+        raise InvalidArgument(
+            f"{shown(text)} is not a subject such as CN=billing or C=DE,O=Example,CN=billing: {error} (in a value \\ stands "
+            "before , + = \" \\); the server's log shows the subject of a certificate that it refused",
+            field="certificate",
+            value=shown(text),
+        ) from None
 
 
-def _split(text: str, separator: str) -> list[str]:
-    """Splits at each separator that has no backslash before it; what is escaped stays so."""
-    parts, at, begin = [], 0, 0
-    while at < len(text):
-        if text[at] == "\\":
-            at += 1
-        elif text[at] == separator:
-            parts.append(text[begin:at])
-            begin = at + 1
-        at += 1
-    return [*parts, text[begin:]]
+def _parts(text: str) -> Iterator[tuple[str, str]]:
+    """Yields the names and values. Raises ValueError."""
+    at, more = 0, True
+    while more:
+        found = _PART.match(text, at)
+        if found is None:
+            raise ValueError(f"at character {at + 1} is no NAME=VALUE")
+        yield found["name"], _unescaped(found["bare"] if found["quoted"] is None else found["quoted"])
+        at, more = found.end(), found["end"] != ""
+
+
+def _name_of(name: str) -> str:
+    """Returns the name that `subject_text` has for an attribute. Raises ValueError: no certificate has it."""
+    try:
+        _, _, long, _ = txt2obj(name, name=True)
+    except ValueError:
+        if _NUMBER.fullmatch(name):  # of an attribute that OpenSSL has no name for
+            return name
+        raise ValueError(f"OpenSSL knows no attribute {name}") from None
+    return _SHORT.get(long, long)
+
+
+def _unescaped(value: str) -> str:
+    """Returns what a value says. Raises ValueError: its bytes are not UTF-8."""
+    try:
+        return b"".join(bytes.fromhex(code) if code else each.encode() for code, each in _CHARACTER.findall(value)).decode()
+    except UnicodeError:
+        raise ValueError("a value is not UTF-8") from None
 
 
 def _escaped(value: str) -> str:
-    return "".join(f"\\{each}" if each in _ESCAPED else each for each in value)
+    return _SPECIAL.sub(r"\\\g<0>", value)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import ssl
+import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from logging import LogRecord
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import pytest
 import trio
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import eventstore as es
 from eventstore.errors import ConnectionLost, InvalidArgument, Unauthenticated
@@ -117,7 +121,59 @@ def test_a_subject_is_typed_as_openssl_prints_it_and_known_as_tls_shows_it() -> 
     assert parsed_subject("CN=") == "CN="
 
 
-@pytest.mark.parametrize("text", ["", "billing", "=x", "CN=a=b", "CN=a,", "CN=a,b", 'O = "Ex, Inc", CN = a', 'O="Ex"'])
+NAMES = ["commonName", "givenName", "surname", "serialNumber", "emailAddress", "streetAddress", "1.2.3.4", "organizationName"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.text(st.characters(exclude_categories=["Cs"]))), min_size=1))
+@example([("organizationName", 'The "X" Co'), ("commonName", " a "), ("commonName", " "), ("commonName", '"')])
+def test_each_subject_is_taken_as_the_log_shows_it(pairs: list[tuple[str, str]]) -> None:
+    text = subject_text(tuple((pair,) for pair in pairs))
+    assert parsed_subject(text) == text
+
+
+def test_each_subject_is_taken_as_openssl_prints_it(tmp_path: Path) -> None:
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    values = ["g", 's "t" u', " a ", "Ex, Inc", "Müller+Söhne=1", "#x", "back\\slash", "line\nbreak", "", '"', "x;y<z>"]
+    oid, key = x509.oid.NameOID, generate_private_key(SECP256R1())
+    named = [oid.GIVEN_NAME, oid.SURNAME, oid.STREET_ADDRESS, oid.USER_ID, oid.EMAIL_ADDRESS, oid.TITLE]
+    named += [oid.JURISDICTION_LOCALITY_NAME, x509.ObjectIdentifier("1.2.3.4"), oid.ORGANIZATION_NAME]
+    pairs = [(named[number % len(named)], value) for number, value in enumerate(values)]
+    name = x509.Name([x509.NameAttribute(each, value, _validate=False) for each, value in pairs if value])
+    now, ca = datetime.now(UTC), x509.BasicConstraints(ca=True, path_length=None)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    made = builder.add_extension(ca, critical=True).sign(key, SHA256())
+    file = tmp_path / "made.pem"
+    file.write_bytes(made.public_bytes(Encoding.PEM))
+    printed = subprocess.run(["openssl", "x509", "-noout", "-subject", "-in", file], check=True, capture_output=True, text=True)
+    (found,) = ssl.create_default_context(cafile=str(file)).get_ca_certs()  # as getpeercert
+    assert parsed_subject(printed.stdout.removeprefix("subject=").strip("\n")) == subject_text(found["subject"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "billing",
+        "=x",
+        "CN=a=b",
+        "CN=a,",
+        "CN=a,b",
+        "CN=a+b",
+        'O="Ex',
+        'O="Ex"x',
+        "cn=x",
+        "E=x",
+        "CN=a\\",
+        "CN=\\ff",
+        "CN=\udcff",
+    ],
+)
 def test_what_is_not_a_subject_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="is not a subject such as CN=billing"):
         parsed_subject(text)
