@@ -79,7 +79,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         return accepted, address
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """On the thread of the request: over TLS, or with the word that it is needed."""
+        """On the thread of the request: over TLS; a plain request is answered that TLS is needed."""
         if self.tls is None:
             super().finish_request(request, client_address)
             return
