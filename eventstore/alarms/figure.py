@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final, Literal, TypeAlias
 
 from eventstore.fields import size_text
@@ -22,7 +23,7 @@ class Figure:
     kind: Literal["counter", "gauge"] = "gauge"
 
 
-_WHOLE_FROM: Final = 1_000_000  # above, six digits would need an exponent
+_WHOLE_FROM: Final = 1_000_000  # from here on all digits before the point are shown
 
 
 ReadFigures: TypeAlias = Callable[[Collection[str]], Iterable[Figure]]
@@ -35,8 +36,8 @@ def labels_text(labels: Labels) -> str:
 
 
 def value_text(name: str, value: float) -> str:
-    """Returns a value of the figure `name` for people: with the unit that the name ends with, and never as 6.5e+10."""
-    if name.endswith("_bytes") and abs(value) >= 1_000:
+    """Returns a value of the figure `name` for people: six digits with the unit that the name ends with, never as 6.5e+10."""
+    if name.endswith("_bytes"):
         return size_text(value)
-    number = f"{value:,.0f}" if abs(value) >= _WHOLE_FROM else f"{value:,.6g}"
+    number = f"{value:,.0f}" if abs(value) >= _WHOLE_FROM else f"{Decimal(f'{value:.6g}'):,f}"
     return f"{number} s" if name.endswith("_seconds") else number

@@ -75,8 +75,9 @@ def test_the_figures_of_clusters_are_those_that_clusters_have() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("disk_free_bytes", 65e9, "65.0 GB"), ("disk_free_bytes", 12, "12"), ("lag_seconds", 3.25, "3.25 s"),
+        ("disk_free_bytes", 65e9, "65.0 GB"), ("disk_free_bytes", 12, "12 B"), ("lag_seconds", 3.25, "3.25 s"),
         ("group_backlog", 12_000, "12,000"), ("events", 65_432_100_000, "65,432,100,000"), ("", 0.0512345678, "0.0512346"),
+        ("events", 999_999.7, "1,000,000"), ("lag_seconds", 0.00005, "0.00005 s"), ("lag_seconds", 0, "0 s"),
     ],
 )  # fmt: skip
 def test_the_value_of_a_figure_is_readable(name: str, value: float, text: str) -> None:
