@@ -42,7 +42,7 @@ _DONE: Final = ".done"
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run: the sequences of each store after `after`, up to and including `upto`. `identities`: of the events at `upto`;
-    runs of earlier versions have none.
+    runs of earlier versions have none. `events`: how many it wrote, once it is complete.
     """
 
     number: int
@@ -51,14 +51,11 @@ class Run:
     by: By
     buckets: int
     identities: Identities = field(default_factory=dict)
+    events: int = 0
 
     @property
     def name(self) -> str:
         return f"{self.number:06d}"
-
-    @property
-    def events(self) -> int:
-        return sum(sequence - self.after.get(store, 0) for store, sequence in self.upto.items())
 
     @property
     def folder(self) -> str:
@@ -127,6 +124,7 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
         snapshots = [replace(each, data_folder=splits.read_by(each.data_folder, run.upto)) for each in known]
         _write(_divided(spark, snapshots, run), run, target.at(staging))
         target.rename(staging, run.folder)
+    run = replace(run, events=spark.read.schema("aggregate_id string").parquet(target.at(run.folder)).count())
     target.write(f"{BOOK}/{run.name}{_DONE}", {"events": run.events})
     return run
 
