@@ -10,7 +10,6 @@ ignores, and renames it when complete. An interrupted run is repeated with the s
 
 from __future__ import annotations
 
-import glob
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark_eventstore.source.identities import Identities
     from pyspark_eventstore.source.snapshot import Snapshot
     from pyspark_eventstore.source.source_options import Offsets
-    from pyspark_eventstore.source.stream_splits import SplitFolders
 
 BOOK: Final = "_eventstore"
 By = Literal["date", "bucket", "nothing"]
@@ -102,7 +100,8 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
     """Exports new events; returns None if there are none. An interrupted run is completed first, and returned.
 
     Raises:
-        FolderRefused: the folder holds something else, or an export with another partitioning.
+        FolderRefused: the folder holds something else, or an export with another partitioning; or the data folder of a shard
+            that was split off since the last run is missing.
         Diverged: a store was restored from an older copy since the last run.
     """
     from pyspark_eventstore.jobs.target_folder import TargetFolder
@@ -114,15 +113,12 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
         snapshots = take_snapshots(paths)
         if run is not None:
             _check(target, run, snapshots)
-        splits = _splits(paths, snapshots)
-        run = run or _next(target, snapshots, splits, by, buckets)
+        run = run or _next(target, snapshots, by, buckets)
         if run is None:
             return None
         staging = f"_run-{run.name}"
         target.remove(staging)
-        known = (each for each in snapshots if each.data_folder.store in run.upto)
-        snapshots = [replace(each, data_folder=splits.read_by(each.data_folder, run.upto)) for each in known]
-        _write(_divided(spark, snapshots, run), run, target.at(staging))
+        _write(_divided(spark, _of_run(snapshots, run), run), run, target.at(staging))
         target.rename(staging, run.folder)
     run = replace(run, events=spark.read.schema("aggregate_id string").parquet(target.at(run.folder)).count())
     target.write(f"{BOOK}/{run.name}{_DONE}", {"events": run.events})
@@ -159,16 +155,27 @@ def _interrupted(target: TargetFolder) -> Run | None:
     return runs[-1] if runs and not target.exists(f"{BOOK}/{runs[-1].name}{_DONE}") else None
 
 
-def _splits(paths: list[str], snapshots: list[Snapshot]) -> SplitFolders:
-    """Returns what is known of splits: a shard that was split off since the last run begins where its parent was then."""
+def _of_run(snapshots: list[Snapshot], run: Run) -> list[Snapshot]:
+    """Returns the snapshots of which the run has events, each of the slots that its shard had by the end of the run.
+
+    Raises:
+        FolderRefused: the folder of a shard that was split off is missing.
+    """
     from pyspark_eventstore.source.stream_splits import SplitFolders
 
-    return SplitFolders((each.data_folder for each in snapshots), may_lack=not any(map(glob.has_magic, paths)))
+    splits = SplitFolders(each.data_folder for each in snapshots)
+    stores = {store for store, sequence in run.upto.items() if sequence > run.after.get(store, 0)}
+    return [
+        replace(each, data_folder=splits.read_by(each.data_folder, run.after, run.upto))
+        for each in snapshots
+        if each.data_folder.store in stores
+    ]
 
 
-def _next(target: TargetFolder, snapshots: list[Snapshot], splits: SplitFolders, by: By, buckets: int) -> Run | None:
+def _next(target: TargetFolder, snapshots: list[Snapshot], by: By, buckets: int) -> Run | None:
     """Returns the run that covers new events, recorded before it begins."""
     from pyspark_eventstore.source.identities import identities_of
+    from pyspark_eventstore.source.stream_splits import SplitFolders
 
     runs = _runs(target)
     last = runs[-1] if runs else Run(0, {}, {}, by, buckets)
@@ -185,8 +192,9 @@ def _next(target: TargetFolder, snapshots: list[Snapshot], splits: SplitFolders,
         _check(target, last, snapshots)
         return None
     _check(target, last, snapshots)
-    after = splits.begun(last.upto)
+    after = SplitFolders(each.data_folder for each in snapshots).begun(last.upto)
     run = Run(last.number + 1, after, upto, by, buckets, {**last.identities, **identities_of(snapshots)})
+    _of_run(snapshots, run)  # what is refused is not recorded: the next run may have other folders
     document = {"run": run.number, "after": run.after, "upto": run.upto, "by": by, "buckets": buckets}
     document["identities"] = run.identities
     target.write(f"{BOOK}/{run.name}.json", document)

@@ -9,7 +9,6 @@ of an offset is refused.
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
@@ -85,7 +84,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the partitions of the micro-batch from `start` to `end`.
 
         Raises:
-            FolderRefused: a data folder of the batch no longer exists.
+            FolderRefused: a data folder of the batch no longer exists, or that of a shard split off is missing.
             Diverged: a store does not have the event at `start` or `end`.
         """
         planned = end == self._planned
@@ -99,7 +98,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         behind = [store for store in end if end[store] > begun.get(store, 0)]
         snapshots = [self._marked(self._held(store, end[store]), begun.get(store, 0), end[store]) for store in behind]
         splits, by_index = self._splits(), not self._options.permissive
-        snapshots = [replace(each, data_folder=splits.read_by(each.data_folder, end)) for each in snapshots]
+        snapshots = [replace(each, data_folder=splits.read_by(each.data_folder, begun, end)) for each in snapshots]
         found = plan(snapshots, begun, end, Wanted(), self._options.partition_bytes, by_index=by_index)
         return list(partitions(found, self._options.partition_bytes))
 
@@ -159,8 +158,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(sorted(result.items()))
 
     def _splits(self) -> SplitFolders:
-        folders = (snapshot.data_folder for snapshot in self._snapshots.values())
-        return SplitFolders(folders, may_lack=not any(map(glob.has_magic, self._options.paths)))
+        return SplitFolders(snapshot.data_folder for snapshot in self._snapshots.values())
 
     def _begun(self, start: Offsets) -> Offsets:
         """Returns the offset with the places at which shards begin that were split off since."""

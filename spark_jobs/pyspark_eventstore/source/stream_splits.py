@@ -1,47 +1,62 @@
-"""How offsets of a stream follow splits of shards.
+"""How offsets of a stream, and the bounds of an export's runs, follow splits of shards.
 
 An offset that does not name a shard that was split off is from before: everything up to it was read of the parent, the slots
 that the new shard has included. So a micro-batch follows from its two offsets alone, whenever it is planned again: by which
 slots a shard is read says the end, and where a new shard begins says the start: where its parent was, at most at the last event
-that both have.
+that both have. This holds because a parent is not read up to a split without the folder of the shard that got its slots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeAlias
+from uuid import UUID
 
 from eventstore.errors import FolderRefused
+from eventstore.records.cluster_map import ALL_SLOTS, slots_text
 from eventstore.records.slots import ranges_of, slots_in
-from eventstore.records.splits import Split, translated
+from eventstore.records.splits import Split
 from eventstore.store.data_folder import ShardIdentity
 from pyspark_eventstore.source.data_folders import DataFolder
+
+_Key: TypeAlias = tuple[UUID, int]
+"""A cluster and the number of one of its shards."""
 
 
 class SplitFolders:
     """The shards of these folders, as far as splits are known of them."""
 
-    def __init__(self, folders: Iterable[DataFolder], *, may_lack: bool = True) -> None:
-        """`may_lack`: the folder of a shard that was split off may be left out on purpose; else it is still in the making."""
-        self._may_lack = may_lack
-        self._shards = {(shard.cluster, shard.shard): shard for each in folders if (shard := each.shard) is not None}
+    def __init__(self, folders: Iterable[DataFolder]) -> None:
+        found = {(each.shard.cluster, each.shard.shard): (each.path, each.shard) for each in folders if each.shard is not None}
+        self._paths = {key: path for key, (path, _) in found.items()}
+        self._shards = {key: shard for key, (_, shard) in found.items()}
         self._splits = sorted({(shard.cluster, split) for shard in self._shards.values() for split in shard.splits})
+        self._stores = _stores(self._shards)
 
     def begun(self, start: Mapping[str, int]) -> dict[str, int]:
-        """Returns the offset with the places of shards that were split off since."""
-        found = dict(start)
-        for cluster, split in self._splits:
-            parent, child = self._shards.get((cluster, split.parent)), self._shards.get((cluster, split.child))
-            if parent is not None and child is not None and str(child.store) not in start and str(parent.store) in found:
-                places = translated({split.parent: found[str(parent.store)]}, [split], 0, min)
-                found[str(child.store)] = places[split.child]
-        return found
-
-    def read_by(self, folder: DataFolder, named: Collection[str]) -> DataFolder:
-        """Returns the folder of a shard as one whose slots are also those of shards split off that an offset does not name.
+        """Returns the offset with the places of shards that were split off since.
 
         Raises:
-            FolderRefused: a shard was split off whose folder is not there yet: its events would be left out.
+            FolderRefused: where a shard begins cannot be told, since a shard between it and one that was read is missing.
+        """
+        places = {key: start[store] for key, store in self._stores.items() if store in start}
+        for cluster, split in self._splits:
+            parent, child = (cluster, split.parent), (cluster, split.child)
+            if parent in places and child not in places:
+                places[child] = min(places[parent], split.through)
+        for key, shard in self._shards.items():
+            if key not in places and any(str(each.store) in start for each in shard.ancestors):
+                what = "begins with events of a shard that was read before, and how many cannot be told without the folder of"
+                raise FolderRefused(self._paths[key], f"{what} the shard it was split off from; name that folder, too")
+        return {**start, **{str(shard.store): places[key] for key, shard in self._shards.items() if key in places}}
+
+    def read_by(self, folder: DataFolder, start: Mapping[str, int], named: Collection[str]) -> DataFolder:
+        """Returns the folder of a shard, read after its place in `start`, as one whose slots are also those of shards split off
+        that an offset does not name.
+
+        Raises:
+            FolderRefused: the folder of a shard split off after that place is missing: its events would be left out.
         """
         shard = folder.shard
         if shard is None:
@@ -52,27 +67,44 @@ class SplitFolders:
             return folder
         slots, splits = set(slots_in(shard.slots)), [split for split in own if split.child == shard.shard]
         for split in given:
-            if not self._may_lack and (shard.cluster, split.child) not in self._shards:
-                what = f"shard {split.child} was split off from it, and its folder is not there yet; run the query again then"
-                raise FolderRefused(folder.path, what)
-            if self._is_named(shard, split, named):
+            family = self._family(shard.cluster, split.child)
+            theirs = {slot for key in family & self._shards.keys() for slot in slots_in(self._shards[key].slots)}
+            if start.get(folder.store, 0) >= split.through or self._stores.get((shard.cluster, split.child)) in named:
                 splits.append(split)
-                slots -= self._slots_of(shard, split)
+                slots -= theirs
             else:
-                slots |= self._slots_of(shard, split)
+                self._check_there(folder, split, family)
+                slots |= theirs
         return replace(folder, shard=replace(shard, slots=ranges_of(sorted(slots)), splits=tuple(sorted(splits))))
 
-    def _is_named(self, shard: ShardIdentity, split: Split, named: Collection[str]) -> bool:
-        child = self._shards.get((shard.cluster, split.child))
-        return child is None or str(child.store) in named
-
-    def _slots_of(self, shard: ShardIdentity, split: Split) -> set[int]:
-        """Returns the slots that the child of a split got, also those that it gave away later."""
-        child = self._shards.get((shard.cluster, split.child))
-        if child is None:
-            return set()
-        found = set(slots_in(child.slots))
-        for cluster, later in self._splits:
-            if cluster == shard.cluster and later.parent == split.child:
-                found |= self._slots_of(child, later)
+    def _family(self, cluster: UUID, shard: int) -> set[_Key]:
+        """Returns a shard and those that were split off from it, or from one of these."""
+        found = {(cluster, shard)}
+        for each, split in self._splits:  # a parent is made before its children
+            if (each, split.parent) in found:
+                found.add((each, split.child))
         return found
+
+    def _check_there(self, folder: DataFolder, split: Split, family: set[_Key]) -> None:
+        missing = sorted(family - self._shards.keys())
+        if missing:
+            cluster, shard = missing[0]
+            held = {slot for key, each in self._shards.items() if key[0] == cluster for slot in slots_in(each.slots)}
+            lacking = slots_text(ranges_of(sorted(slots_in(ALL_SLOTS) - held)))
+            what = (
+                f"of its events up to sequence {split.through} some are of shard {shard}, which was split off, and whose folder"
+            )
+            what += (
+                f" is missing here (no folder given has the slots {lacking}); name that folder, too, or wait until it is there"
+            )
+            raise FolderRefused(folder.path, f"{what}, and run this again")
+
+
+def _stores(shards: Mapping[_Key, ShardIdentity]) -> dict[_Key, str]:
+    """Returns the stores of these shards, and of those that they were split off from."""
+    found = {key: str(shard.store) for key, shard in shards.items()}
+    for (cluster, number), shard in shards.items():
+        parent = next((split.parent for split in shard.splits if split.child == number), None)
+        if parent is not None and shard.ancestors:
+            found.setdefault((cluster, parent), str(shard.ancestors[-1].store))
+    return found

@@ -33,9 +33,17 @@ def append(cluster: LedShards, count: int, seed: int) -> None:
         store.append_many([Commit(chance.choice(IDS), [NewEvent("T", b"1")], ANY) for _ in range(count)])
 
 
-def reader_of(folder: Path) -> EventStreamReader:
+def reader_of(folder: Path, *shards: int) -> EventStreamReader:
+    """Returns a reader of the folders of these shards, by their names, or of all by a glob."""
+    paths = [str(folder / f"shard-{shard}") for shard in shards] or [str(folder / "shard-*")]
     schema = arrow_schema(table_schema(("aggregate_id", "version"), permissive=False))
-    return EventStreamReader(parse_options({"path": str(folder / "shard-*")}), schema)
+    return EventStreamReader(parse_options({"paths": json.dumps(paths)}), schema)
+
+
+def read_on(reader: EventStreamReader, start: Offset) -> tuple[Offset, Rows]:
+    """Returns the end of the next micro-batch, and its rows."""
+    end = json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
+    return end, rows(reader, start, end)
 
 
 def rows(reader: EventStreamReader, start: Offset, end: Offset) -> Rows:
@@ -84,11 +92,52 @@ def test_while_the_folder_of_a_new_shard_is_not_there_nothing_of_its_parent_is_r
     reader = reader_of(tmp_path)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
-    with pytest.raises(FolderRefused, match="shard 1 was split off from it, and its folder is not there yet"):
+    with pytest.raises(FolderRefused, match="shard 1, which was split off, and whose folder is missing here"):
         reader.partitions(start, end)
     away.rename(tmp_path / "shard-1")
     reader = reader_of(tmp_path)
     assert sum(rows(reader, start, reader.latestOffset(start, ReadAllAvailable())).values()) == 100
+
+
+def test_a_stream_of_named_folders_waits_for_that_of_a_new_shard_and_loses_nothing(tmp_path: Path) -> None:
+    with LedShards(tmp_path, 1, file_size_bytes=16_384) as cluster:
+        append(cluster, 100, 0)
+        at, found = read_on(reader_of(tmp_path, 0), {})
+        append(cluster, 100, 1)
+        cluster.split(0)
+        append(cluster, 50, 2)
+        for start in ({}, at):
+            with pytest.raises(FolderRefused, match=r"shard 1, .* has the slots 2048-4095\); name that folder"):
+                read_on(reader_of(tmp_path, 0), start)
+        for shards in ((0, 1), (0,), (0, 1)):  # the parent goes on alone after the last event that both have
+            at, more = read_on(reader_of(tmp_path, *shards), at)
+            found += more
+            append(cluster, 50, 3)
+        found += read_on(reader_of(tmp_path, 0, 1), at)[1]
+        with blocking.connect(cluster.address) as store:
+            expected = Counter((event.aggregate_id, event.version) for event in store.read_all())
+    assert found == expected
+
+
+def test_a_new_shard_begins_where_its_parent_was_though_the_folder_of_that_is_gone(tmp_path: Path) -> None:
+    with LedShards(tmp_path, 1, file_size_bytes=16_384) as cluster:
+        append(cluster, 100, 0)
+        at, found = read_on(reader_of(tmp_path, 0), {})
+        first = dict(at)
+        append(cluster, 100, 1)
+        cluster.split(0)
+        cluster.split(1)
+        append(cluster, 50, 2)
+        with blocking.connect(cluster.address) as store:
+            expected = Counter((event.aggregate_id, event.version) for event in store.read_all())
+    with pytest.raises(FolderRefused, match="cannot be told without the folder of the shard it was split off from"):
+        read_on(reader_of(tmp_path, 2), at)
+    with pytest.raises(FolderRefused, match="shard 2, which was split off"):
+        rows(reader_of(tmp_path, 0, 1), {}, first)  # a batch from before the splits, planned again
+    for shards in ((1, 2), (0, 1, 2)):
+        at, more = read_on(reader_of(tmp_path, *shards), at)
+        found += more
+    assert found == expected
 
 
 @pytest.mark.heavy
