@@ -67,7 +67,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """With what a connection proved who it is: a token's id, or the subject of a certificate, which `expires`."""
+    """With what a connection proved who it is: a token's id, or the subject of a certificate.
+
+    `expires`: when the certificate does, also beside a token.
+    """
 
     token: str | None = None
     subject: str | None = None
@@ -101,30 +104,33 @@ class AccessList:
 
     def credential(self, token: str | None, certificate: Shown | None) -> Credential:
         """Returns what proves who it is; a token comes before a certificate. It may prove nothing."""
+        expires = None if certificate is None else certificate.expires
         if token is not None:
-            return Credential(find_token(token, self._tokens))
-        return Credential() if certificate is None else Credential(None, certificate.subject, certificate.expires)
+            return Credential(find_token(token, self._tokens), None, expires)
+        return Credential(None, None if certificate is None else certificate.subject, expires)
 
     def identity(self, proof: Credential, now: datetime) -> Identity | None:
         """Returns who that is; None: unknown, or no longer valid."""
+        if proof.expires is not None and proof.expires <= now:
+            return None
         if proof.token is not None:
             stored = self._tokens.get(proof.token)
             return self._by_token[proof.token] if stored is not None and stored.is_valid(now) else None
-        if proof.subject is None or (proof.expires is not None and proof.expires <= now):
+        if proof.subject is None:
             return None
         having = self._by_subject.get(proof.subject, ())
         return having[0] if len(having) == 1 else None
 
-    def refusal(self, token: str | None, proof: Credential) -> str:
+    def refusal(self, token: str | None, proof: Credential, now: datetime) -> str:
         """Returns why `identity` found none for this proof: for operators, never for the client."""
+        if token is not None and proof.token is None:
+            return "an unknown token"
+        if proof.expires is not None and proof.expires <= now:
+            return "a certificate that has expired"
         if proof.token is not None:
             return f"token {proof.token} of {self._by_token[proof.token].name} has expired"
-        if token is not None:
-            return "an unknown token"
         if proof.subject is None:
             return "no token or certificate"
-        if proof.expires is not None and proof.expires <= datetime.now(UTC):
-            return "a certificate that has expired"
         if not proof.subject:
             return "a certificate without a subject, by which alone identities are known"
         if proof.subject in self._by_subject:

@@ -35,9 +35,10 @@ from tests.security.conftest import Certificates
 from tests.server_thread import ServerThread
 
 
-def test_a_certificate_that_expires_ends_its_connection(tmp_path: Path, certificates: Certificates) -> None:
+@pytest.mark.parametrize("with_token", [False, True])
+def test_a_certificate_that_expires_ends_its_connection(with_token: bool, tmp_path: Path, certificates: Certificates) -> None:
     data, second = tmp_path / "data", timedelta(seconds=1)
-    give(data, "billing", "writer", certificates=["CN=billing"])
+    token = give(data, "billing", "writer", certificates=["CN=billing"])
     ends = expires(certificates.files("billing")[0])
     assert ends is not None
 
@@ -54,7 +55,12 @@ def test_a_certificate_that_expires_ends_its_connection(tmp_path: Path, certific
 
     with (
         ServerThread(data, **certificates.settings()) as server,
-        es.blocking.connect(server.address, ssl_context=certificates.context("billing"), reconnect_timeout=0) as store,
+        es.blocking.connect(
+            server.address,
+            ssl_context=certificates.context("billing"),
+            token=token if with_token else None,
+            reconnect_timeout=0,
+        ) as store,
     ):
         assert store.version("a") == 0
         assert sent_away(server, ends - second) == 0
@@ -181,13 +187,13 @@ def test_what_is_not_a_subject_is_refused(text: str) -> None:
 
 def test_the_operator_reads_why_a_certificate_is_not_let_in_and_not_all_of_a_long_subject() -> None:
     access = AccessList({"billing": Identity("billing", certificates=("CN=billing",))})
-    now = datetime.now(UTC)
+    now = datetime(2001, 2, 3, tzinfo=UTC)  # of the caller's clock
     soon, past = now + timedelta(days=1), now - timedelta(seconds=1)
 
     def why(shown: Shown | None) -> str:
         proof = access.credential(None, shown)
         assert access.identity(proof, now) is None
-        return access.refusal(None, proof)
+        return access.refusal(None, proof, now)
 
     assert access.identity(access.credential(None, Shown("CN=billing", soon)), now) is access.identities["billing"]
     assert why(None) == "no token or certificate"
@@ -227,11 +233,16 @@ def test_the_log_says_that_certificates_of_identities_are_never_asked_for(
     assert "--tls-ca" in line
 
 
-def test_a_replica_that_is_no_longer_a_node_loses_its_connection(tmp_path: Path, certificates: Certificates) -> None:
-    give(tmp_path, "nodes", "cluster", certificates=["CN=billing"])
+@pytest.mark.parametrize("end", ["revoked", "expired", "expired without identities"])
+def test_a_replica_that_is_no_longer_a_node_loses_its_connection(end: str, tmp_path: Path, certificates: Certificates) -> None:
+    if end != "expired without identities":
+        give(tmp_path, "nodes", "cluster", certificates=["CN=billing"])
     certificate, key = certificates.files("localhost")
     given = SecuritySettings(tls_certificate=certificate, tls_key=key, tls_ca=certificates.ca)
-    security = Security(ServerSettings(data=tmp_path, security=given))
+    ends = expires(certificates.files("billing")[0])
+    assert ends is not None
+    clock = [ends - timedelta(seconds=1)]
+    security = Security(ServerSettings(data=tmp_path, security=given), now=lambda: clock[0])
     assert security.tls is not None
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -240,16 +251,19 @@ def test_a_replica_that_is_no_longer_a_node_loses_its_connection(tmp_path: Path,
         server = TlsSocket(ours, security.tls.peer_context, server_side=True)
         client = TlsSocket(theirs, certificates.context("billing"), server_side=False, host="localhost")
         while not (server.start() & client.start()):
-            for each in (server, client):
+            for side in (server, client):
                 try:
-                    each.feed()
+                    side.feed()
                 except BlockingIOError:
                     continue
         security.check_peer(server)
         security.look()
         with pytest.raises(BlockingIOError):
             client.recv(65_536)
-        take_away(tmp_path, "nodes")
+        if end == "revoked":
+            take_away(tmp_path, "nodes")
+        else:
+            clock[0] = ends
         security.look()
         assert client.recv(65_536) == b""
 

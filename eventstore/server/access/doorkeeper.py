@@ -83,10 +83,11 @@ class Doorkeeper:
         tls = connection.socket
         shown = tls.peer_certificate() if isinstance(tls, TlsSocket) else None
         proof = self._access.credential(request.token, shown)
-        identity = self._access.identity(proof, self._now())
+        now = self._now()
+        identity = self._access.identity(proof, now)
         if identity is None:
             who = f"{escaped(request.client) or 'no name'}, {connection.host}:{connection.port}"
-            self._refuse(connection, request_id, who, escaped(self._access.refusal(request.token, proof)))
+            self._refuse(connection, request_id, who, escaped(self._access.refusal(request.token, proof, now)))
             return False
         connections = self._connections.setdefault(identity.name, set())
         limit = identity.limits.connections

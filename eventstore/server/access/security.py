@@ -48,7 +48,9 @@ _log = logging.getLogger(__name__)
 class Security:
     """Made before anything is opened: what is wrong is reported then. `access`: None: everyone may do everything."""
 
-    def __init__(self, settings: ServerSettings, *, own_file: bool = True) -> None:
+    def __init__(
+        self, settings: ServerSettings, *, own_file: bool = True, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
         """`own_file`: the list in the data folder counts, if no other one is named.
 
         Raises:
@@ -56,7 +58,7 @@ class Security:
             Corrupt, FolderRefused: the list cannot be used.
         """
         given = settings.security
-        self._given = given
+        self._given, self._now = given, now
         self.tls = server_tls(given)
         self.path = access_path(settings) if own_file or given.access_file is not None else None
         if given.access_file is not None and not Path(given.access_file).is_file():
@@ -108,7 +110,7 @@ class Security:
         """Returns who guards a gate; None: no one."""
         if self.access is None:
             return None
-        made = Doorkeeper(self.access, gate, audit)
+        made = Doorkeeper(self.access, gate, audit, now=self._now)
         self._doorkeepers.append(made)
         return made
 
@@ -154,26 +156,26 @@ class Security:
 
     def check_peer(self, peer: TlsSocket) -> None:
         """Raises ProtocolError if the other side of a connection between replicas is not a node of the cluster. One that is
-        has its connection shut down when it no longer is.
+        has its connection shut down when it no longer is, or its certificate expires.
         """
-        if self.access is None:
-            return
-        if not self._is_node(peer):
+        if self.access is not None and not self._is_node(peer):
             shown = peer.peer_certificate()
             who = "who has no certificate" if shown is None else quoted(shown.subject)
             raise ProtocolError(f"{who} is not a node: no identity of it has the permission 'cluster'")
         self._peers.append(peer)
 
     def _is_node(self, peer: TlsSocket) -> bool:
-        assert self.access is not None, "it is not switched off"
-        found = self.access.identity(self.access.credential(None, peer.peer_certificate()), datetime.now(UTC))
+        shown, now = peer.peer_certificate(), self._now()
+        if self.access is None:  # any certificate of the CA is a node's, while it is valid
+            return shown is not None and (shown.expires is None or shown.expires > now)
+        found = self.access.identity(self.access.credential(None, shown), now)
         return found is not None and found.grants.allows(Permission.CLUSTER)
 
     def _look_at_peers(self) -> None:
         self._peers = [each for each in self._peers if each.fileno() >= 0]
         for each in self._peers:
             if not self._is_node(each):
-                _log.warning("closing a connection of another replica: its certificate is no longer that of a node")
+                _log.warning("closing a connection of another replica: its certificate has expired, or is no longer a node's")
                 with suppress(OSError):  # it is gone
                     each.shutdown(socket.SHUT_RDWR)
 
@@ -197,7 +199,7 @@ class Security:
             access = self.access
             assert access is not None, "it is not switched off"
             token = header[len(_BEARER) :].strip() if header is not None and header.startswith(_BEARER) else None
-            found = access.identity(access.credential(token, certificate), datetime.now(UTC))
+            found = access.identity(access.credential(token, certificate), self._now())
             return found is not None and found.grants.allows(Permission.STATS)
 
         return may
@@ -210,7 +212,7 @@ class Security:
         def identity(token: str) -> Identity | None:
             access = self.access
             assert access is not None, "it is not switched off"
-            return access.identity(access.credential(token, None), datetime.now(UTC))
+            return access.identity(access.credential(token, None), self._now())
 
         return identity
 
