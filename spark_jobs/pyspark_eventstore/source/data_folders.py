@@ -20,15 +20,15 @@ from eventstore.chunks.files import OsFiles
 from eventstore.chunks.folder import Ancestor, ChunkFolder
 from eventstore.errors import FolderRefused, InvalidArgument
 from eventstore.records.slots import slot_of
-from eventstore.store.data_folder import CLUSTER, STORE, ShardIdentity, ancestors_of, event_folder, read_store, shard_of
+from eventstore.store.data_folder import CLUSTER, SPLITS, STORE, ShardIdentity, ancestors_of, event_folder, read_store, shard_of
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """A data folder and the uuid of the store in it. `shard`: which one of a cluster it is. `ancestors`: whose event files it
-    begins with.
+    """A data folder and the uuid of the store in it. `shard`: which one of a cluster of several it is. `ancestors`: whose event
+    files it begins with.
     """
 
     path: str
@@ -131,7 +131,7 @@ def _data_folder(path: str) -> DataFolder:
         raise FolderRefused(path, f"{what}; name the data folder of a store")
     try:
         identity, document = read_store(OsFiles(), Path(path))
-        shard = shard_of(Path(path), document) if document.get(CLUSTER) is not None else None
+        shard = shard_of(Path(path), document) if SPLITS in document else None
         return DataFolder(path, str(identity), shard, ancestors_of(Path(path), document))
     except OSError as error:
         raise FolderRefused(path, f"cannot be read ({error.strerror}); check owner and mode") from None

@@ -91,13 +91,10 @@ class SplitFolders:
             cluster, shard = missing[0]
             held = {slot for key, each in self._shards.items() if key[0] == cluster for slot in slots_in(each.slots)}
             lacking = slots_text(ranges_of(sorted(slots_in(ALL_SLOTS) - held)))
-            what = (
-                f"of its events up to sequence {split.through} some are of shard {shard}, which was split off, and whose folder"
-            )
-            what += (
-                f" is missing here (no folder given has the slots {lacking}); name that folder, too, or wait until it is there"
-            )
-            raise FolderRefused(folder.path, f"{what}, and run this again")
+            whose = f"of its events up to sequence {split.through} some are of shard {shard}, which was split off, and whose"
+            what = f"{whose} folder is missing here (its slots are among {lacking})"
+            next_step = "name that folder, too, or wait until it is there, and run this again"
+            raise FolderRefused(folder.path, f"{what}; {next_step}")
 
 
 def _stores(shards: Mapping[_Key, ShardIdentity]) -> dict[_Key, str]:

@@ -61,7 +61,7 @@ def test_a_split_is_followed_once_the_folder_of_the_new_shard_is_there_which_may
         export.append(2)
         cluster.split(0)
         export.append(1)
-        refusal = r"shard 1, which was split off, .* has the slots 2048-4095\); name that folder, too"
+        refusal = r"shard 1, which was split off, .* slots are among 2048-4095\); name that folder, too"
         with pytest.raises(FolderRefused, match=refusal):
             export.run(0)
         assert export.run(0, 1) == 60

@@ -107,7 +107,7 @@ def test_a_stream_of_named_folders_waits_for_that_of_a_new_shard_and_loses_nothi
         cluster.split(0)
         append(cluster, 50, 2)
         for start in ({}, at):
-            with pytest.raises(FolderRefused, match=r"shard 1, .* has the slots 2048-4095\); name that folder"):
+            with pytest.raises(FolderRefused, match=r"shard 1, .* slots are among 2048-4095\); name that folder"):
                 read_on(reader_of(tmp_path, 0), start)
         for shards in ((0, 1), (0,), (0, 1)):  # the parent goes on alone after the last event that both have
             at, more = read_on(reader_of(tmp_path, *shards), at)
