@@ -9,6 +9,8 @@ import subprocess
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import trio
@@ -26,11 +28,20 @@ from tests.waiting import wait_until
 MIB = 1024 * 1024
 
 
+def copies_of_open_files() -> Iterator[int]:
+    """Yields descriptors of its own of all that this process has open; another thread may close one meanwhile."""
+    for each in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            yield os.dup(int(each))
+
+
 def test_a_server_starts_again_in_its_place_while_a_child_has_copies_of_its_descriptors(serve: Serve) -> None:
     """As one that is started has until it begins its program."""
     server = serve()
-    copied = [number for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{(number := int(each))}")]
+    copied = list(copies_of_open_files())
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=copied) as child:
+        for number in copied:
+            os.close(number)
         try:
             server.restart()
         finally:
