@@ -39,7 +39,7 @@ class Leading:
 
     def __init__(self, me: Leader, registrar: Registrar, logs: tuple[Tail, ...], limits: Limits, now: float) -> None:
         self.epoch = registrar.state.epoch
-        self.began_with = registrar.stood_with
+        self.began_with = registrar.stood_with or registrar.seen  # a new shard's first leader was made so by its parent's
         self.logs = logs
         self.written: Ends = tuple(log.end for log in logs)
         self.synced: Ends = self.written

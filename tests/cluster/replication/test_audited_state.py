@@ -91,3 +91,15 @@ def test_what_is_asked_for_before_the_log_is_open_is_not_the_election_but_a_chan
         ("dora", {"replicas_wanted": "n1, n3", "successor": "n2"}),
         ("emil", {"moves_paused": True}),
     ]
+
+
+def test_the_first_leader_of_a_new_shard_began_with_what_the_gift_of_its_slots_left() -> None:
+    """It proposed nothing: its parent's leader made it lead."""
+    me = Leader(Member("n1", "a"), "run1", "127.0.0.1:1")
+    own = Replica(me, (), (Tail(),), (0,), limits=Limits(), new_nonce=lambda: "0", now=0.0)
+    own.tick(0.0, 10.0)
+    given = Seen(7, replace(STATE, in_sync=frozenset({me.member}), in_sync_min=1, leader=me.member), 7, me, 7)
+    own.saw(given, 0.1)
+    own.begun((Tail(),), ((1, 100),), 0.2)
+    assert own.leading is not None
+    assert own.leading.began_with == given
