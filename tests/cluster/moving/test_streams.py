@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from eventstore_cluster.registry.etcd.options import EtcdOptions
 from tests.cluster.background_client import BackgroundClient
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.replicas.three_nodes import NAMES, ThreeNodes
+from tests.cluster.test_publishing_splits import messages_of
 from tests.server_thread import ServerThread
 from tests.waiting import wait_until
 
@@ -59,19 +60,6 @@ def stored(store: es.blocking.BlockingStore) -> Versions:
     return {row.aggregate_id: [*range(1, row.version + 1)] for row in store.aggregates()}
 
 
-def messages(target: es.blocking.BlockingStore) -> Versions:
-    """Returns the versions of each aggregate in the order of their messages."""
-    found: Versions = defaultdict(list)
-    for queue in target.broker.queues("events"):
-        offset = queue.begin
-        while offset < queue.end:
-            pulled = target.broker.pull([("events", queue.queue, offset, None)], 1_000)
-            offset = pulled.queues[0].next_offset
-            for message in pulled.messages():
-                found[message.key or ""].append(int(message.properties["version"]))
-    return dict(found)
-
-
 def test_the_outbox_to_a_server_publishes_each_event_once_while_the_shard_moves(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, etcd: Etcd
 ) -> None:
@@ -84,14 +72,14 @@ def test_the_outbox_to_a_server_publishes_each_event_once_while_the_shard_moves(
             whole = partial(
                 wait_until,
                 lambda: (
-                    messages(target).keys() == expected.keys()
-                    and sum(map(len, messages(target).values())) >= sum(map(len, expected.values()))
+                    messages_of(target).keys() == expected.keys()
+                    and sum(map(len, messages_of(target).values())) >= sum(map(len, expected.values()))
                 ),
                 "all is published",
             )
             await trio.to_thread.run_sync(whole)
             nursery.cancel_scope.cancel()
-        assert messages(target) == expected
+        assert messages_of(target) == expected
 
     def grow(nodes: ThreeNodes) -> None:
         with Appending(nodes.client) as client:
@@ -116,8 +104,8 @@ def test_a_shard_that_publishes_its_events_itself_does_so_once_while_it_moves(
             (shard,) = store.shards.values() or (store,)
             expected = stored(store)
             count = sum(map(len, expected.values()))
-            wait_until(lambda: sum(map(len, messages(shard).values())) >= count, "all are published")
-            found = messages(shard)
+            wait_until(lambda: sum(map(len, messages_of(shard).values())) >= count, "all are published")
+            found = messages_of(shard)
         assert {key: list(dict.fromkeys(versions)) for key, versions in found.items()} == expected
         assert found == expected, "no batch was sent twice"
 
