@@ -68,8 +68,9 @@ def next_state(state: ShardState, leader: Member, level: Collection[Member]) -> 
         return None if state.successor in state.wanted else state.to_be_led_by(state.wanted[0], state.by)
     in_sync = frozenset(member for member in state.in_sync if member.node in state.wanted)
     least = least_in_sync(len(state.before or ()), len(state.wanted), state.in_sync_min)
-    done = replace(state, replicas=state.wanted, in_sync=in_sync, wanted=None, before=None, in_sync_min=least)
-    return replace(done, pause=NOT_PAUSED)
+    return replace(
+        state, replicas=state.wanted, in_sync=in_sync, wanted=None, before=None, in_sync_min=least, pause=NOT_PAUSED
+    )  # fmt: skip
 
 
 def least_in_sync(before: int, wanted: int, in_sync_min: int) -> int:
