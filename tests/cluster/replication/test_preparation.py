@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,10 +17,13 @@ from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.registry.replicated_keys import CLUSTER, ClusterKey, ShardKey
+from eventstore_cluster.replica.registry_state import ShardState
 from eventstore_cluster.replication.cloning import preparation
 from eventstore_cluster.replication.cloning.clone_folder import CloneFolder
 from eventstore_cluster.replication.cloning.preparation import Preparation
 from eventstore_cluster.replication.shard_registry import ShardRegistry
+from tests.cluster.etcd.real_etcd import running
 from tests.cluster.replication.test_clone_folder import child_of, parent
 from tests.store.faults.test_interrupted import children
 from tests.waiting import eventually
@@ -72,3 +76,24 @@ async def test_a_clone_that_waits_for_more_files_keeps_no_process_to_list_them(
             return said[-1:] == [(2, "")] and not await children()
 
         await eventually(is_idle, "it has all files that are sorted, and no process")
+
+
+async def test_a_replica_of_a_shard_that_has_its_slots_makes_no_links_in_preparation(tmp_path: Path) -> None:
+    """It is new on its node, which may have nothing of the parent."""
+    said: list[tuple[int, str]] = []
+
+    async def say(through: int, failed: str) -> None:
+        said.append((through, failed))
+
+    parent, state = tmp_path / "shard-0", ShardState(1, frozenset(), ("n1",), 1)
+    shard = ShardKey(uuid.uuid4(), ((2048, 4095),), state)
+    with running(tmp_path) as (etcd,):
+        async with Gateway(EtcdOptions((etcd.url,))) as gateway:
+            registry = EtcdRegistry(gateway, "test")
+            await registry.transact({}, {CLUSTER: ClusterKey(uuid.uuid4(), 2, 1, 1).value(), "shard/1": shard.value()})
+            keys, folder = ShardRegistry(registry, 1, Lease(1, 5, 0.0), "run1"), tmp_path / "shard-1"
+            clone = CloneFolder(OsFiles(), parent, folder)
+            identity = shard.identity(uuid.uuid4(), 1)
+            prepared = Preparation(clone, parent, folder, identity, BrokerSettings(), keys, say)
+            assert (await prepared.run()).slots == shard.slots
+    assert not said

@@ -90,7 +90,9 @@ class Preparation:
         self._sorter = ChildSorter(parent, folder / DIRECTORY)
 
     async def run(self) -> ShardKey:
-        """Returns the key of the shard once it has slots."""
+        """Returns the key of the shard once it has slots; at once if it has them: what its parent has is looked for then."""
+        if (known := await self._read()) is not None and known.slots:
+            return known
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep_up)
