@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from eventstore.chunks.files import File, OsFiles
 from eventstore.errors import FolderRefused
+from eventstore.records.splits import Split
 from eventstore.settings.server import ServerSettings
-from eventstore.store.data_folder import ShardIdentity
+from eventstore.store.data_folder import STORE, ShardIdentity, read_store, shard_of
 from eventstore.store.opening import note_shard
 from eventstore_cluster.replication.logs.follower_logs import FollowerLogs
 from eventstore_cluster.replication.logs.incarnations import DOCUMENT, MARK, next_incarnation
@@ -97,6 +99,17 @@ def test_a_full_disk_is_a_reason_in_words_also_where_leading_begins_and_where_a_
         FullLeader(folder, 1, lambda: None).begin()
     with pytest.raises(FolderRefused, match="No space left on device; free some space"):
         note_shard(FullDisk(0), folder, SHARD)
+
+
+def test_a_replica_that_was_away_during_a_split_notes_it_in_its_folder_at_its_next_start(tmp_path: Path) -> None:
+    folder = tmp_path / "shard-0"
+    start(OsFiles(), folder)
+    now = replace(SHARD, slots=((0, 2047),), splits=(Split(2, 0, 1, 50),))
+    FollowerLogs(OsFiles(), ServerSettings(data=folder), now, "n1").close()
+    assert shard_of(folder, read_store(OsFiles(), folder)[1]) == now
+    before = (folder / STORE).stat().st_ino
+    FollowerLogs(OsFiles(), ServerSettings(data=folder), now, "n1").close()
+    assert (folder / STORE).stat().st_ino == before, "what it says already is not written again"
 
 
 def test_a_folder_remembers_its_starts_and_belongs_to_one_node(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from eventstore.chunks.opening import LOCK, refusing
 from eventstore.records import commit, message
 from eventstore.server.broker.beside import BROKER as BROKER_FOLDER
 from eventstore.settings.server import ServerSettings
-from eventstore.store.data_folder import STORE, ShardIdentity, event_folder
-from eventstore.store.opening import open_folder
+from eventstore.store.data_folder import STORE, ShardIdentity, check_shard, event_folder, read_store
+from eventstore.store.opening import note_shard, open_folder
 from eventstore_cluster.replica.epochs import Tail
 from eventstore_cluster.replica.places import Ends, Reach
 from eventstore_cluster.replication.logs.documents import DELETIONS, FollowerDocuments, read_version, tail_of
@@ -60,6 +60,8 @@ class FollowerLogs:
             open_broker_folder(broker, settings.broker_settings, files=files, identity=broker_identity(shard)).close()
         for each in (folder, broker):
             self._locks.append(files.lock(each / LOCK))
+        if check_shard(folder, read_store(files, folder)[1], shard):
+            note_shard(files, folder, shard)  # it was split while this replica was away: readers of the folder go by that
         self.incarnation = incarnation or next_incarnation(files, folder, node)
         self._open()
 
