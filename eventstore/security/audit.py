@@ -29,13 +29,15 @@ Details = Mapping[str, str | int | bool | None]
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
     """`what`: a login that was refused, a change of access, or a kind of request. `who`: the identity; empty: unknown.
-    `origin`: address and name of the client. `details`: the values of the request, and what else belongs to it.
+    `origin`: address and name of the client. `details`: the values of the request, and what else belongs to it. `id`: of what
+    is recorded once, though it may be noted by each process that leads a shard; empty: it is noted once.
     """
 
     what: str
     who: str
     origin: str
     details: Details
+    id: str = ""
 
     def encode(self, previous: str, time_us: int, access: str = "") -> bytes:
         """Returns the record with the hash of the one before it. `time_us`: when it was, in µs since 1970: the time of an event

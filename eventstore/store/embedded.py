@@ -93,9 +93,9 @@ class EmbeddedStore:
             raise outcome
         return outcome
 
-    async def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed:
+    async def append_reserved(self, aggregate_id: str, event: NewEvent, command_id: str | None = None) -> Committed:
         """Appends an event of the server's own to an id that begins with `$`. Raises the errors of `append`."""
-        _, expected, command_id, when, events = encode_commit(aggregate_id, [event], ANY, None, None)
+        _, expected, command_id, when, events = encode_commit(aggregate_id, [event], ANY, command_id, None)
         return await self._append((aggregate_id, expected, command_id, when, (events, 1, NO_FINGERPRINT)))
 
     async def append_many(self, commits: Iterable[Commit], *, replicas: Replicas | None = None) -> list[CommitResult]:

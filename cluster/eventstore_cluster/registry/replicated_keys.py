@@ -13,6 +13,7 @@ replica/N/NAME  leased by the process of a replica: its incarnations, and how it
 offer/NAME, offer/NAME/N  leased by a node whose cluster is not there: what `cluster` and `shard/N` were (`kept_keys`)
 draining/NAME a node that is to keep no replicas: `nodes/placing` gives it none
 moving        how many shards may copy replicas at once, and how many bytes a second each (`MovingKey`)
+requests      the latest about all of the cluster, or a node, for the audit trail (`cluster_requests`)
 moving/N      leased by the leader of a shard that copies replicas: one of as many tickets as may move at once
 creating      who writes the shards of a cluster that is being created
 """
@@ -29,6 +30,7 @@ from eventstore.chunks.documents import Tree
 from eventstore.errors import Corrupt, UnsupportedVersion
 from eventstore.records.cluster_map import SlotRange, read_slots
 from eventstore.store.data_folder import ShardIdentity
+from eventstore_cluster.registry.cluster_requests import REQUESTS, read_requests
 from eventstore_cluster.registry.lineage import NO_LINEAGE, Lineage, read_lineage, slots_value
 from eventstore_cluster.registry.node_keys import MOVING, read_asked_by, read_moving, tickets
 from eventstore_cluster.registry.registry import Entry, Snapshot
@@ -208,7 +210,10 @@ def seen_of(number: int, snapshot: Snapshot) -> Seen | None:
     ticket = next((each for each in range(limits.at_once) if each not in taken), None)
     holds = next((each for each, run in taken.items() if own is not None and run == own.run), None)
     clones = clones_of(state, snapshot)
-    return Seen(snapshot.revision, state, entry.revision, own, led, running, clones, ticket, holds, limits.rate, limits.pause)
+    return Seen(
+        snapshot.revision, state, entry.revision, own, led, running, clones, ticket, holds, limits.rate, limits.pause,
+        read_requests(snapshot.value(REQUESTS)),
+    )  # fmt: skip
 
 
 def running_members(number: int, snapshot: Snapshot) -> frozenset[Member]:

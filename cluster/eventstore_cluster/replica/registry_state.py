@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -38,6 +38,19 @@ class Pause:
 
 
 NOT_PAUSED: Final = Pause()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRequest:
+    """What was asked of the whole cluster, or of a node. `number`: one more than that of the request before it; `id`: of no
+    other request; `by`: who asked; `at`: when, in seconds of Unix time by the clock of that machine; `details`: for what.
+    """
+
+    number: int
+    id: str
+    by: str
+    at: int
+    details: Mapping[str, str | int | bool | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +156,7 @@ class Seen:
     processes have a lease; None: not known. `ticket`: one of those that so many shards may copy replicas by at once, which is
     free, None if none is; `holds`: the one that the leader of this shard has; `rate`: bytes a second that it may copy;
     None: all it can; `pause_all`: of the moves of all shards. `clones`: of the shards in preparation, those that run
-    and are not stuck.
+    and are not stuck. `requests`: the latest about the whole cluster, if this shard records them.
     """
 
     at: int
@@ -157,6 +170,7 @@ class Seen:
     holds: int | None = None
     rate: int | None = None
     pause_all: Pause = NOT_PAUSED
+    requests: tuple[ClusterRequest, ...] = ()
 
     @property
     def paused(self) -> bool:

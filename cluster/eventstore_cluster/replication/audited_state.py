@@ -1,11 +1,14 @@
 """Records in the audit trail of a shard what was done to the shard through etcd: by its leader, which carries it out.
 
 Who asked for it stands beside it in etcd: an identity that the console of a node knows, or what a command claims to be run by.
-The leader looks twice a second: of two people who change the same thing in between, the later one is recorded.
+The leader looks twice a second: of two people who change the same thing in between, the later one is recorded. What was asked
+of the whole cluster, or of a node, is in the trail of one shard, each request once: etcd has the latest, and its id is that of
+the record.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 import trio
@@ -14,11 +17,12 @@ from eventstore.errors import Overloaded
 from eventstore.security.audit import AuditRecord, Details
 from eventstore.server.access.security import Security
 from eventstore.server.bootstrap import until
-from eventstore_cluster.replica.registry_state import Seen
+from eventstore_cluster.replica.registry_state import ClusterRequest, Seen
 from eventstore_cluster.replica.replica import Replica
 
 ELECTED: Final = "LEADER_ELECTED"
 CHANGED: Final = "SHARD_CHANGED"
+REQUESTED: Final = "CLUSTER_CHANGED"
 _LOOK_S: Final = 0.5
 _ORIGIN: Final = "etcd"
 
@@ -33,7 +37,7 @@ async def _audit(security: Security, replica: Replica, node: str) -> None:
     assert replica.leading is not None, "it was elected"
     known = replica.leading.began_with
     assert known is not None
-    due = [elected(known, node)]
+    due = [elected(known, node), *map(requested, known.requests)]  # the leader before may have recorded some of these
     while True:
         try:
             while due:
@@ -44,7 +48,7 @@ async def _audit(security: Security, replica: Replica, node: str) -> None:
         await trio.sleep(_LOOK_S)
         seen = replica.registrar.seen
         assert seen is not None
-        due += changes(known, seen)
+        due += [*changes(known, seen), *(requested(each) for each in seen.requests if each not in known.requests)]
         known = seen
 
 
@@ -65,6 +69,13 @@ def changes(before: Seen, after: Seen) -> list[AuditRecord]:
         if name != "epoch" and value != old[name]:
             by_who.setdefault(_who(name, after), {})[name] = value
     return [AuditRecord(CHANGED, who, _ORIGIN, found) for who, found in by_who.items()]
+
+
+def requested(request: ClusterRequest) -> AuditRecord:
+    """Returns the record of what was asked of the whole cluster, or of a node."""
+    at = f"{datetime.fromtimestamp(request.at, UTC):%FT%TZ}"
+    details = {**request.details, "request": request.number, "asked_at": at}
+    return AuditRecord(REQUESTED, request.by, _ORIGIN, details, request.id)
 
 
 def _who(name: str, seen: Seen) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from eventstore.chunks.documents import Tree
+from eventstore_cluster.registry.cluster_requests import RECORDED_BY, REQUESTS
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.lease import Lease
@@ -48,6 +49,7 @@ class ShardRegistry:
     def __init__(self, registry: EtcdRegistry, number: int, lease: Lease, run: str) -> None:
         self._registry, self._number, self._lease, self._run = registry, number, lease, run
         self._shard, self._leader, self._serving = f"{SHARDS}{number}", f"{LEADERS}{number}", f"{SERVING}{number}"
+        self._of_all = (CLUSTER, REQUESTS) if number == RECORDED_BY else (CLUSTER,)
         self.key: ShardKey | None = None
         self.cut: Callable[[], Cut] = _no_cut
         self.revision = 0
@@ -62,7 +64,7 @@ class ShardRegistry:
             RegistryUnavailable, RegistryRefused, Corrupt
         """
         children = () if self.key is None else self.key.state.split
-        keys = [self._shard, self._leader, CLUSTER, *(f"{SHARDS}{child}" for child in children)]
+        keys = [self._shard, self._leader, *self._of_all, *(f"{SHARDS}{child}" for child in children)]
         under = [MOVING, *(f"{REPLICAS}{number}/" for number in (self._number, *children))]
         known = self._latest if children == self._latest_children else None
         asked_at = self.revision
@@ -90,7 +92,7 @@ class ShardRegistry:
         """Whether a key is read here: with many shards, most changes are of others."""
         kind, _, rest = key.partition("/")
         children = () if self.key is None else self.key.state.split
-        return kind in (CLUSTER, MOVING) or rest.partition("/")[0] in {str(each) for each in (self._number, *children)}
+        return kind in (*self._of_all, MOVING) or rest.partition("/")[0] in {str(each) for each in (self._number, *children)}
 
     async def transact(self, swap: Swap) -> int | None:
         """Returns the revision that it made; 0: it was refused, and never takes effect; None: unknown."""

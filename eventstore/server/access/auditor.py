@@ -6,11 +6,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from eventstore.errors import EventStoreError, Overloaded
+from eventstore.errors import CommandIdReused, EventStoreError, Overloaded
 from eventstore.model import NewEvent
 from eventstore.security.access_list import AccessList
 from eventstore.security.audit import AUDIT, AUDITED, FIRST, AuditRecord, access_in, digest
@@ -89,7 +90,10 @@ class Auditor:
                     if previous is None:
                         previous = _hash(await self._last())
                     data = record.encode(previous, time_us, access)
-                    await self._store.append_reserved(AUDIT, NewEvent(AUDITED, data))
+                    with suppress(CommandIdReused):  # it is recorded, further up in the chain
+                        await self._store.append_reserved(AUDIT, NewEvent(AUDITED, data), record.id or None)
+                        previous = digest(data)
+                        self.records += 1
                 except EventStoreError as error:
                     previous = None  # it may have been stored
                     if recorded is None:
@@ -99,8 +103,6 @@ class Auditor:
                     recorded(error)
                 else:
                     self._waiting.popleft()
-                    previous = digest(data)
-                    self.records += 1
                     if recorded is not None:
                         recorded(None)
 

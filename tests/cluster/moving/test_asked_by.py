@@ -15,17 +15,30 @@ import trio
 
 from eventstore.cli.terminal.cluster_table import print_cluster
 from eventstore.cli.terminal.plan_table import UnderWayTable
-from eventstore.errors import InvalidArgument
-from eventstore_cluster.nodes.moving.asking import ask
-from eventstore_cluster.nodes.moving.plans import Paused, pause, pending, take_back
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore_cluster.nodes.moving.asking import ask, write_for_all
+from eventstore_cluster.nodes.moving.plans import (
+    Paused,
+    end_draining,
+    limit_moves,
+    pause,
+    pending,
+    remove,
+    start_draining,
+    take_back,
+)
 from eventstore_cluster.nodes.registry_status import registry_status
 from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
+from eventstore_cluster.registry.cluster_requests import REQUESTS, read_requests
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.etcd.options import EtcdOptions
-from eventstore_cluster.registry.node_keys import MOVING, NodeKey, read_moving
+from eventstore_cluster.registry.node_keys import DRAINING, MOVING, NodeKey, read_moving
 from eventstore_cluster.registry.pauses import is_paused_alone
 from eventstore_cluster.registry.replicated_keys import ShardKey, read_shard
 from eventstore_cluster.replica.registry_state import ASKED_BY_MAX, NOT_PAUSED, Member, Pause
+from eventstore_cluster.replication.shard_registry import ShardRegistry
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.moving.commands import run_cluster
 from tests.cluster.nodes.named_node import registry_of
@@ -192,6 +205,59 @@ async def test_a_key_of_an_older_program_is_read_and_says_of_no_one_that_they_as
     strange: list[Any] = [None, 7, {}, {"on": 1}, [True, "ann"]]
     assert {read_shard(0, {**value, "pause": each}).state.pause for each in strange} == {NOT_PAUSED}
     assert read_moving({"at_once": 2, "rate": None, "paused": True}).pause == Pause(True, "")
+
+
+async def test_what_is_asked_of_a_node_or_of_all_is_written_with_who_asked_where_one_shard_reads_it(
+    registry: EtcdRegistry, etcd: Etcd, cluster: str
+) -> None:
+    ann, ben = asking(etcd, "ann"), asking(etcd, "ben")
+    for _ in range(2):  # it is draining already the second time
+        await on_thread(lambda: start_draining(ann, cluster, "n3"))
+    await on_thread(lambda: end_draining(ben, cluster, "n3"))
+    await on_thread(lambda: start_draining(ann, cluster, "n3"))
+    await on_thread(lambda: limit_moves(ann, cluster, 4, None, unlimited=False))
+    await on_thread(lambda: limit_moves(ann, cluster, None, None, unlimited=False))  # only looks
+    await on_thread(lambda: pause(ben, cluster, True))
+    await on_thread(lambda: pause(ann, cluster, False))
+    assert await registry.transact({}, {"node/n3": None})
+    await on_thread(lambda: remove(ben, cluster, "n3"))
+    asked = [
+        ("ann", {"node": "n3", "draining": True}),
+        ("ben", {"node": "n3", "draining": False}),
+        ("ann", {"node": "n3", "draining": True}),
+        ("ann", {"moves_at_once": 4, "move_rate": "none"}),
+        ("ben", {"moves_paused": True}),
+        ("ann", {"moves_paused": False}),
+        ("ben", {"node": "n3", "removed": True}),
+    ]
+    async with Gateway(asking(etcd, "")) as gateway:
+        lease = await Lease.grant(gateway, 60)
+        shards = [ShardRegistry(EtcdRegistry(gateway, cluster), shard, lease, "run") for shard in (0, 1)]
+        recorder, other = [await each.read() for each in shards]
+    assert recorder is not None
+    assert other is not None
+    assert [(each.number, each.by, each.details) for each in recorder.requests] == [
+        (number, *each) for number, each in enumerate(asked, 1)
+    ]
+    assert len({each.id for each in recorder.requests}) == len(asked)
+    assert other.requests == ()
+
+
+async def test_requests_at_the_same_time_are_all_written_and_one_about_what_has_changed_is_not(
+    registry: EtcdRegistry, etcd: Etcd, cluster: str
+) -> None:
+    seen = await registry.read()
+
+    async def asks(node: str, key: str) -> None:
+        await write_for_all(registry, seen, {"node": node}, {key: {}}, {key: 0}, "it has")
+
+    await asks("n1", f"{DRAINING}n1")
+    await asks("n2", f"{DRAINING}n2")  # the list of requests has changed since it was seen, which is not what this is about
+    before = await registry.read()
+    assert [each.details["node"] for each in read_requests(before.value(REQUESTS))] == ["n1", "n2"]
+    with pytest.raises(EventStoreError, match="it has changed meanwhile, and nothing was written; ask again"):
+        await asks("n3", f"{DRAINING}n1")
+    assert (await registry.read()).revision == before.revision
 
 
 @pytest.mark.heavy

@@ -13,8 +13,10 @@ from eventstore import blocking
 from eventstore.errors import PermissionDenied, Unauthenticated
 from eventstore.model import ANY, NewEvent
 from eventstore.security.audit import AUDIT
+from eventstore_cluster.nodes.moving.plans import start_draining
+from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.replicated_keys import LEADERS
-from eventstore_cluster.replication.audited_state import ELECTED
+from eventstore_cluster.replication.audited_state import ELECTED, REQUESTED
 from tests.cli.processes import run
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.nodes.named_node import NamedNode, keys
@@ -67,6 +69,10 @@ def test_replicas_follow_over_tls_and_only_nodes_may(
             assert (record["origin"], record["details"]["epoch"]) == ("etcd", 1)
             assert record["who"].endswith("(claimed)"), "who created the cluster"
             assert record["details"]["replicas"] in ("n1, n2", "n2, n1")
+            start_draining(EtcdOptions((etcd.url,), by="ann"), cluster, "n2")
+            wait_until(lambda: any(each["what"] == REQUESTED for each in audited()), "what is asked of a node is recorded")
+            (record,) = [each for each in audited() if each["what"] == REQUESTED]
+            assert (record["who"], record["details"]["node"], record["details"]["draining"]) == ("ann", "n2", True)
         with pytest.raises(Unauthenticated):
             blocking.connect(one.address, ssl_context=context).__enter__()
         leader = next(value for key, value in peers(etcd, cluster))

@@ -16,7 +16,7 @@ from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.replicated_keys import read_serving
-from eventstore_cluster.replication.audited_state import CHANGED, ELECTED
+from eventstore_cluster.replication.audited_state import CHANGED, ELECTED, REQUESTED
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.nodes.named_node import keys
 from tests.cluster.replicas.three_nodes import ThreeNodes
@@ -116,6 +116,8 @@ def test_what_is_done_at_the_console_is_in_the_trail_of_the_shard_with_who_did_i
         three.kill(follower)
         wait_until(lambda: audited(ELECTED, paused=True, asked_by="ben") == [""], "another leads, which was not asked for")
         assert audited(CHANGED, paused=True) == ["ann"]
+        for paused in (True, False):
+            assert audited(REQUESTED, moves_paused=paused) == ["ann"], "once, though three have led since"
         three.start(follower)
         assert set(three.state().replicas) == {"n1", "n2", "n3"}
         does(visitor, "resume", "0", "Nothing is under way.")

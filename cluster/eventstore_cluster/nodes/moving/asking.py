@@ -5,16 +5,20 @@ The caller may go away, and may ask again. What stands in the way is refused bef
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from eventstore.chunks.documents import Tree
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.accepting_loss import shard_key
 from eventstore_cluster.nodes.placing.fleet import Fleet, PlacedShard, needed
+from eventstore_cluster.registry.cluster_requests import REQUESTS, requests_with
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.pauses import is_paused_alone
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import Changes, Snapshot
 from eventstore_cluster.registry.replicated_keys import SHARDS, ShardKey
 from eventstore_cluster.replica.registry_state import ShardState
 
@@ -116,6 +120,26 @@ async def write_shard(registry: EtcdRegistry, seen: Snapshot, shard: int, key: S
     if revision is None:
         raise EventStoreError(f"shard {shard} has changed meanwhile, and nothing was asked of it; look, and ask again")
     return revision
+
+
+async def write_for_all(
+    registry: EtcdRegistry, seen: Snapshot, details: Tree, changes: Changes, compared: Mapping[str, int], what: str
+) -> None:
+    """Writes what is asked of the whole cluster, or of a node, together with who asks for it, for the audit trail. Waits for
+    its turn if others ask for something at the same time. `details`: of that record; `what`: is changed, for the error.
+
+    Raises:
+        EventStoreError: a key was written by another revision than is `compared`, and nothing was written.
+        RegistryUnavailable, RegistryRefused, OutcomeUnknown
+    """
+    id_ = uuid.uuid4().hex
+    while True:
+        requests = requests_with(seen.value(REQUESTS), id_, registry.by, int(time.time()), details)
+        if await registry.transact({**compared, REQUESTS: seen.revision_of(REQUESTS)}, {**changes, REQUESTS: requests}):
+            return
+        seen = await registry.read_some(REQUESTS, *compared, under=())
+        if any(seen.revision_of(key) != revision for key, revision in compared.items()):
+            raise EventStoreError(f"{what} changed meanwhile, and nothing was written; ask again")
 
 
 def given_away(state: ShardState) -> str:

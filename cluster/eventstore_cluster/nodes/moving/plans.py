@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from eventstore.chunks.documents import Tree
 from eventstore.errors import EventStoreError, InvalidArgument
-from eventstore.fields import counted
+from eventstore.fields import counted, shown
 from eventstore_cluster.nodes.accepting_loss import check_format, shard_key
 from eventstore_cluster.nodes.cluster_view import cluster_view, nodes_of
 from eventstore_cluster.nodes.first_read import first_read_of_cluster, on_registry
-from eventstore_cluster.nodes.moving.asking import Asked, ask, given_away, write_shard
+from eventstore_cluster.nodes.moving.asking import Asked, ask, given_away, write_for_all, write_shard
 from eventstore_cluster.nodes.moving.progress import UnderWay, moved, under_way
 from eventstore_cluster.nodes.placing.fleet import Fleet
 from eventstore_cluster.nodes.placing.plan import Plan
@@ -157,17 +158,21 @@ def take_back(etcd: EtcdOptions, cluster: str, shard: int | None) -> list[int]:
 
 def start_draining(etcd: EtcdOptions, cluster: str, node: str) -> None:
     """Notes that the node is to keep no replicas. Raises as `with_registry`."""
-    with_registry(etcd, cluster, lambda registry, _: registry.transact({}, {f"{DRAINING}{node}": {}}))
+
+    async def write(registry: EtcdRegistry, seen: Snapshot) -> None:
+        if f"{DRAINING}{node}" not in seen.entries:
+            await _write_draining(registry, seen, node, {}, {"draining": True})
+
+    with_registry(etcd, cluster, write)
 
 
 def end_draining(etcd: EtcdOptions, cluster: str, node: str) -> None:
     """Has the node get replicas again. Raises InvalidArgument: it is not draining."""
 
     async def write(registry: EtcdRegistry, seen: Snapshot) -> None:
-        key = f"{DRAINING}{node}"
-        if key not in seen.entries:
-            raise InvalidArgument(f"node {node} is not draining", field="node", value=node)
-        await registry.transact({}, {key: None})
+        if f"{DRAINING}{node}" not in seen.entries:
+            raise InvalidArgument(f"node {shown(node)} is not draining", field="node", value=node)
+        await _write_draining(registry, seen, node, None, {"draining": False})
 
     with_registry(etcd, cluster, write)
 
@@ -195,9 +200,15 @@ def remove(etcd: EtcdOptions, cluster: str, node: str) -> None:
             )
         if node in nodes_of(seen):
             raise InvalidArgument(f"node {node} keeps no replicas, but runs: stop it first", field="node", value=node)
-        await registry.transact({}, {f"{DRAINING}{node}": None})
+        await _write_draining(registry, seen, node, None, {"removed": True})
 
     with_registry(etcd, cluster, write)
+
+
+async def _write_draining(registry: EtcdRegistry, seen: Snapshot, node: str, value: Tree | None, details: Tree) -> None:
+    key = f"{DRAINING}{node}"
+    what = f"whether node {node} is draining has"
+    await write_for_all(registry, seen, {"node": node, **details}, {key: value}, {key: seen.revision_of(key)}, what)
 
 
 def limit_moves(etcd: EtcdOptions, cluster: str, at_once: int | None, rate: int | None, *, unlimited: bool) -> MovingKey:
@@ -221,7 +232,7 @@ def limit_moves(etcd: EtcdOptions, cluster: str, at_once: int | None, rate: int 
         limits = read_moving(seen.value(MOVING))
         limits = replace(limits, at_once=at_once or limits.at_once, rate=None if unlimited else rate or limits.rate)
         if (at_once, rate, unlimited) != (None, None, False):
-            await _write_limits(registry, seen, limits)
+            await _write_limits(registry, seen, limits, {"moves_at_once": limits.at_once, "move_rate": limits.rate or "none"})
         return limits
 
     return with_registry(etcd, cluster, write)
@@ -239,7 +250,7 @@ def pause(etcd: EtcdOptions, cluster: str, paused: bool, shard: int | None = Non
     async def write(registry: EtcdRegistry, seen: Snapshot) -> Paused:
         limits, now = read_moving(seen.value(MOVING)), Pause(paused, registry.by)
         if shard is None:
-            await _write_limits(registry, seen, replace(limits, pause=now))
+            await _write_limits(registry, seen, replace(limits, pause=now), {"moves_paused": paused})
             still = () if paused else tuple(paused_alone(seen))
             return Paused(paused, tuple(each for each in moved(seen) if each not in still), still)
         found = shard_key(seen, shard)
@@ -254,7 +265,7 @@ def pause(etcd: EtcdOptions, cluster: str, paused: bool, shard: int | None = Non
     return with_registry(etcd, cluster, write)
 
 
-async def _write_limits(registry: EtcdRegistry, seen: Snapshot, limits: MovingKey) -> None:
+async def _write_limits(registry: EtcdRegistry, seen: Snapshot, limits: MovingKey, details: Tree) -> None:
     """Raises EventStoreError: they were changed since they were seen."""
-    if await registry.transact({MOVING: seen.revision_of(MOVING)}, {MOVING: limits.value()}) is None:
-        raise EventStoreError("the limits of moves have changed meanwhile, and nothing was written; ask again")
+    compared = {MOVING: seen.revision_of(MOVING)}
+    await write_for_all(registry, seen, details, {MOVING: limits.value()}, compared, "the limits of moves have")
