@@ -8,11 +8,12 @@ one leads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.fields import shown
 from eventstore_cluster.nodes.first_read import first_read_of_cluster, on_registry, read_while
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
@@ -118,6 +119,11 @@ def shard_key(seen: Snapshot, shard: int) -> ShardKey:
     if value is None:
         raise InvalidArgument(f"there is no shard {shard}: `eventstore cluster status` shows those there are", field="shard")
     return read_shard(shard, value)
+
+
+def keeps_none(node: str, shard: int, kept: Sequence[str]) -> str:
+    """Returns that the node keeps no replica of the shard, and which do."""
+    return f"node {shown(node)} keeps no replica of shard {shard}: {', '.join(kept)} {'does' if len(kept) == 1 else 'do'}"
 
 
 def accept_loss(etcd: EtcdOptions, cluster: str, chosen: Candidate, lease_s: float) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import trio
 
 from eventstore.errors import EventStoreError, InvalidArgument
-from eventstore_cluster.nodes.accepting_loss import check_format, running_replica, shard_key
+from eventstore_cluster.nodes.accepting_loss import check_format, keeps_none, running_replica, shard_key
 from eventstore_cluster.nodes.cluster_view import cluster_view
 from eventstore_cluster.nodes.first_read import first_read_of_cluster, on_registry, read_while
 from eventstore_cluster.nodes.leader_changes import leader_change
@@ -105,7 +105,7 @@ def _check(seen: Snapshot, shard: int, node: str) -> None:
     state = shard_key(seen, shard).state
     if node not in state.replicas:
         kept = ", ".join(state.replicas)
-        raise InvalidArgument(f"node {node} keeps no replica of shard {shard}: {kept} do", field="node", value=node, limit=kept)
+        raise InvalidArgument(keeps_none(node, shard, state.replicas), field="node", value=node, limit=kept)
     if state.wanted is not None and node not in state.wanted:
         raise InvalidArgument(
             f"the replica of shard {shard} on {node} is to move away: one of {', '.join(state.wanted)} may lead, or "

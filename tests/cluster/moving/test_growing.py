@@ -135,7 +135,7 @@ def test_what_stands_in_the_way_is_said_and_a_move_is_taken_back(tmp_path_factor
         nodes.kill("n4")
         wait_until(lambda: "node/n4" not in keys(etcd, name).entries, "the lease of the node is over")
         refused = run_cluster(etcd, name, "move", "0", "--from", follower, "--to", "n4", code=2)
-        assert "there is no node n4" in refused.stderr
+        assert "there is no node 'n4'" in refused.stderr
         nodes.start("n4")
         stale = survey(options, name, 0.0)
         nodes.kill("n4")  # after it was looked at
@@ -169,5 +169,5 @@ def test_what_stands_in_the_way_is_said_and_a_move_is_taken_back(tmp_path_factor
 
 
 def test_no_fleet_is_empty_by_mistake() -> None:
-    with pytest.raises(InvalidArgument, match="there is no node n1; these are: none"):
+    with pytest.raises(InvalidArgument, match="there is no node 'n1'; these are: none"):
         drain(Fleet({}, {}), "n1")

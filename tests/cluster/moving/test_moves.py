@@ -43,7 +43,7 @@ def test_a_follower_and_the_leader_move_to_a_new_node_while_a_client_appends(
             move(options, "moves", 0, first, "n4")
         with pytest.raises(InvalidArgument, match="keeps a replica of shard 0 already"):
             move(options, "moves", 0, leader, "n4")
-        with pytest.raises(InvalidArgument, match="there is no node n9; these are: n1, n2, n3, n4"):
+        with pytest.raises(InvalidArgument, match="there is no node 'n9'; these are: n1, n2, n3, n4"):
             move(options, "moves", 0, leader, "n9")
 
         folder = nodes.folder / first

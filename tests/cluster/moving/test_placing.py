@@ -190,7 +190,7 @@ def test_what_cannot_be_is_refused_with_what_stands_in_the_way() -> None:
     others = {"n4": PlacedNode("n4", takes=False, leaves=True), "n5": PlacedNode("n5", takes=False)}
     with pytest.raises(InvalidArgument, match="one is on n1, n2, n3; draining: n4; not running: n5"):
         drain(Fleet({**three.nodes, **others}, three.shards), "n1")
-    with pytest.raises(InvalidArgument, match="there is no node n9; these are: n1, n2, n3"):
+    with pytest.raises(InvalidArgument, match="there is no node 'n9'; these are: n1, n2, n3"):
         drain(three, "n9")
     full = fleet(3, 6, added=1)
     full = Fleet({**full.nodes, "n4": PlacedNode("n4", free_bytes=GB)}, full.shards)
@@ -212,9 +212,9 @@ def test_replicas_that_are_given_up_are_first_those_of_nodes_that_drain_or_do_no
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"target": "n9"}, "there is no node n9; these are: n1, n2, n3, n4"),
+        ({"target": "n9"}, "there is no node 'n9'; these are: n1, n2, n3, n4"),
         ({"target": "n3"}, "node n3 keeps a replica of shard 0 already"),
-        ({"source": "n4", "target": "n3"}, "node n4 keeps no replica of shard 0: n1, n2, n3 do"),
+        ({"source": "n4", "target": "n3"}, "node 'n4' keeps no replica of shard 0: n1, n2, n3 do"),
         ({"shard": 7}, "there is no shard 7: `eventstore cluster status` shows those there are"),
         (
             {"node": PlacedNode("n4", takes=False, leaves=True)},

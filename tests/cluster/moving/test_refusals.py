@@ -13,10 +13,11 @@ import trio
 
 from eventstore.cli.terminal.plan_table import sized
 from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore_cluster.nodes.accepting_loss import keeps_none
 from eventstore_cluster.nodes.first_read import first_read_of_cluster
 from eventstore_cluster.nodes.moving.asking import Asked, ask
 from eventstore_cluster.nodes.moving.moving import move
-from eventstore_cluster.nodes.moving.plans import limit_moves
+from eventstore_cluster.nodes.moving.plans import end_draining, limit_moves, remove
 from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
@@ -176,6 +177,26 @@ def test_a_text_that_is_not_a_rate_is_refused_with_what_one_looks_like(text: str
         sized(text)
 
 
+async def test_the_name_of_no_node_is_quoted_and_what_a_node_keeps_is_counted(
+    registry: EtcdRegistry, etcd: Etcd, cluster: str
+) -> None:
+    options, key = EtcdOptions((etcd.url,)), await shard_of(registry, 1)
+    assert await registry.transact({}, {"shard/1": replace(key, state=replace(key.state, replicas=("n1", "n3"))).value()})
+    before = await registry.read()
+
+    async def said(do: Callable[[EtcdOptions, str, str], None], node: str) -> str:
+        with pytest.raises(InvalidArgument) as refused:
+            await trio.to_thread.run_sync(do, options, cluster, node)
+        return refused.value.message
+
+    assert await said(remove, "n2") == "node n2 keeps a replica of shard 0: `eventstore cluster drain n2` moves it away"
+    assert (await said(remove, "n1")).startswith("node n1 keeps replicas of shards 0, 1: ")
+    assert await said(remove, "") == "there is no node ''; these are: n1, n2, n3"
+    assert await said(end_draining, "") == "node '' is not draining"
+    assert keeps_none("", 0, ("n1",)) == "node '' keeps no replica of shard 0: n1 does"
+    assert (await registry.read()).revision == before.revision
+
+
 @pytest.mark.long
 async def test_commands_are_refused_for_nodes_that_cannot_be_meant(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
     async def said(code: int, *words: str) -> str:
@@ -187,7 +208,7 @@ async def test_commands_are_refused_for_nodes_that_cannot_be_meant(registry: Etc
     await call_off(registry, await registry.read(), 0)
     kept = await said(2, "remove", "n2")
     assert "node n2 keeps replicas of shards 0, 1: `eventstore cluster drain n2` moves them away" in kept
-    assert "there is no node n9; these are: n1, n2, n3" in await said(2, "move", "0", "--from", "n1", "--to", "n9")
+    assert "there is no node 'n9'; these are: n1, n2, n3" in await said(2, "move", "0", "--from", "n1", "--to", "n9")
     await said(0, "drain", "n3", "--yes")
     before = await registry.read()
     draining = "node n3 is draining; `eventstore cluster drain n3 --undo` ends that"

@@ -107,7 +107,7 @@ def test_the_one_that_leads_already_is_left_alone(three: ThreeNodes, options: Et
 def test_what_cannot_lead_is_refused_by_name(three: ThreeNodes, options: EtcdOptions) -> None:
     with pytest.raises(InvalidArgument, match="there is no shard 7"):
         hand_over(options, "handed", 7, "n1", WAIT_S)
-    with pytest.raises(InvalidArgument, match="node n9 keeps no replica of shard 0: n1, n2, n3 do"):
+    with pytest.raises(InvalidArgument, match="node 'n9' keeps no replica of shard 0: n1, n2, n3 do"):
         hand_over(options, "handed", 0, "n9", WAIT_S)
     follower = three.followers()[0]
     three.kill(follower)

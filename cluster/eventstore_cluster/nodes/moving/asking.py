@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from eventstore.chunks.documents import Tree
 from eventstore.errors import EventStoreError, InvalidArgument
-from eventstore_cluster.nodes.accepting_loss import shard_key
+from eventstore_cluster.nodes.accepting_loss import keeps_none, shard_key
 from eventstore_cluster.nodes.placing.fleet import Fleet, PlacedShard, needed
 from eventstore_cluster.registry.cluster_requests import REQUESTS, requests_with
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
@@ -45,8 +45,7 @@ def moved(fleet: Fleet, shard: int, source: str, target: str) -> tuple[tuple[str
     if found is None:
         raise InvalidArgument(f"there is no shard {shard}: `eventstore cluster status` shows those there are", field="shard")
     if source not in found.replicas:
-        kept = ", ".join(found.replicas)
-        raise InvalidArgument(f"node {source} keeps no replica of shard {shard}: {kept} do", field="from", value=source)
+        raise InvalidArgument(keeps_none(source, shard, found.replicas), field="from", value=source)
     if target in found.replicas:
         raise InvalidArgument(f"node {target} keeps a replica of shard {shard} already", field="to", value=target)
     check_takes(fleet, target, found)

@@ -193,8 +193,9 @@ def remove(etcd: EtcdOptions, cluster: str, node: str) -> None:
             if node in shard.replicas or node in shard_key(seen, number).state.replicas
         ]
         if kept:
+            what = f"a replica of shard {kept[0]}" if len(kept) == 1 else f"replicas of shards {', '.join(kept)}"
             raise InvalidArgument(
-                f"node {node} keeps replicas of shards {', '.join(kept)}: `eventstore cluster drain {node}` moves them away",
+                f"node {node} keeps {what}: `eventstore cluster drain {node}` moves {'it' if len(kept) == 1 else 'them'} away",
                 field="node",
                 value=node,
             )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from eventstore.errors import InvalidArgument
+from eventstore.fields import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Fleet:
         """Raises InvalidArgument: there is no such node."""
         if name not in self.nodes:
             known = ", ".join(sorted(self.nodes)) or "none"
-            raise InvalidArgument(f"there is no node {name}; these are: {known}", field="node", value=name, limit=known)
+            raise InvalidArgument(f"there is no node {shown(name)}; these are: {known}", field="node", value=name, limit=known)
         return self.nodes[name]
 
 
