@@ -101,7 +101,7 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
 
     Raises:
         FolderRefused: the folder holds something else, or an export with another partitioning; or the data folder of a shard
-            that was split off since the last run is missing.
+            that was split off since the last run, or of a store of an interrupted run, is missing, or not complete.
         Diverged: a store was restored from an older copy since the last run.
     """
     from pyspark_eventstore.jobs.target_folder import TargetFolder
@@ -112,6 +112,7 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
     if run is None or not target.exists(run.folder):
         snapshots = take_snapshots(paths)
         if run is not None:
+            _check_whole(target, run, snapshots)
             _check(target, run, snapshots)
         run = run or _next(target, snapshots, by, buckets)
         if run is None:
@@ -184,21 +185,31 @@ def _next(target: TargetFolder, snapshots: list[Snapshot], by: By, buckets: int)
         raise FolderRefused(str(target), f"{what}; use the same partitioning, or choose another folder")
     taken = {snapshot.data_folder.store: snapshot.last_sequence for snapshot in snapshots}
     upto = {**last.upto, **taken}
+    after = SplitFolders(each.data_folder for each in snapshots).begun(last.upto)
     for store, sequence in upto.items():
-        if sequence < last.upto.get(store, 0):
-            what = f"store {store} ends at sequence {sequence}, and {last.upto[store]} was exported already: an older copy?"
+        if sequence < after.get(store, 0):
+            already = f"{after[store]} was exported already, of it or of the shard that it was split off from"
+            what = f"store {store} ends at sequence {sequence}, and {already}: an older copy, or one that is not complete yet?"
             raise FolderRefused(str(target), what)
     if upto == last.upto:
         _check(target, last, snapshots)
         return None
     _check(target, last, snapshots)
-    after = SplitFolders(each.data_folder for each in snapshots).begun(last.upto)
     run = Run(last.number + 1, after, upto, by, buckets, {**last.identities, **identities_of(snapshots)})
     _of_run(snapshots, run)  # what is refused is not recorded: the next run may have other folders
     document = {"run": run.number, "after": run.after, "upto": run.upto, "by": by, "buckets": buckets}
     document["identities"] = run.identities
     target.write(f"{BOOK}/{run.name}.json", document)
     return run
+
+
+def _check_whole(target: TargetFolder, run: Run, snapshots: list[Snapshot]) -> None:
+    """Raises FolderRefused if an interrupted run has events of a store that is not here: they would never be exported."""
+    here = {each.data_folder.store for each in snapshots}
+    for store, sequence in sorted(run.upto.items()):
+        if sequence > run.after.get(store, 0) and store not in here:
+            what = f"run {run.number} was interrupted, and has events of store {store}; name the data folder of that, too"
+            raise FolderRefused(str(target), what)
 
 
 def _check(target: TargetFolder, run: Run, snapshots: list[Snapshot]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -9,7 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from eventstore import ANY, Commit, NewEvent, blocking
+from eventstore.chunks.files import OsFiles
 from eventstore.errors import FolderRefused
+from eventstore.store.data_folder import STORE, event_folder
+from pyspark_eventstore.jobs import export as exporting
 from pyspark_eventstore.jobs.export import export_once
 from tests.cluster.led_shards import LedShards
 
@@ -83,3 +87,45 @@ def test_a_new_shard_begins_where_its_parent_was_though_only_its_own_folder_is_n
         export.run(1)
         export.run(0, 1)
         export.check()
+
+
+def test_a_new_shard_whose_folder_is_behind_what_was_exported_of_its_parent_is_refused_until_it_is_complete(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with LedShards(tmp_path / "cluster", 1, file_size_bytes=16_384) as cluster:
+        export = Exported(spark, cluster, tmp_path, by_glob=False)
+        export.append(2)
+        first = tmp_path / "first"
+        shutil.copytree(tmp_path / "cluster/shard-0/events", first / "events", ignore=shutil.ignore_patterns("chunks.json*"))
+        export.append(8)
+        export.run(0)
+        cluster.split(0)
+        export.append(1)
+        shutil.copy(tmp_path / "cluster/shard-1" / STORE, first)
+        own = cluster.identity(1)
+        event_folder(OsFiles(), first, own.store, own.ancestors).write_document(1)
+        with pytest.raises(FolderRefused, match=f"{own.store} ends at sequence 40, and 200 was exported already"):
+            export_once(spark, [str(tmp_path / "cluster/shard-0"), str(first)], str(tmp_path / "out"), "nothing")
+        export.run(0, 1)
+        export.check()
+
+
+def test_a_run_that_was_interrupted_is_not_done_without_one_of_its_folders(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LedShards(tmp_path / "cluster", 2, file_size_bytes=16_384) as cluster:
+        export = Exported(spark, cluster, tmp_path, by_glob=False)
+        export.append(2)
+        with monkeypatch.context() as killed:
+            killed.setattr(exporting, "_write", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                export.run(0, 1)
+        for shard in (0, 1):
+            with pytest.raises(FolderRefused, match=r"run 1 was interrupted, and has events of store .*; name the data folder"):
+                export.run(shard)
+        export.run(0, 1)
+        export.check()
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
