@@ -23,7 +23,8 @@ from eventstore_cluster.replica.registry_state import NOT_PAUSED, Member, ShardS
 
 class Moving:
     """What the leader `me` does about what is wanted. Copying needs a ticket, of which the cluster has few: taken with the
-    first step, or by the leader that comes after, and given back with the last one or with the lease.
+    first step, or by the leader that comes after, and given back with the last one or with the lease; and while the shard is
+    paused alone, so that others copy meanwhile.
     """
 
     def __init__(self, registrar: Registrar, me: Member) -> None:
@@ -39,7 +40,7 @@ class Moving:
         state = None if seen.paused else next_state(seen.state, self._me, level)
         lacks_ticket = seen.holds is None and bool(copied(seen.state))
         takes = seen.ticket if lacks_ticket and not seen.paused else None
-        frees = seen.holds if (state or seen.state).wanted is None else None
+        frees = seen.holds if (state or seen.state).wanted is None or seen.state.pause.on else None
         if takes is None and frees is None and (state is None or lacks_ticket):
             return []
         return [Transact(registrar.propose(state or seen.state, seen.leader_revision, takes=takes, frees=frees))]

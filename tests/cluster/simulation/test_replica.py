@@ -169,6 +169,28 @@ def test_while_moves_are_paused_no_step_is_begun_and_nothing_is_copied() -> None
     (frees,) = moving(state(4), holds=0, pause_all=PAUSED).next_step([me])  # taken back meanwhile
     assert isinstance(frees, Transact)
     assert frees.swap.frees == 0
+    assert moving(named, holds=0, pause_all=PAUSED).next_step([me]) == []
+
+
+def test_a_shard_that_is_paused_alone_lets_another_copy_and_takes_its_turn_again_when_it_is_resumed() -> None:
+    me, third = ME.member, Member("n3", "i3")
+    named = replace(state(4), leader=me, replicas=("n1", "n2", "n3"), wanted=("n1", "n3"), before=("n1", "n2"))
+
+    def moving(state: ShardState, **seen: Any) -> Moving:
+        registrar = Registrar(lambda: "n")
+        registrar.seen = Seen(9, state, 8, ME, 7, **seen)
+        return Moving(registrar, me)
+
+    paused = replace(named, pause=PAUSED)
+    (frees,) = moving(paused, holds=1).next_step([me])
+    assert isinstance(frees, Transact)
+    assert (frees.swap.frees, frees.swap.takes, frees.swap.state.wanted) == (1, None, ("n1", "n3"))
+    assert moving(paused, holds=None).next_step([me]) == []
+    assert not moving(named, holds=None).may_copy(third)
+    assert moving(named, ticket=None).next_step([me]) == []
+    (takes,) = moving(named, ticket=0).next_step([me])
+    assert isinstance(takes, Transact)
+    assert (takes.swap.takes, takes.swap.frees) == (0, None)
 
 
 def test_a_replica_outside_the_set_or_without_a_lease_is_not_elected() -> None:
