@@ -12,7 +12,7 @@ from eventstore.records.cluster_map import ALL_SLOTS
 from eventstore_cluster.nodes.moving.progress import under_way
 from eventstore_cluster.registry.failing import Failing
 from eventstore_cluster.registry.lineage import Birth, Lineage
-from eventstore_cluster.registry.node_keys import NodeKey
+from eventstore_cluster.registry.node_keys import NodeKey, ticket_value
 from eventstore_cluster.registry.registry import Entry, Snapshot
 from eventstore_cluster.registry.replica_keys import CloneKey, ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ClusterKey, ShardKey
@@ -28,12 +28,13 @@ ROW = ShardRow(0, "0-4095", "127.0.0.1:3", 4)
 
 def does(state: ShardState, other: NodeKey = OTHER, more: dict[str, Tree] | None = None, row: ShardRow | None = None) -> str:
     """Returns what is said of shard 0, which n1 leads. `other`: the key of n2."""
-    keys = {
+    keys: dict[str, Tree] = {
         "cluster": ClusterKey(uuid.uuid4(), 1, 2, 1).value(),
         "shard/0": ShardKey(uuid.uuid4(), ALL_SLOTS, state).value(),
         "leader/0": {"node": "n1", "incarnation": "a", "run": "r", "address": "127.0.0.1:1"},
         "node/n1": NodeKey("127.0.0.1:1", "r", "0").value(),
         "node/n2": other.value(),
+        "moving/0": ticket_value(0, "r"),
         **(more or {}),
     }
     (found,) = under_way(Snapshot(9, {name: Entry(value, 9) for name, value in keys.items()}), {} if row is None else {0: row})
@@ -54,6 +55,11 @@ def test_that_a_replica_cannot_run_is_told_until_it_does(replica: ReplicaKey | N
     more = {} if replica is None else {"replica/0/n2": replica.value()}
     trouble = "; its replica on n2 cannot run since 1970-01-01 00:00:01 UTC: the disk is full"
     assert does(MOVES, replace(OTHER, failing=FAILING), more) == f"copies to n2{trouble if is_told else ''}"
+
+
+def test_a_leader_that_has_no_turn_to_copy_waits_for_one() -> None:
+    assert does(MOVES, more={"moving/0": ticket_value(7, "s")}) == "waits until fewer others copy"
+    assert does(MOVES, more={"moving/0": ticket_value(7, "s"), "moving/1": ticket_value(0, "r")}) == "copies to n2"
 
 
 @pytest.mark.parametrize(

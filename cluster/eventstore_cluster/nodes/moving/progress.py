@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, replace
 
 from eventstore.fields import counted
 from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
-from eventstore_cluster.registry.node_keys import MOVING, read_moving
+from eventstore_cluster.registry.node_keys import MOVING, read_moving, tickets
 from eventstore_cluster.registry.pauses import is_paused_alone, pause_text
 from eventstore_cluster.registry.preparing import preparing_of
 from eventstore_cluster.registry.registry import Snapshot
-from eventstore_cluster.registry.replicated_keys import UNSERVED, ShardKey
+from eventstore_cluster.registry.replicated_keys import LEADERS, UNSERVED, ShardKey, read_leader
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import Pause, ShardState
 from eventstore_cluster.status import SILENT_S, ShardRow
@@ -55,7 +55,7 @@ def under_way(seen: Snapshot, rows: Mapping[int, ShardRow]) -> list[UnderWay]:
     pause_all = read_moving(seen.value(MOVING)).pause
     wanted = {number: key for number, key in view.shards.items() if key.state.wanted or key.state.successor or key.state.split}
     found = [
-        _now(_under_way(number, key, view, row := rows.get(number)), key.state, seen, row, pause_all)
+        _now(_under_way(number, key, view, seen, row := rows.get(number)), key.state, seen, row, pause_all)
         for number, key in wanted.items()
     ]
     stuck = [replace(each, does=f"{each.does}; {why}") if (why := view.failing(each.shard)) else each for each in found]
@@ -100,14 +100,20 @@ def _unsorted(leader: str, row: ShardRow | None) -> str:
     return f"; {leader} has sorted {row.sorted_files:,} of {counted(row.event_files, 'event file')}, and clones get sorted ones"
 
 
-def _under_way(number: int, key: ShardKey, view: ClusterView, row: ShardRow | None) -> UnderWay:
+def _under_way(number: int, key: ShardKey, view: ClusterView, seen: Snapshot, row: ShardRow | None) -> UnderWay:
     state, leader = key.state, view.leaders.get(number)
     wanted, before = state.wanted or state.replicas, state.before or state.replicas
     in_sync = {member.node for member in state.in_sync}
     copies = tuple(_copy(name, row) for name in wanted if name not in before and name not in in_sync)
-    does = _does(key, view, leader, in_sync, wanted, copies, row)
+    does = _does(key, view, leader, in_sync, wanted, copies, row, may_copy=_may_copy(number, seen))
     by = state.by if state.wanted or state.split else state.leader_by
     return UnderWay(number, before, wanted, leader, copies, state.split, does, by)
+
+
+def _may_copy(number: int, seen: Snapshot) -> bool:
+    """Whether the leader of the shard has a ticket."""
+    leader = read_leader(seen.entries.get(f"{LEADERS}{number}"))
+    return leader is not None and leader.run in tickets(seen).values()
 
 
 def _copy(name: str, row: ShardRow | None) -> Copy:
@@ -117,7 +123,7 @@ def _copy(name: str, row: ShardRow | None) -> Copy:
 
 def _does(
     key: ShardKey, view: ClusterView, leader: str | None, in_sync: set[str], wanted: tuple[str, ...],
-    copies: tuple[Copy, ...], row: ShardRow | None,
+    copies: tuple[Copy, ...], row: ShardRow | None, *, may_copy: bool,
 ) -> str:  # fmt: skip
     if leader is None:
         return "waits for a leader"
@@ -126,6 +132,8 @@ def _does(
     missing = [name for name in wanted if name not in in_sync]
     if away := [name for name in missing if name not in view.nodes]:
         return f"waits for node {', '.join(away)}, which does not run"
+    if copies and not may_copy:
+        return "waits until fewer others copy"
     if copies:
         return f"copies to {', '.join(each.node for each in copies)}"
     if missing:
