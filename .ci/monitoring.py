@@ -42,6 +42,11 @@ groups:
           - min by (job, shard) (min_over_time(eventstore_replica_epoch[10m])) > 4
         labels: {severity: warning}
         annotations: {summary: "shard {{ $labels.shard }} has one leader after another", description: "see docs/OPERATIONS.md"}
+      - alert: EventstoreMovesPaused
+        expr: max by (job) (eventstore_moves_paused) > 0
+        for: 6h
+        labels: {severity: warning}
+        annotations: {summary: "moves of {{ $labels.job }} are paused", description: "`eventstore cluster status` says by whom"}
 """
 _LINK: Final = re.compile(r"\[[^]]*\]\(OPERATIONS\.md[^)]*\)")
 _CRITICAL: Final = ("store_poisoned", "broker_poisoned", "disk_nearly_full", "file_damaged", "rot_found", "shard_unserved")

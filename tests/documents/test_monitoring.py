@@ -57,6 +57,7 @@ def test_there_are_rules_about_replicas_that_are_behind_and_leaders_that_change_
     found = yaml.safe_load((MONITORING / "prometheus-rules.yml").read_text(encoding="utf-8"))
     about = {rule["alert"]: names_in(rule["expr"]) for group in found["groups"] for rule in group["rules"]}
     page = (ROOT / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")
+    assert about["EventstoreMovesPaused"] == {"eventstore_moves_paused"}
     for alert, metric in (
         ("EventstoreReplicaMissing", "eventstore_replicas_in_sync"),
         ("EventstoreReplicaBehind", "eventstore_replica_lag_seconds"),

@@ -12,6 +12,7 @@ from prometheus_client.core import Metric as Family
 from eventstore.metrics import LabelledMetric, Metric, gauge, text
 from eventstore.server.prometheus import LabelledCollector, labelled_family
 from eventstore_cluster.registry.etcd.lease import now
+from eventstore_cluster.registry.pauses import is_paused_alone
 from eventstore_cluster.replica.replica import Replica
 from eventstore_cluster.replication.leadership import ShardLeadership
 
@@ -22,6 +23,11 @@ class Leads:
 
     replica: Replica
     leadership: ShardLeadership
+
+    @property
+    def paused(self) -> int:
+        seen = self.replica.registrar.seen
+        return int(seen is not None and (seen.pause_all.on or is_paused_alone(seen.state)))
 
     def behind(self) -> str:
         found = {
@@ -52,6 +58,10 @@ REPLICA_METRICS: Final[tuple[Metric[Leads], ...]] = (
         "replica_lag_microseconds", "for how long the slowest replica in sync has not been level with the leader",
         lambda leads: int(max((lag.seconds for lag in leads.leadership.lags() if lag.in_sync), default=0.0) * 1_000_000),
         "it grows beyond a second: appends wait for that replica, which is taken out of the set after five",
+    ),
+    gauge(
+        "moves_paused", "1: moves are paused, those of all shards, or what is wanted of this one", lambda leads: leads.paused,
+        "it stays 1: `eventstore cluster status` says by whom, `eventstore cluster resume` continues",
     ),
     gauge(
         "log_bytes", "bytes of the events of the shard that a new replica has to copy",

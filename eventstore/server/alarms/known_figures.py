@@ -15,7 +15,10 @@ from eventstore.settings.server import ServerSettings
 
 OF_CLUSTERS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(
-        ("replica_epoch", "replicas_in_sync", "replicas_wanted", "replicas_needed", "replica_lag_seconds", "log_bytes"), ()
+        (
+            "replica_epoch", "replicas_in_sync", "replicas_wanted", "replicas_needed", "replica_lag_seconds", "moves_paused",
+            "log_bytes",
+        ), (),
     ),
     "replica_behind_seconds": ("node",), "replica_behind_bytes": ("node",), "shard_unserved": ("shard",),
 }  # fmt: skip

@@ -65,6 +65,9 @@ def test_the_console_of_a_node_shows_the_cluster_and_hands_leadership_over(tmp_p
         does(visitor, "pause", "", f"Moves are paused by {NO_ONE}.")
         trio.run(fewer_are_wanted, etcd, "seen", [leader, follower], "<i>ann")  # anyone who writes to etcd may claim that
         wait_until(lambda: "asked for by <i>ann" in visitor.get("/console/cluster").words, "the node has seen it")
+        paused = 'eventstore_moves_paused{shard="0"} 1.0\n'
+        wait_until(lambda: paused in three.nodes[follower].metrics(), "its metrics say so")
+        wait_until(lambda: three.nodes[follower].attention() == "None", "a pause is no trouble")
         does(visitor, "pause", "0", f"paused by {NO_ONE}: `eventstore cluster resume 0` continues")
         does(visitor, "resume", "", "Pause moves …")
         assert set(three.state().replicas) == {"n1", "n2", "n3"}
