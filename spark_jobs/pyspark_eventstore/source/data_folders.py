@@ -12,15 +12,15 @@ import os
 import re
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.folder import Ancestor, ChunkFolder
 from eventstore.errors import FolderRefused, InvalidArgument
-from eventstore.records.slots import slot_of
-from eventstore.store.data_folder import CLUSTER, SPLITS, STORE, ShardIdentity, ancestors_of, event_folder, read_store, shard_of
+from eventstore.records.slots import ranges_of, slot_of, slots_in
+from eventstore.store.data_folder import CLUSTER, STORE, ShardIdentity, ancestors_of, event_folder, read_store, shard_of
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -64,12 +64,39 @@ def find_data_folders(paths: Iterable[str]) -> list[DataFolder]:
         else:
             folders.add(os.path.abspath(local))
     found: dict[str, DataFolder] = {}
+    of_nodes: set[str] = set()
     for folder in sorted(folders):
-        for each in _shards(folder) or [_data_folder(folder)]:
-            if each.path not in found or each.shard is not None:  # a shard of a node may be named as well
-                found[each.path] = each
+        shards = _shards(folder)
+        of_nodes.update(each.path for each in shards)
+        found.update((each.path, each) for each in shards or [_data_folder(folder)])  # a shard of a node may be named as well
     _refuse_copies(list(found.values()))
-    return [found[path] for path in sorted(found)]
+    split = _as_split([found[path] for path in sorted(found)])
+    return [each if each.path in of_nodes or _was_split(each) else replace(each, shard=None) for each in split]
+
+
+def _was_split(data_folder: DataFolder) -> bool:
+    return data_folder.shard is not None and bool(data_folder.shard.splits)
+
+
+def _as_split(data_folders: list[DataFolder]) -> list[DataFolder]:
+    """Returns the folders, those of parents without the slots that new shards got: the folder of a new shard may say so before
+    that of its parent does.
+    """
+    shards = [each.shard for each in data_folders if each.shard is not None]
+    return [each if each.shard is None else replace(each, shard=_without_given(each.shard, shards)) for each in data_folders]
+
+
+def _without_given(shard: ShardIdentity, shards: list[ShardIdentity]) -> ShardIdentity:
+    known = {split for each in shards if each.cluster == shard.cluster for split in each.splits}
+    since = {split for split in known if split.parent == shard.shard}.difference(shard.splits)
+    if not since:
+        return shard
+    heirs = {split.child for split in since}
+    for split in sorted(known):  # those that these gave slots on to
+        heirs |= {split.child} if split.parent in heirs else set()
+    theirs = {slot for each in shards if each.cluster == shard.cluster and each.shard in heirs for slot in slots_in(each.slots)}
+    slots = ranges_of(sorted({*slots_in(shard.slots)} - theirs))
+    return replace(shard, slots=slots, splits=tuple(sorted({*shard.splits, *since})))
 
 
 def local_path(path: str) -> str:
@@ -131,7 +158,7 @@ def _data_folder(path: str) -> DataFolder:
         raise FolderRefused(path, f"{what}; name the data folder of a store")
     try:
         identity, document = read_store(OsFiles(), Path(path))
-        shard = shard_of(Path(path), document) if SPLITS in document else None
+        shard = shard_of(Path(path), document) if document.get(CLUSTER) is not None else None
         return DataFolder(path, str(identity), shard, ancestors_of(Path(path), document))
     except OSError as error:
         raise FolderRefused(path, f"cannot be read ({error.strerror}); check owner and mode") from None

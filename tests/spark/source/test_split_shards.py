@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from eventstore import ANY, Commit, NewEvent, blocking
+from eventstore.store.data_folder import STORE
 from pyspark_eventstore.source.data_folders import find_data_folders
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.predicates import Numbers, Texts, Wanted
@@ -44,3 +45,22 @@ def test_each_event_is_read_once_sorted_or_not_and_whatever_is_wanted(tmp_path: 
     assert read(paths, few, permissive=permissive) == Counter({key: 1 for key in expected if key[0] in ("a-1", "a-2")})
     late = Wanted(versions=Numbers(15))
     assert read(paths, late, permissive=permissive) == Counter({key: 1 for key in expected if key[1] >= 15})
+
+
+def test_a_parent_whose_folder_does_not_say_yet_that_it_was_split_is_read_without_what_the_new_shards_got(
+    tmp_path: Path,
+) -> None:
+    with LedShards(tmp_path, 1, file_size_bytes=16_384) as cluster:
+        store_json = tmp_path / "shard-0" / STORE
+        with blocking.connect(cluster.address) as store:
+            store.append_many(Commit(each, [NewEvent("T", b"1")], ANY) for each in IDS * 3)
+            before = store_json.read_text()
+            (alone,) = find_data_folders([str(tmp_path / "shard-0")])
+            assert alone.shard is None
+            for parent in (0, 1):
+                cluster.split(parent)
+            after = [each.shard for each in find_data_folders([str(tmp_path / "shard-*")])]
+            expected = Counter((event.aggregate_id, event.version) for event in store.read_all())
+    store_json.write_text(before)
+    assert [each.shard for each in find_data_folders([str(tmp_path / "shard-*")])] == after
+    assert read([str(tmp_path / f"shard-{number}") for number in range(3)], Wanted(), permissive=False) == expected
