@@ -33,6 +33,7 @@ from eventstore.settings.server import ServerSettings
 from tests.security.access_file import give, take_away
 from tests.security.conftest import Certificates
 from tests.server_thread import ServerThread
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("with_token", [False, True])
@@ -68,6 +69,37 @@ def test_a_certificate_that_expires_ends_its_connection(with_token: bool, tmp_pa
         assert sent_away(server, ends + second) == 1
         with pytest.raises(Unauthenticated):
             store.version("a")
+
+
+@pytest.mark.parametrize("clients", ["required", "optional"])
+def test_without_identities_a_certificate_that_clients_must_have_ends_its_connection_when_it_expires(
+    clients: str, tmp_path: Path, certificates: Certificates
+) -> None:
+    ends = expires(certificates.files("billing")[0])
+    assert ends is not None
+
+    def look(server: ServerThread, now: datetime) -> list[bool]:
+        """Returns of each connection that is left after a look at this time whether its client has said hello."""
+
+        def looks(running: Server) -> list[bool]:
+            running.security._now = lambda: now
+            running.security.look()
+            return sorted(each.greeted for each in running.gate.connections)
+
+        return server.ask(looks)
+
+    with (
+        ServerThread(tmp_path, **certificates.settings(tls_clients=clients)) as server,
+        es.blocking.connect(server.address, ssl_context=certificates.context("billing"), reconnect_timeout=0) as store,
+    ):
+        assert store.version("a") == 0
+        late = socket.create_connection(("127.0.0.1", server.port))
+        wait_until(lambda: look(server, ends - timedelta(seconds=1)) == [False, True], "both are there")
+        left = [False, True] if clients == "optional" else [False]  # anyone may come in without one
+        assert look(server, ends) == left, "nothing is known of the one without a handshake"
+        with certificates.context("billing").wrap_socket(late, server_hostname="localhost"):
+            left = [False, True] if clients == "optional" else []
+            wait_until(lambda: look(server, ends) == left, "that one has shown its certificate, too")
 
 
 def test_a_certificate_is_of_one_identity_only(tmp_path: Path) -> None:

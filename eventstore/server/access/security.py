@@ -31,7 +31,7 @@ from eventstore.server.access.auditor import Auditor
 from eventstore.server.access.doorkeeper import Doorkeeper
 from eventstore.server.bootstrap import parse_address
 from eventstore.server.net.gate import Gate
-from eventstore.server.net.tls_connection import MakeConnection, connections_over
+from eventstore.server.net.tls_connection import MakeConnection, TlsConnection, connections_over
 from eventstore.settings.server import ServerSettings
 from eventstore.timing.shared_ticks import sleep_to_tick
 
@@ -69,6 +69,7 @@ class Security:
         self._doorkeepers: list[Doorkeeper] = []
         self._audit: Auditor | None = None
         self._peers: list[TlsSocket] = []
+        self._unguarded: list[Gate] = []
         self._warn_of_certificates()
         _check_not_open(settings, encrypted=self.tls is not None, guarded=self.access is not None)
 
@@ -91,7 +92,7 @@ class Security:
         """As `doorkeeper`, with all tasks started; `store`: has the audit trail."""
         nursery.start_soon(self.run)
         if self.access is None:
-            return None
+            return self.doorkeeper(gate)
         audit = self._audit = None if store is None else Auditor(store, self.access)
         if audit is not None:
             nursery.start_soon(audit.run)
@@ -107,8 +108,10 @@ class Security:
             self._audit.note(record)
 
     def doorkeeper(self, gate: Gate, audit: Auditor | None = None) -> Doorkeeper | None:
-        """Returns who guards a gate; None: no one."""
+        """Returns who guards a gate; None: no one. A certificate that clients must have then lets them in until it expires."""
         if self.access is None:
+            if self._given.tls_clients == "required":
+                self._unguarded.append(gate)
             return None
         made = Doorkeeper(self.access, gate, audit, now=self._now)
         self._doorkeepers.append(made)
@@ -129,6 +132,8 @@ class Security:
         for each in self._doorkeepers:
             each.look()
         self._look_at_peers()
+        for gate in self._unguarded:
+            self._look_at_clients(gate)
 
     def _read_access(self) -> None:
         self._seen = self._signature()
@@ -178,6 +183,13 @@ class Security:
                 _log.warning("closing a connection of another replica: its certificate has expired, or is no longer a node's")
                 with suppress(OSError):  # it is gone
                     each.shutdown(socket.SHUT_RDWR)
+
+    def _look_at_clients(self, gate: Gate) -> None:
+        now = self._now()
+        for each in list(gate.connections):
+            if isinstance(each, TlsConnection) and each.has_expired(now):
+                _log.info("closing a connection (%s): its certificate has expired", each.title)
+                gate.drop(each)
 
     def _warn_of_certificates(self) -> None:
         """Logs certificates that let no one in: of several identities, or never asked for."""

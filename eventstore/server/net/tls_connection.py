@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from eventstore.errors import ProtocolError
@@ -19,6 +20,7 @@ from eventstore.server.net.connection import Connection
 _HANDSHAKE: Final = b"\x16\x03"  # TLS begins so, then a byte that is not 0; a frame of that length has 0 there
 _REFUSED_BYTES: Final = 4096
 _CLOSE_WAIT: Final = 8  # the first byte of TCP_INFO, of a connection whose other end sends nothing more
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _log = logging.getLogger(__name__)
 
 MakeConnection = Callable[[socket.socket, tuple[Any, ...], float], Connection]
@@ -27,13 +29,14 @@ MakeConnection = Callable[[socket.socket, tuple[Any, ...], float], Connection]
 class TlsConnection(Connection):
     """As `Connection`, over a `TlsSocket`. Before the handshake is over it counts as one that has not said hello."""
 
-    __slots__ = ("_begun", "_failed", "_looked", "_noted", "_raw", "tls")
+    __slots__ = ("_begun", "_expires", "_failed", "_looked", "_noted", "_raw", "tls")
 
     def __init__(
         self, raw: socket.socket, tls: TlsSocket, address: tuple[Any, ...], now: float, failed: FailedHandshakes
     ) -> None:
         self._raw, self.tls, self._failed = raw, tls, failed
         self._looked = self._begun = self._noted = False
+        self._expires: datetime | None = None  # not known before the handshake is over
         super().__init__(cast("socket.socket", tls), address, now)
 
     def receive(self, now: float) -> list[bytes] | None:
@@ -64,6 +67,13 @@ class TlsConnection(Connection):
         with suppress(OSError):
             self._raw.recv(_REFUSED_BYTES)  # closing a socket with unread bytes would reset the connection
             self._raw.send(encode_error(0, ProtocolError("this address takes TLS only: connect to tls://HOST:PORT")))
+
+    def has_expired(self, now: datetime) -> bool:
+        """Whether the client has shown a certificate that is not valid any more."""
+        if self._expires is None and self.tls.greeted:
+            shown = self.tls.peer_certificate()
+            self._expires = (None if shown is None else shown.expires) or _NEVER
+        return self._expires is not None and self._expires <= now
 
     def close(self) -> None:
         """As `Connection.close`. A handshake that was begun and not ended has failed."""
