@@ -147,7 +147,7 @@ async def test_one_plan_is_paused_and_resumed_by_its_shard_and_a_new_one_is_not_
         "paused by ann: `eventstore cluster resume 1` continues",
     ]
     assert all(each.paused for each in plans)
-    with pytest.raises(InvalidArgument, match="it is paused, and `eventstore cluster resume 0` continues it"):
+    with pytest.raises(InvalidArgument, match="it is paused by ann: `eventstore cluster resume 0` continues, or `eventstore"):
         await ask(registry, await registry.read(), 0, ("n2", "n1"))
     UnderWayTable().show(plans)
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[-2:]] == ["cara", "dora"], "who asked"
@@ -178,6 +178,8 @@ async def test_what_is_paused_twice_is_paused_until_both_are_resumed(registry: E
         "paused by ann: `eventstore cluster resume 0` continues",
         "paused by ann: `eventstore cluster resume` continues",
     ]
+    with pytest.raises(InvalidArgument, match="n1: it is paused by ann: `eventstore cluster resume` continues, or `eventstore"):
+        await ask(registry, await registry.read(), 1, ("n2", "n1"))
     done = await on_thread(lambda: pause(options, cluster, False, 0))
     assert (done.shards, done.still_paused) == ((), (0,))
     assert done.text(0).endswith("is resumed. The moves of all shards are paused: `eventstore cluster resume`.")

@@ -25,7 +25,7 @@ from eventstore_cluster.nodes.splitting.plan import spread_leaders
 from eventstore_cluster.registry.node_keys import NodeKey
 from eventstore_cluster.registry.registry import Entry, Snapshot
 from eventstore_cluster.registry.replicated_keys import ClusterKey, ShardKey
-from eventstore_cluster.replica.registry_state import Member, ShardState
+from eventstore_cluster.replica.registry_state import Member, Pause, ShardState
 from eventstore_cluster.status import Behind, ShardRow
 
 GB = 1_000_000_000
@@ -279,6 +279,11 @@ def test_a_plan_leaves_a_shard_alone_that_is_split_and_what_must_leave_it_is_ref
         resize(busy, 2, [0])
     wanted = surveyed(registered(wanted=("n1", "n4", "n3"), before=("n1", "n2", "n3")), {})
     assert "shard 0 of n4 moves to n1, n4, n3: wait, or `eventstore cluster cancel 0`" in refusal(wanted, "n4")
+    paused = surveyed(registered(split=(3,), pause=Pause(True, "ann")), {})
+    said = (
+        "shard 0 of n2 is being split: paused by ann: `eventstore cluster resume 0` continues, or `eventstore cluster split 0"
+    )
+    assert said in refusal(paused), "which waiting would not end"
 
 
 def test_space_that_copies_under_way_will_take_is_not_given_away_again() -> None:

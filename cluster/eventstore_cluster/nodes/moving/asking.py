@@ -17,7 +17,8 @@ from eventstore_cluster.nodes.placing.fleet import Fleet, PlacedShard, needed
 from eventstore_cluster.registry.cluster_requests import REQUESTS, requests_with
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
-from eventstore_cluster.registry.pauses import is_paused_alone
+from eventstore_cluster.registry.node_keys import MOVING, read_moving
+from eventstore_cluster.registry.pauses import pause_text
 from eventstore_cluster.registry.registry import Changes, Snapshot
 from eventstore_cluster.registry.replicated_keys import SHARDS, ShardKey
 from eventstore_cluster.replica.registry_state import ShardState
@@ -93,7 +94,7 @@ async def ask(registry: EtcdRegistry, seen: Snapshot, shard: int, wanted: Sequen
         RegistryUnavailable, RegistryRefused
     """
     found = shard_key(seen, shard)
-    check_free(shard, found.state)
+    check_free(seen, shard)
     if len(wanted) < found.state.in_sync_min or len(set(wanted)) < len(wanted):
         raise InvalidArgument(
             f"shard {shard} would be left with {len(set(wanted))} replicas, and {found.state.in_sync_min} must be in sync",
@@ -146,8 +147,9 @@ def given_away(state: ShardState) -> str:
     return "; the slots that it has given away stay where they are" if state.splits else ""
 
 
-def check_free(shard: int, state: ShardState) -> None:
-    """Raises InvalidArgument: something is wanted of the shard that is not done yet."""
+def check_free(seen: Snapshot, shard: int) -> None:
+    """Raises InvalidArgument: there is no such shard, or something is wanted of it that is not done yet."""
+    state = shard_key(seen, shard).state
     busy, back = None, f", or `eventstore cluster cancel {shard}` takes that back"
     if state.wanted is not None:
         busy = f"the replicas of shard {shard} are being moved to {', '.join(state.wanted)}"
@@ -156,11 +158,6 @@ def check_free(shard: int, state: ShardState) -> None:
     elif state.split:
         busy, back = f"shard {shard} is being split, which `eventstore cluster split {shard} --call-off` takes back", ""
     if busy is not None:
-        then = "wait until it is done, which `eventstore cluster plans --watch` shows"
-        if is_paused_alone(state):
-            then = f"it is paused, and `eventstore cluster resume {shard}` continues it"
-        raise InvalidArgument(
-            f"{busy}: {then}{back}",
-            field="shard",
-            value=shard,
-        )
+        wait = "wait until it is done, which `eventstore cluster plans --watch` shows"
+        paused = pause_text(shard, state, read_moving(seen.value(MOVING)).pause)
+        raise InvalidArgument(f"{busy}: {wait if paused is None else f'it is {paused}'}{back}", field="shard", value=shard)

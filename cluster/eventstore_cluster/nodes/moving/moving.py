@@ -22,7 +22,7 @@ def move(etcd: EtcdOptions, cluster: str, shard: int, source: str, target: str, 
         EventStoreError, RegistryUnavailable, RegistryRefused: as `ask`.
     """
     found = survey(etcd, cluster, 0.0, shard)
-    check_free(shard, shard_key(found.seen, shard).state)
+    check_free(found.seen, shard)
     wanted, leader = moved(found.fleet, shard, source, target)
     unknown = unknown_space(found.fleet, shard, target)
     if unknown is not None and not unsized:

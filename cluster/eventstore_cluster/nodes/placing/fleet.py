@@ -27,8 +27,8 @@ class PlacedNode:
 @dataclass(frozen=True, slots=True)
 class PlacedShard:
     """`replicas`: the nodes that keep it, in the order in which they should lead; those wanted, if it moves (`busy`: why
-    it is left alone; `splits`: because it is split). `size`: bytes of its log; `rate`: events appended a second; `silent`: it
-    does not say them, and counts as empty.
+    it is left alone; `splits`: because it is split; `paused`: that this is, and what continues it). `size`: bytes of its log;
+    `rate`: events appended a second; `silent`: it does not say them, and counts as empty.
     """
 
     number: int
@@ -40,12 +40,13 @@ class PlacedShard:
     busy: str | None = None
     splits: bool = False
     silent: bool = False
+    paused: str | None = None
 
     @property
     def why_busy(self) -> str:
         """What it is busy with, and which command ends that."""
         back = f"split {self.number} --call-off" if self.splits else f"cancel {self.number}"
-        return f"{self.busy}: wait, or `eventstore cluster {back}`"
+        return f"{self.busy}: {self.paused or 'wait'}, or `eventstore cluster {back}`"
 
 
 @dataclass(frozen=True, slots=True)

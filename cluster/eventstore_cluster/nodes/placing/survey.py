@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
 from eventstore_cluster.nodes.placing.fleet import Fleet, PlacedNode, PlacedShard
-from eventstore_cluster.registry.node_keys import DRAINING
+from eventstore_cluster.registry.node_keys import DRAINING, MOVING, read_moving
+from eventstore_cluster.registry.pauses import pause_text
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import ShardKey
 from eventstore_cluster.replica.moving import copied
@@ -27,7 +28,10 @@ def surveyed(seen: Snapshot, rows: Mapping[int, ShardRow]) -> Fleet:
     names = {*view.nodes, *draining, *(name for key in view.shards.values() for name in key.state.replicas)}
     promised = _promised(view, rows)
     nodes = {name: _node(name, view, draining, promised[name]) for name in sorted(names)}
-    return Fleet(nodes, {number: _shard(number, key, view, rows.get(number)) for number, key in view.shards.items()})
+    pause_all = read_moving(seen.value(MOVING)).pause
+    paused = {number: pause_text(number, key.state, pause_all) for number, key in view.shards.items()}
+    shards = {number: _shard(number, key, view, rows.get(number), paused[number]) for number, key in view.shards.items()}
+    return Fleet(nodes, shards)
 
 
 def _promised(view: ClusterView, rows: Mapping[int, ShardRow]) -> Counter[str]:
@@ -50,7 +54,7 @@ def _node(name: str, view: ClusterView, draining: set[str], promised: int) -> Pl
     return PlacedNode(name, key.zone, free, takes=name not in draining, leaves=name in draining)
 
 
-def _shard(number: int, key: ShardKey, view: ClusterView, row: ShardRow | None) -> PlacedShard:
+def _shard(number: int, key: ShardKey, view: ClusterView, row: ShardRow | None, paused: str | None) -> PlacedShard:
     state, busy = key.state, None
     if state.wanted is not None:
         busy = f"moves to {', '.join(state.wanted)}"
@@ -62,5 +66,5 @@ def _shard(number: int, key: ShardKey, view: ClusterView, row: ShardRow | None) 
     leader = state.successor or view.leaders.get(number)
     silent = row is None or row.log_bytes is None
     return PlacedShard(
-        number, state.wanted or state.replicas, leader, size, rate, state.in_sync_min, busy, bool(state.split), silent
+        number, state.wanted or state.replicas, leader, size, rate, state.in_sync_min, busy, bool(state.split), silent, paused
     )

@@ -56,7 +56,7 @@ async def ask_to_split(registry: EtcdRegistry, seen: Snapshot, shard: int, parts
     """
     check_format(seen)
     found, cluster = shard_key(seen, shard), read_cluster(seen.value(CLUSTER) or {})
-    check_free(shard, found.state)
+    check_free(seen, shard)
     if not found.slots:
         raise InvalidArgument(f"shard {shard} is in preparation itself, and has no slots yet", field="shard", value=shard)
     keeps, *parted = even_parts(shard, found.slots, parts)
