@@ -151,8 +151,11 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for store, snapshot in self._snapshots.items():
             last = snapshot.last_sequence if self._target is None else self._target.get(store, 0)
             if snapshot.last_sequence < start.get(store, 0):
-                what = f"ends at sequence {snapshot.last_sequence}, {start[store]} was read already: an older copy?"
-                raise FolderRefused(snapshot.data_folder.path, f"{what} Put the right one back, or begin with a new checkpoint")
+                ends, already = snapshot.last_sequence, f"{start[store]} was read already"
+                of_whom = "of it or of the shard that it was split off from"
+                what = f"ends at sequence {ends}, and {already}, {of_whom}: an older copy, or one that is not complete yet?"
+                next_step = "Wait until it is complete, put the right one back, or begin with a new checkpoint and a new sink"
+                raise FolderRefused(snapshot.data_folder.path, f"{what} {next_step}")
             if last or store in start:  # a folder without events would make an empty micro-batch
                 result[store] = max(last, start.get(store, 0))
         return dict(sorted(result.items()))
