@@ -28,7 +28,8 @@ def audit(
 
     Refused logins, changes of access, and every request that changes topics, groups, reactions or alarms, from before it was
     carried out. Each record holds the hash of the one before it: note the head of the chain elsewhere, and give it the next
-    time. Each shard of a cluster has a trail of its own, at its address. It is read with the permission read:$audit.
+    time. Each shard of a cluster has a trail of its own, at its address, also of what is done to it through etcd; that of
+    shard 0 has what was asked of nodes and of all moves. It is read with the permission read:$audit.
 
     \b
     Example:
