@@ -9,6 +9,7 @@ from eventstore.client.options import Options
 from eventstore.console.charts import HEIGHT, chart
 from eventstore.console.console import Console
 from eventstore.console.history import POINTS_MAX, History, summed
+from eventstore.console.pages.actions import ACTIONS
 from eventstore.console.pages.cluster import behind_text
 from eventstore.console.pages.overview import Drawn
 from eventstore.console.rendering import Rendering, count, moment, payload, size, span
@@ -136,3 +137,11 @@ def test_how_far_replicas_are_behind_is_said_in_words() -> None:
     assert behind_text(json.dumps(figure)) == "n3 away 1.5 min, n4 2.0 s 2.0 KiB, n2 0.0 s 0 B"
     for other in (None, "no JSON", "[]", '{"n2": {}}'):
         assert behind_text(other) is None
+
+
+def test_a_pause_of_one_shard_says_that_it_is_resumed_by_itself_not_with_the_moves() -> None:
+    says = ACTIONS["pause"].says
+    assert "No replica is copied or taken out until moves are resumed. " in says({"shard": ""})
+    one = says({"shard": "3"})
+    assert "and it is not split, until shard 3 is resumed by itself. " in one
+    assert "moves" not in one

@@ -150,8 +150,9 @@ ACTIONS: Final[Mapping[str, Action]] = {
     ),
     "pause": Action(
         ("shard",),
-        lambda given: f"No replica {_of_shard(given)}is copied or taken out until moves are resumed"
-        + (", and it is not split" if given["shard"] else "") + ". A hand-over that is wanted already is still done. "
+        lambda given: f"No replica {_of_shard(given)}is copied or taken out"
+        + (f", and it is not split, until shard {given['shard']} is resumed by itself" if given["shard"]
+           else " until moves are resumed") + ". A hand-over that is wanted already is still done. "
         + ("It continues to serve." if given["shard"] else "All shards continue to serve."),
         None, _cluster_page, lambda door, given, who: door.pause(True, number_of("shard", given["shard"]), who),
     ),
