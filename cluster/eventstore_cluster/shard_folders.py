@@ -27,7 +27,17 @@ from eventstore.records.cluster_map import (
     owners_of,
     read_slots,
 )
-from eventstore.store.data_folder import CLUSTER, FORMAT, NODE, SHARD_FOLDER, STORE, ShardIdentity, check_shard, shard_of
+from eventstore.store.data_folder import (
+    CLUSTER,
+    FORMAT,
+    NODE,
+    SHARD_FOLDER,
+    STORE,
+    ShardIdentity,
+    as_split,
+    check_shard,
+    shard_of,
+)
 from eventstore_cluster.registry.document import DOCUMENT, NEXT_STEP, read_registry, unusable
 from eventstore_cluster.registry.registry import Changes, Snapshot
 
@@ -225,13 +235,14 @@ def _rebuilt(data: Path, known: Sequence[tuple[Path, Document]]) -> Layout:
         )
     try:
         cluster = uuid.UUID(clusters.pop())
-        shards = [PlannedShard(shard_of(folder, each), folder, True) for folder, each in known]
+        identities = as_split([shard_of(folder, each) for folder, each in known])
+        shards = [PlannedShard(each, folder, True) for each, (folder, _) in zip(identities, known, strict=True)]
         return _whole(cluster, 1, shards)
     except (KeyError, ValueError, InvalidArgument) as error:
         raise FolderRefused(
             str(data),
             f"has no registry ({CLUSTER}/registry.json), and its shards are not a whole cluster: {error}; "
-            "restore the folders that are missing. Nothing was changed",
+            "restore the folders that are missing, or look again if a shard was split just now. Nothing was changed",
         ) from None
 
 

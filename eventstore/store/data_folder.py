@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from eventstore.chunks.folder import Ancestor, ChunkFolder
 from eventstore.chunks.header import EVENTS
 from eventstore.errors import Corrupt, FolderRefused, InvalidArgument
 from eventstore.records.cluster_map import ALL_SLOTS, SlotRange, slots_of_text, slots_text
+from eventstore.records.slots import ranges_of, slots_in
 from eventstore.records.splits import SlotFilter, Split, layout_of, slot_filter, splits_of_text, splits_text
 from eventstore.store.sorted.file_names import INDEX
 
@@ -83,6 +84,26 @@ class ShardIdentity:
 
     def __str__(self) -> str:
         return f"store {self.store}, shard {self.shard} with slots {slots_text(self.slots)} of cluster {self.cluster}"
+
+
+def as_split(shards: Sequence[ShardIdentity]) -> list[ShardIdentity]:
+    """Returns what these shards are now, as far as their folders say. What one says that it got of another counts even if that
+    one's folder does not say so yet: a node notes a split in each by itself.
+    """
+    return [_without_given(each, [other for other in shards if other.cluster == each.cluster]) for each in shards]
+
+
+def _without_given(shard: ShardIdentity, shards: Sequence[ShardIdentity]) -> ShardIdentity:
+    known = {split for each in shards for split in each.splits}
+    since = {split for split in known if split.parent == shard.shard}.difference(shard.splits)
+    if not since:
+        return shard
+    heirs = {split.child for split in since}
+    for split in sorted(known):  # those that these gave slots on to
+        heirs |= {split.child} if split.parent in heirs else set()
+    theirs = {slot for each in shards if each.shard in heirs for slot in slots_in(each.slots)}
+    slots = ranges_of(sorted(set(slots_in(shard.slots)) - theirs))
+    return replace(shard, slots=slots, splits=tuple(sorted({*shard.splits, *since})))
 
 
 def shard_of(path: Path, document: Document) -> ShardIdentity:

@@ -11,7 +11,7 @@ import glob
 import os
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -19,8 +19,17 @@ from urllib.parse import unquote, urlsplit
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.folder import Ancestor, ChunkFolder
 from eventstore.errors import FolderRefused, InvalidArgument
-from eventstore.records.slots import ranges_of, slot_of, slots_in
-from eventstore.store.data_folder import CLUSTER, STORE, ShardIdentity, ancestors_of, event_folder, read_store, shard_of
+from eventstore.records.slots import slot_of
+from eventstore.store.data_folder import (
+    CLUSTER,
+    STORE,
+    ShardIdentity,
+    ancestors_of,
+    as_split,
+    event_folder,
+    read_store,
+    shard_of,
+)
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -70,33 +79,18 @@ def find_data_folders(paths: Iterable[str]) -> list[DataFolder]:
         of_nodes.update(each.path for each in shards)
         found.update((each.path, each) for each in shards or [_data_folder(folder)])  # a shard of a node may be named as well
     _refuse_copies(list(found.values()))
-    split = _as_split([found[path] for path in sorted(found)])
-    return [each if each.path in of_nodes or _was_split(each) else replace(each, shard=None) for each in split]
+    split = {shard.store: shard for shard in as_split([each.shard for each in found.values() if each.shard]) if shard.splits}
+    return [_now(found[path], split, of_node=path in of_nodes) for path in sorted(found)]
 
 
-def _was_split(data_folder: DataFolder) -> bool:
-    return data_folder.shard is not None and bool(data_folder.shard.splits)
-
-
-def _as_split(data_folders: list[DataFolder]) -> list[DataFolder]:
-    """Returns the folders, those of parents without the slots that new shards got: the folder of a new shard may say so before
-    that of its parent does.
+def _now(data_folder: DataFolder, split: Mapping[uuid.UUID, ShardIdentity], *, of_node: bool) -> DataFolder:
+    """Returns the folder with what its shard is now. One that took part in no split is a store by itself, unless its node is
+    read.
     """
-    shards = [each.shard for each in data_folders if each.shard is not None]
-    return [each if each.shard is None else replace(each, shard=_without_given(each.shard, shards)) for each in data_folders]
-
-
-def _without_given(shard: ShardIdentity, shards: list[ShardIdentity]) -> ShardIdentity:
-    known = {split for each in shards if each.cluster == shard.cluster for split in each.splits}
-    since = {split for split in known if split.parent == shard.shard}.difference(shard.splits)
-    if not since:
-        return shard
-    heirs = {split.child for split in since}
-    for split in sorted(known):  # those that these gave slots on to
-        heirs |= {split.child} if split.parent in heirs else set()
-    theirs = {slot for each in shards if each.cluster == shard.cluster and each.shard in heirs for slot in slots_in(each.slots)}
-    slots = ranges_of(sorted({*slots_in(shard.slots)} - theirs))
-    return replace(shard, slots=slots, splits=tuple(sorted({*shard.splits, *since})))
+    shard = data_folder.shard
+    if shard is None or (of_node and shard.store not in split):
+        return data_folder
+    return replace(data_folder, shard=split.get(shard.store))
 
 
 def local_path(path: str) -> str:

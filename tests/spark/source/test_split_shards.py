@@ -63,4 +63,5 @@ def test_a_parent_whose_folder_does_not_say_yet_that_it_was_split_is_read_withou
             expected = Counter((event.aggregate_id, event.version) for event in store.read_all())
     store_json.write_text(before)
     assert [each.shard for each in find_data_folders([str(tmp_path / "shard-*")])] == after
+    assert [each.shard for each in find_data_folders([str(tmp_path)])] == after, "those of the folder of a node"
     assert read([str(tmp_path / f"shard-{number}") for number in range(3)], Wanted(), permissive=False) == expected
