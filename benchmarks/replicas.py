@@ -123,8 +123,11 @@ class Cluster:
 
     @staticmethod
     def _shard_pids(node: int) -> list[int]:
-        threads = Path(f"/proc/{node}/task").iterdir()
-        return [int(pid) for each in threads for pid in (each / "children").read_text().split()]
+        def children(pid: int) -> list[int]:
+            threads = Path(f"/proc/{pid}/task").iterdir()
+            return [int(child) for each in threads for child in (each / "children").read_text().split()]
+
+        return [copy for template in children(node) for copy in children(template)]
 
     def shard_pid(self, node: int) -> int:
         return next(iter(self._shard_pids(node)), node)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import signal
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -21,10 +20,10 @@ from eventstore.errors import EventStoreError, from_wire
 from eventstore.store.data_folder import ShardIdentity
 from eventstore_cluster.channel import Channel
 from eventstore_cluster.log_lines import log
+from eventstore_cluster.processes.starter import ShardStarter
 from eventstore_cluster.shard_questions import ShardQuestions
 from eventstore_cluster.shard_start import ShardStart
 
-PROGRAM: Final = "eventstore_cluster.shard_process"
 FIRST_DELAY_S: Final = 0.5
 DELAY_S_MAX: Final = 30.0
 SPARED_S: Final = 1.0
@@ -65,6 +64,7 @@ class ShardRunner:
     def __init__(
         self,
         identity: ShardIdentity,
+        starter: ShardStarter,
         start: Callable[[str | None], ShardStart],
         changed: Callable[[], None],
         check: Callable[[], None],
@@ -76,7 +76,7 @@ class ShardRunner:
         itself.
         """
         self.identity = identity
-        self._start, self._changed, self._check, self._reaped = start, changed, check, reaped
+        self._starter, self._start, self._changed, self._check, self._reaped = starter, start, changed, check, reaped
         self.address: str | None = None
         self.role: Tree | None = None
         self.pid: int | None = None
@@ -103,7 +103,7 @@ class ShardRunner:
             try:
                 self._check()
                 code = await self._live()
-                how = _how(code)
+                how = "has ended, as the program that started it did before" if code is None else _how(code)
             except EventStoreError as error:
                 self._told, how = error, "cannot be started"
             except OSError as error:  # no memory or descriptors for another process
@@ -172,17 +172,13 @@ class ShardRunner:
 
     # ---- a process
 
-    async def _live(self) -> int:
-        """Runs one process to its end; returns its exit code."""
+    async def _live(self) -> int | None:
+        """Runs one process to its end; returns its exit code, None if that is not known."""
         self._told = None
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                process = await trio.lowlevel.open_process(
-                    [sys.executable, "-X", "no_debug_ranges", "-m", PROGRAM],  # columns in tracebacks: 0.5 MB of each shard
-                    stdin=theirs,
-                    process_group=0,  # Ctrl-C is for the node
-                )
+                process = await self._starter.start(theirs)
             except BaseException:
                 ours.close()
                 raise
@@ -280,7 +276,7 @@ class ShardRunner:
 
 
 def _more(code: int | None) -> str:
-    """Returns where to read why a process has ended; nothing if it could not be started, of which everything is known."""
+    """Returns where to read why a process has ended; nothing if it could not be started, or no exit code is known."""
     if code is None:
         return ""
     if code == -signal.SIGKILL:

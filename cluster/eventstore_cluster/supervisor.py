@@ -39,6 +39,7 @@ from eventstore_cluster.log_lines import log
 from eventstore_cluster.node_alarms import NodeAlarms
 from eventstore_cluster.node_folder import NodeFolder, open_checked_folder
 from eventstore_cluster.node_reports import NodeReports, OnThreads
+from eventstore_cluster.processes.starter import ShardStarter
 from eventstore_cluster.shard_folders import LEADER_KEYS, SHARD_KEYS, PlannedShard, check_folder, map_of
 from eventstore_cluster.shard_runner import ShardRunner
 from eventstore_cluster.shard_start import ShardStart, shard_values
@@ -87,10 +88,13 @@ class _Node:
         self._options, self._folder, self._listener, self._security = options, folder, listener, security
         self._changed, self._told, self._stopping = trio.Event(), trio.Event(), trio.Event()
         self._known = self._map()
+        self._starter = ShardStarter()
         self._shards = [
-            ShardRunner(shard.identity, self._start_of(shard, address), self._note_change, partial(self._check, shard))
+            ShardRunner(
+                shard.identity, self._starter, self._start_of(shard, address), self._note_change, partial(self._check, shard)
+            )
             for shard, address in zip(folder.layout.shards, addresses, strict=True)
-        ]
+        ]  # fmt: skip
         settings = options.settings
         self._alarms = NodeAlarms(Alarms(settings.alarms), settings.data, self._unserved, security.tls)
         self._reports = NodeReports(
@@ -129,6 +133,7 @@ class _Node:
         reports = OnThreads(self._reports, token)
         async with trio.open_nursery() as beside:
             await beside.start(stop_on_signals, self._stopping, self._security.reload)
+            await beside.start(self._starter.run)
             beside.start_soon(self._security.run)
             beside.start_soon(self._keep_map)
             host, port = self._listener.getsockname()[:2]

@@ -48,9 +48,8 @@ class NodeProcess(LoggedProcess):
         return f"tcp://{self.rows()[shard].leader}"
 
     def shard_pids(self) -> list[int]:
-        """Returns the processes of the shards, which are the children of the node."""
-        threads = Path(f"/proc/{self.pid}/task").iterdir()
-        return sorted(int(pid) for thread in threads for pid in (thread / "children").read_text().split())
+        """Returns the processes of the shards, which are copies of the node's template."""
+        return sorted(copy for template in children(self.pid) for copy in children(template))
 
     def wait_for_pid(self, shard: int, *, other_than: int) -> int:
         """Waits until another process serves the shard."""
@@ -71,13 +70,19 @@ class NodeProcess(LoggedProcess):
 
     def kill(self) -> None:
         """Ends the node and, whatever they do, its shards."""
-        children: list[int] = []
+        shards: list[int] = []
         if self.process.poll() is None:
             with contextlib.suppress(OSError):  # it ends at this moment
-                children = self.shard_pids()
+                shards = self.shard_pids()
         super().kill()
-        for pid in children:
+        for pid in shards:
             kill_process(pid)
+
+
+def children(pid: int) -> list[int]:
+    """Returns the processes that were started by one, and run, or wait for it to notice their end."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
 
 
 def kill_process(pid: int | None) -> None:

@@ -10,6 +10,7 @@ import pytest
 from eventstore.records.cluster_map import ALL_SLOTS
 from eventstore.store.data_folder import ShardIdentity
 from eventstore_cluster.node_reports import NodeReports, labelled, merged
+from eventstore_cluster.processes.starter import ShardStarter
 from eventstore_cluster.shard_runner import ShardRunner
 
 
@@ -41,7 +42,7 @@ def test_who_waits_for_a_node_does_not_wait_for_a_shard_that_has_no_slots_yet() 
 
     def runner(number: int) -> ShardRunner:
         identity = ShardIdentity(uuid.UUID(int=1), number, ALL_SLOTS if number == 0 else (), uuid.UUID(int=2))
-        return ShardRunner(identity, never, lambda: None, lambda: None)
+        return ShardRunner(identity, ShardStarter(), never, lambda: None, lambda: None)
 
     stats = NodeReports([runner(0), runner(1)], lambda: False).stats()
     assert (stats["shards"], stats["shards_up"]) == (2, 1), "its split may be waited for for days"

@@ -21,6 +21,7 @@ from eventstore_cluster.nodes.leaving import Leaving
 from eventstore_cluster.nodes.node_file import NodeFile
 from eventstore_cluster.nodes.options import ReplicatedOptions
 from eventstore_cluster.nodes.registration import revoke
+from eventstore_cluster.processes.starter import ShardStarter
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
@@ -30,6 +31,8 @@ from eventstore_cluster.shard_folders import PlannedShard, check_folder
 from eventstore_cluster.shard_runner import Led, ShardRunner
 from eventstore_cluster.shard_start import ReplicaStart, ShardStart, shard_values
 
+_LOADS: Final = ("eventstore_cluster.replica_process", "httpcore")
+"""What each replica needs; the latter once it speaks to etcd."""
 _SAY_S: Final = 0.5
 _FAILING_S: Final = 3.0
 """A process that ends and is started again takes less."""
@@ -43,6 +46,7 @@ class Replicas:
     ) -> None:
         self._options, self._folder, self._gateway, self._refused = options, folder, gateway, refused
         self.runners: list[ShardRunner] = []
+        self._starter = ShardStarter(loads=_LOADS)
         self._known: ClusterMap | None = None
         self._registry = EtcdRegistry(gateway, options.cluster)
         self._wanted: dict[int, ShardIdentity] = {}
@@ -81,14 +85,17 @@ class Replicas:
 
     async def run(self, stopping: trio.Event) -> None:
         """Runs the processes until `stopping`, then stops them; returns when all have ended."""
-        async with trio.open_nursery() as nursery:
-            async with trio.open_nursery() as until_stopped:
-                until_stopped.start_soon(self._follow, nursery)
-                until_stopped.start_soon(self._leaving.run)
-                await stopping.wait()
-                until_stopped.cancel_scope.cancel()
-            for runner in self.runners:
-                runner.stop()
+        async with trio.open_nursery() as beside:
+            await beside.start(self._starter.run)
+            async with trio.open_nursery() as nursery:
+                async with trio.open_nursery() as until_stopped:
+                    until_stopped.start_soon(self._follow, nursery)
+                    until_stopped.start_soon(self._leaving.run)
+                    await stopping.wait()
+                    until_stopped.cancel_scope.cancel()
+                for runner in self.runners:
+                    runner.stop()
+            beside.cancel_scope.cancel()
 
     async def _follow(self, nursery: trio.Nursery) -> None:
         while True:
@@ -108,7 +115,8 @@ class Replicas:
 
     def _added(self, identity: ShardIdentity) -> ShardRunner:
         start, check = partial(self._start, identity), partial(self._check, identity)
-        runner = ShardRunner(identity, start, self._note_change, check, partial(self._reaped, identity.shard))
+        reaped = partial(self._reaped, identity.shard)
+        runner = ShardRunner(identity, self._starter, start, self._note_change, check, reaped)
         self.runners.append(runner)
         self.runners.sort(key=lambda each: each.identity.shard)
         return runner

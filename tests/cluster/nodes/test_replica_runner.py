@@ -21,6 +21,7 @@ from eventstore.store.data_folder import ShardIdentity
 from eventstore_cluster import shard_runner
 from eventstore_cluster.node_reports import NodeReports
 from eventstore_cluster.nodes.registration import revoke
+from eventstore_cluster.processes.starter import ShardStarter
 from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.shard_runner import FIRST_DELAY_S, Led, ShardRunner
@@ -42,7 +43,8 @@ class Told:
         replica = ReplicaStart("test", EtcdOptions(("http://127.0.0.1:1",)), "n1", "127.0.0.1:0", host="n1.example")
         start = ShardStart({"says": json.dumps(says), "code": code}, IDENTITY, single_map(b"2" * 16), replica)
         assert read_start(json.loads(json.dumps(start.message()))).replica == replica
-        self.runner = ShardRunner(IDENTITY, lambda _: start, lambda: None, lambda: None, self.note)
+        self.starter = ShardStarter("tests.cluster.nodes.told_process")
+        self.runner = ShardRunner(IDENTITY, self.starter, lambda _: start, lambda: None, lambda: None, self.note)
 
     async def note(self, lease: int, led: Led | None) -> None:
         self.reaped.append(lease)
@@ -67,14 +69,12 @@ class Told:
 @asynccontextmanager
 async def run(told: Told) -> AsyncIterator[Told]:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(told.runner.run)
-        yield told
-        told.runner.stop()
-
-
-@pytest.fixture(autouse=True)
-def _program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_runner, "PROGRAM", "tests.cluster.nodes.told_process")
+        await nursery.start(told.starter.run)
+        async with trio.open_nursery() as running:
+            running.start_soon(told.runner.run)
+            yield told
+            told.runner.stop()
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_replica_that_ends_by_itself_is_started_again_as_it_asked(caplog: pytest.LogCaptureFixture) -> None:

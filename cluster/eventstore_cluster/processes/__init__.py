@@ -1,0 +1,1 @@
+"""Where the processes of shards come from."""

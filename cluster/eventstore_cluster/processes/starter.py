@@ -1,0 +1,140 @@
+"""Has the processes of shards made by a program that has loaded what they need, the template, which is kept running."""
+
+from __future__ import annotations
+
+import array
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from eventstore_cluster.log_lines import log
+
+TEMPLATE: Final = "eventstore_cluster.processes.template"
+SHARD: Final = "eventstore_cluster.shard_process"
+_MESSAGE_BYTES_MAX: Final = 256
+_log = logging.getLogger("eventstore.cluster")
+
+
+class Started:
+    """A process that was started."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+        self._ended = trio.Event()
+
+    async def wait(self) -> int | None:
+        """Returns the exit code, -N after signal N; None if the template ended first: then the process may still run."""
+        await self._ended.wait()
+        return self._code
+
+    def end(self, code: int | None) -> None:
+        self._code = code
+        self._ended.set()
+
+
+class ShardStarter:
+    """`program`: module whose `main` is run with the channel as standard input. `loads`: other modules it will need."""
+
+    def __init__(self, program: str = SHARD, loads: Sequence[str] = ()) -> None:
+        self._command = [sys.executable, "-X", "no_debug_ranges", "-m", TEMPLATE, program, *loads]
+        self._template: _Template | None = None
+        self._one_at_a_time = trio.Lock()
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keeps the template until cancelled. Processes can be started from the beginning on, and live on after it."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            with suppress(OSError):  # it is tried again by who starts a process, and is told why
+                async with self._one_at_a_time:
+                    await self._running()
+            await trio.sleep_forever()
+
+    async def start(self, channel: socket.socket) -> Started:
+        """Starts a process; the caller closes its own descriptor of `channel`.
+
+        Raises:
+            OSError: no memory, or too many processes or descriptors.
+        """
+        async with self._one_at_a_time:
+            return await (await self._running()).start(channel)
+
+    async def _running(self) -> _Template:
+        if self._template is None or self._template.has_ended.is_set():
+            self._template = await self._open()
+        return self._template
+
+    async def _open(self) -> _Template:
+        assert self._nursery is not None, "run() has begun"
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                process = await trio.lowlevel.open_process(
+                    self._command,
+                    stdin=theirs,
+                    process_group=0,
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a process is forked while it has one thread
+                )
+            except BaseException:
+                ours.close()
+                raise
+        template = _Template(process, ours)
+        self._nursery.start_soon(template.listen)
+        return template
+
+
+class _Template:
+    def __init__(self, process: trio.Process, control: socket.socket) -> None:
+        self._process, self._control = process, trio.socket.from_stdlib_socket(control)
+        self._running: dict[int, Started] = {}
+        self._answers, self._answer = trio.open_memory_channel[Started | int](1)
+        self.has_ended = trio.Event()
+
+    async def start(self, channel: socket.socket) -> Started:
+        """Not to be called again before it has returned."""
+        with trio.CancelScope(shield=True):  # an answer is for the call that asked
+            try:
+                passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [channel.fileno()]).tobytes())]
+                await self._control.sendmsg([b"s"], passed)
+                answer = await self._answer.receive()
+            except trio.EndOfChannel:
+                raise OSError(0, "the program that starts processes of shards has ended") from None
+        if isinstance(answer, int):
+            raise OSError(answer, os.strerror(answer))
+        return answer
+
+    async def listen(self) -> None:
+        """Takes what the template says until it has ended; ends it when cancelled."""
+        try:
+            while said := await self._said():
+                match json.loads(said):
+                    case {"started": int(pid)}:
+                        self._running[pid] = Started(pid)
+                        self._answers.send_nowait(self._running[pid])
+                    case {"failed": int(number)}:
+                        self._answers.send_nowait(number)
+                    case {"ended": int(pid), "code": int(code)} if pid in self._running:
+                        self._running.pop(pid).end(code)
+        finally:
+            self.has_ended.set()
+            self._control.close()
+            self._answers.close()
+            for each in self._running.values():
+                each.end(None)
+            with trio.CancelScope(shield=True):
+                code = await self._process.wait()
+        log(_log, logging.ERROR, "the program that starts processes of shards has ended; another one is started", code=code)
+
+    async def _said(self) -> bytes:
+        try:
+            return await self._control.recv(_MESSAGE_BYTES_MAX)
+        except OSError:
+            return b""
