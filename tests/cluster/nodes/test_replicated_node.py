@@ -170,16 +170,17 @@ def test_a_restarted_node_knows_its_cluster_and_its_folder(tmp_path: Path, etcd:
 
 
 def test_the_folder_of_a_node_of_another_cluster_is_refused(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    named = "--name", "n1", "--cluster", cluster, "--etcd", etcd.url
     with NamedNode(tmp_path, "n1", etcd.url, cluster) as node:
         create(etcd, cluster, 1, 1)
         wait_until((tmp_path / "n1" / "shard-0").exists, "its replica has a folder")
         assert node.terminate() == 0
     change(etcd, cluster, lambda seen: {"cluster": {**(seen.value("cluster") or {}), "uuid": "7" * 32}})
-    said = refused("node", "--data", tmp_path / "n1", "--name", "n1", "--cluster", cluster, "--etcd", etcd.url)
+    said = refused("node", "--data", tmp_path / "n1", "--listen", "127.0.0.1:0", *named)
     assert "77777777-7777-7777-7777-777777777777" in said
     assert "belongs to node n1 of the cluster" in said
     (tmp_path / "n1" / "node.json").unlink()
-    said = refused("node", "--data", tmp_path / "n1", "--name", "n1", "--cluster", cluster, "--etcd", etcd.url)
+    said = refused("node", "--data", tmp_path / "n1", "--listen", "127.0.0.1:0", *named)
     assert "holds shard-0" in said
 
 
