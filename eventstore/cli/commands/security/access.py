@@ -38,7 +38,7 @@ def add(
     ] = None,
     token: Annotated[
         bool | None,
-        typer.Option("--token/--no-token", help="Make a token, which is printed once. [if no certificate is given]"),
+        typer.Option("--token/--no-token", help="Make a token, which is printed once. [if it is new, without a certificate]"),
     ] = None,
     days: Annotated[
         int | None, typer.Option("--days", metavar="N", min=0, help="How long the token is valid. [for ever]")
@@ -77,13 +77,14 @@ def add(
     from eventstore.security.subjects import parsed_subject
     from eventstore.security.tokens import new_token
 
-    makes_token = not certificates if token is None else token
-    if days is not None and not makes_token:
-        raise InvalidArgument("--days is for a token, and none is made; add --token", field="days", value=days)
     subjects = [parsed_subject(each) for each in certificates or ()]
     path = _path(data, file)
     secret, now = None, datetime.now(UTC)
     with editing(path) as known:
+        is_new = name not in known.identities
+        makes_token = is_new and not certificates if token is None else token
+        if days is not None and not makes_token:
+            raise InvalidArgument("--days is for a token, and none is made; add --token", field="days", value=days)
         before = known.identities.get(name, Identity(name))
         identity = granted(before, tuple(grants or ()))
         identity = replace(identity, certificates=tuple(dict.fromkeys((*identity.certificates, *subjects))))
@@ -98,6 +99,8 @@ def add(
     if secret is not None:
         print_note("this is its token; it is not shown again:")
         print(secret)
+    elif token is None and not certificates:
+        print_note("no token was made, because the identity was there before; --token makes one")
 
 
 @access.command("list")

@@ -60,7 +60,7 @@ def test_an_identity_is_added_listed_and_checked_and_may_do_what_that_says(tmp_p
 def test_one_token_is_revoked_or_all_of_an_identity_while_a_server_runs(tmp_path: Path) -> None:
     data = tmp_path / "data"
     first, second = (
-        output("access", "add", "billing", "--grant", "writer", "--data", data).strip() for _ in range(2)
+        output("access", "add", "billing", "--grant", "writer", "--token", "--data", data).strip() for _ in range(2)
     )  # the second time it gets another token
     other = output("access", "add", "other", "--grant", "writer", "--data", data).strip()
     assert len(listed(data)["billing"]["tokens"]) == 2
@@ -102,7 +102,24 @@ def test_certificates_are_given_and_taken_one_by_one(tmp_path: Path) -> None:
     taken = output("access", "revoke", "billing", "--certificate", "CN = old", "--data", data)
     assert taken == "certificate CN=old of billing was removed\n"
     assert listed(data)["billing"]["certificates"] == ["CN=new"]
-    assert run("access", "add", "billing", "--data", data).stdout.startswith("es_")
+    assert run("access", "add", "billing", "--token", "--data", data).stdout.startswith("es_")
+
+
+def test_an_identity_that_is_there_gets_another_token_only_if_one_is_asked_for(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    output("access", "add", "billing", "--grant", "reader", "--data", data)
+    tokens = listed(data)["billing"]["tokens"]
+    assert len(tokens) == 1
+    changed = run("access", "add", "billing", "--grant", "writer:invoice-", "--limit", "connections=3", "--data", data)
+    assert changed.stdout == ""
+    said = "no token was made, because the identity was there before; --token makes one"
+    assert changed.stderr.splitlines() == [f"billing is in {data / 'access.json'}: reader, writer:invoice-", said]
+    found = listed(data)["billing"]
+    assert (found["tokens"], found["limits"]) == (tokens, {"connections": 3})
+    told = refused("access", "add", "billing", "--days", 3, "--data", data, code=2)
+    assert told == "--days is for a token, and none is made; add --token"
+    assert run("access", "add", "billing", "--token", "--days", 3, "--data", data).stdout.startswith("es_")
+    assert len(listed(data)["billing"]["tokens"]) == 2
 
 
 def test_a_certificate_of_two_identities_is_listed_and_revoked(tmp_path: Path) -> None:
