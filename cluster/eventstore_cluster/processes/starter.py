@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import json
 import logging
 import os
@@ -19,6 +20,8 @@ from eventstore_cluster.log_lines import log
 TEMPLATE: Final = "eventstore_cluster.processes.template"
 SHARD: Final = "eventstore_cluster.shard_process"
 _MESSAGE_BYTES_MAX: Final = 256
+_ANSWERS_S: Final = 60.0
+"""It loads what is needed in a second or two of a core."""
 _log = logging.getLogger("eventstore.cluster")
 
 
@@ -100,13 +103,18 @@ class _Template:
 
     async def start(self, channel: socket.socket) -> Started:
         """Not to be called again before it has returned."""
-        with trio.CancelScope(shield=True):  # an answer is for the call that asked
-            try:
-                passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [channel.fileno()]).tobytes())]
+        passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [channel.fileno()]).tobytes())]
+        try:
+            with trio.fail_after(_ANSWERS_S, shield=True):  # the answer is for who asked
                 await self._control.sendmsg([b"s"], passed)
                 answer = await self._answer.receive()
-            except trio.EndOfChannel:
-                raise OSError(0, "the program that starts processes of shards has ended") from None
+        except trio.TooSlowError:
+            self._process.kill()  # it is stopped, perhaps
+            raise OSError(
+                errno.ETIMEDOUT, f"the program that starts processes of shards did not answer for {_ANSWERS_S:g} s"
+            ) from None
+        except trio.EndOfChannel:
+            raise OSError(errno.ECHILD, "the program that starts shards has ended") from None
         if isinstance(answer, int):
             raise OSError(answer, os.strerror(answer))
         return answer
@@ -131,7 +139,7 @@ class _Template:
                 each.end(None)
             with trio.CancelScope(shield=True):
                 code = await self._process.wait()
-        log(_log, logging.ERROR, "the program that starts processes of shards has ended; another one is started", code=code)
+        log(_log, logging.ERROR, "the program that starts shards has ended; another one is started", code=code)
 
     async def _said(self) -> bytes:
         try:

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from eventstore import blocking
+from eventstore_cluster.processes import starter as starter_module
 from eventstore_cluster.processes.starter import ShardStarter, Started
 from tests.cluster.node_process import NodeProcess, children, has_ended, kill_process
 from tests.waiting import eventually, wait_until
@@ -105,6 +106,24 @@ async def test_processes_outlive_their_template_and_another_one_makes_the_next(c
         end(channel)
         wait_until(lambda: has_ended(first.pid), "it ends as it was told")
     assert "another one is started" in caplog.text
+
+
+async def test_a_template_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as starter:
+        first, channel = await told(starter, 0)
+        template = template_of(first)
+        os.kill(template, signal.SIGSTOP)
+        monkeypatch.setattr(starter_module, "_ANSWERS_S", 0.1)
+        ours, theirs = socket.socketpair()
+        with ours, theirs, pytest.raises(TimeoutError, match="did not answer for"):
+            await starter.start(theirs)
+        monkeypatch.undo()
+        with trio.fail_after(30):
+            assert await first.wait() is None
+        second, other = await told(starter, 0)
+        assert template_of(second) != template
+        for each in (channel, other):
+            end(each)
 
 
 async def test_a_process_that_cannot_be_made_is_an_error_with_its_reason() -> None:
