@@ -10,10 +10,9 @@ from typing import Final, TypeAlias
 from eventstore.errors import Corrupt, Diverged, EventStoreError, InvalidArgument, copy_error
 from eventstore.event_identity import Place
 from eventstore.model import CaughtUp, Event
-from eventstore.position import After, Position, Reading, after_splits, position_in, stored_starts
+from eventstore.position import After, ItemT, Position, Reading, after_splits, position_in, stored_starts
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.cursors import LogCursor
-from eventstore.records.slots import slot_of
 from eventstore.records.splits import Split
 
 RETRY_S: Final = 1.0
@@ -42,8 +41,11 @@ def of_shard(shard: int, error: EventStoreError) -> EventStoreError:
 
 class Reached:
     """How far the reader of a merged stream is. Items are handed out page by page, each of one shard. `followed`: the shards
-    that are read: all, or the one that owns the only slot.
+    that are read: all, or the one that owns the only slot. `shard`: whose page is handed out; an id alone does not tell, as
+    each shard has its own `$audit`.
     """
+
+    shard: int
 
     def __init__(self, known: ClusterMap, starts: Mapping[int, Place | None], slot: int | None = None) -> None:
         """`slot`: of the only aggregate that is read; the shards of others stay where they start."""
@@ -84,13 +86,10 @@ class Reached:
             self._behind = (self._behind | changed) & set(self.followed)
         return since
 
-    def turn(self, shard: int, page: Sequence[Event]) -> Iterator[Event]:
+    def turn(self, shard: int, page: Sequence[ItemT]) -> Iterator[ItemT]:
         """Returns the events of the shard's next page, when the page before it is handed out whole."""
+        self.shard = shard
         return self._readings[shard].turn(page)
-
-    def shard_of(self, event: Event) -> int:
-        """Returns the shard that the event was read from, as long as its page is handed out."""
-        return self._known.owners[slot_of(event.aggregate_id)]
 
     @property
     def position(self) -> Position:
@@ -110,7 +109,7 @@ class Reached:
             self._behind.discard(shard)
             if not self._behind:
                 events.append(CaughtUp(sum(self._ends.values())))
-        return self._readings[shard].turn(events)
+        return self.turn(shard, events)
 
 
 class MergedRead:

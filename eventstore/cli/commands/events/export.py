@@ -6,7 +6,7 @@ import errno
 import gzip
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
@@ -31,6 +31,7 @@ from eventstore.cli.terminal.shared_options import (
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
+    from eventstore.client.blocking.routing.merged_events import MergedEvents
     from eventstore.model import Event
 
 _LINES = 500
@@ -87,7 +88,7 @@ def export(
         found: Iterator[Event] = iter(log)
         if not (aggregate or prefix or "").startswith(RESERVED):
             found = (event for event in found if not event.aggregate_id.startswith(RESERVED))
-        for lines, sequence in _lines(found, log.shard_of if isinstance(log, MergedEvents) else _no_shard):
+        for lines, sequence in _lines(found, log if isinstance(log, MergedEvents) else None):
             file.write(lines)
             count += lines.count(b"\n")
             bar.update(sequence - first, max(last, sequence) - first, f"{count:,} events")
@@ -98,18 +99,14 @@ def export(
         print_position(reached, as_json=False)
 
 
-def _no_shard(event: Event) -> None:
-    """Says that a single store has no shards."""
-
-
-def _lines(events: Iterator[Event], shard_of: Callable[[Event], int | None]) -> Iterator[tuple[bytes, int]]:
-    """Yields a few hundred lines at a time, with their last sequence. `shard_of`: that of the last event."""
+def _lines(events: Iterator[Event], shards: MergedEvents | None) -> Iterator[tuple[bytes, int]]:
+    """Yields a few hundred lines at a time, with their last sequence. `shards`: the events of several."""
     from eventstore.cli.transfer.event_lines import format_event
 
     lines: list[str] = []
     sequence = 0
     for event in events:
-        lines.append(format_event(event, shard_of(event)))
+        lines.append(format_event(event, None if shards is None else shards.shard))
         sequence = event.sequence
         if len(lines) >= _LINES:
             yield ("\n".join(lines) + "\n").encode(), sequence

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from eventstore.client.blocking.routing.merged_subscription import MergedSubscription
     from eventstore.client.blocking.store import BlockingStore
     from eventstore.client.blocking.streams import LogStream, SubscriptionStream
-    from eventstore.model import CaughtUp, Event
+    from eventstore.model import CaughtUp
     from eventstore.position import Position
 
     Items: TypeAlias = LogStream | MergedEvents | SubscriptionStream | MergedSubscription
@@ -90,9 +90,9 @@ def tail(
                     sys.stdout.flush()
                     print_note(f"caught up at {_place(items, item)}; waiting for more (Ctrl-C ends)")
                 elif as_json:
-                    print(format_event(item, _shard(items, item)), flush=follow)
+                    print(format_event(item, _shard(items)), flush=follow)
                 else:
-                    print_event(item, _shard(items, item), with_aggregate=True)
+                    print_event(item, _shard(items), with_aggregate=True)
                     sys.stdout.flush() if follow else None
                 reached = items.position if position else None
         finally:
@@ -100,11 +100,11 @@ def tail(
                 print_position(reached, as_json)
 
 
-def _shard(items: Items, event: Event) -> int | None:
+def _shard(items: Items) -> int | None:
     from eventstore.client.blocking.routing.merged_events import MergedEvents
     from eventstore.client.blocking.routing.merged_subscription import MergedSubscription
 
-    return items.shard_of(event) if isinstance(items, MergedEvents | MergedSubscription) else None
+    return items.shard if isinstance(items, MergedEvents | MergedSubscription) else None
 
 
 def _place(items: Items, caught_up: CaughtUp) -> str:

@@ -76,10 +76,11 @@ class MergedEvents(ClosedAtExit):
             return self._after
         return self._read.reached.position
 
-    def shard_of(self, event: Event) -> int:
-        """Returns the shard of the last event, whose sequence counts there."""
+    @property
+    def shard(self) -> int:
+        """The shard of the last event, whose sequence counts there."""
         assert self._read is not None, "there was an event"
-        return self._read.reached.shard_of(event)
+        return self._read.reached.shard
 
     def __aiter__(self) -> Self:
         return self

@@ -24,7 +24,6 @@ from eventstore.client.backoff import Backoff
 from eventstore.client.routing.merging import RETRY_S, Away, Reached, of_shard
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
 from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError
-from eventstore.model import Event
 from eventstore.position import After, Position, is_later, starts_of
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.event_filter import EventFilter
@@ -66,10 +65,11 @@ class MergedSubscription(ClosedAtExit):
             return self._after
         return self._reached.position
 
-    def shard_of(self, event: Event) -> int:
-        """Returns the shard of the last event, whose sequence counts there."""
+    @property
+    def shard(self) -> int:
+        """The shard of the last event, whose sequence counts there."""
         assert self._reached is not None, "there was an event"
-        return self._reached.shard_of(event)
+        return self._reached.shard
 
     @property
     def resumptions(self) -> int:
