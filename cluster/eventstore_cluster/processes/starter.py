@@ -110,9 +110,7 @@ class _Template:
                 answer = await self._answer.receive()
         except trio.TooSlowError:
             self._process.kill()  # it is stopped, perhaps
-            raise OSError(
-                errno.ETIMEDOUT, f"the program that starts processes of shards did not answer for {_ANSWERS_S:g} s"
-            ) from None
+            raise OSError(errno.ETIMEDOUT, f"the program that starts shards did not answer for {_ANSWERS_S:g} s") from None
         except trio.EndOfChannel:
             raise OSError(errno.ECHILD, "the program that starts shards has ended") from None
         if isinstance(answer, int):
@@ -137,6 +135,7 @@ class _Template:
             self._answers.close()
             for each in self._running.values():
                 each.end(None)
+            self._process.kill()  # if it is there, it is told by the end of its input as well, unless it is stopped
             with trio.CancelScope(shield=True):
                 code = await self._process.wait()
         log(_log, logging.ERROR, "the program that starts shards has ended; another one is started", code=code)

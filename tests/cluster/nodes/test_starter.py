@@ -66,7 +66,8 @@ async def test_each_process_is_one_of_its_own_and_its_exit_code_is_told() -> Non
         kill_process(killed.pid)
         with channel, trio.fail_after(30):
             assert await killed.wait() == -signal.SIGKILL
-    assert has_ended(template)
+        os.kill(template, signal.SIGSTOP)
+    assert has_ended(template), "a node ends, whatever it does"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
