@@ -63,7 +63,7 @@ class Connection:
     - `pending`: payloads that wait until earlier requests are answered. `pending_bytes`: of these, as memory holds them.
     - `peer`: whose it is: the connections of a peer share what a turn has for it. An identity, or the address.
     - `busy`: 0 to 2, `BUSY` if it has sent more than a slice, or twice took a turn. `queued`: it waits in the run queue.
-    - `resting`: nothing is taken from it for a moment, because it was served for too long.
+    - `resting`: nothing is taken from it for a moment, because it was served for too long. `rested_at`: when that last ended.
     - `taken_s`: what it took of the server's time up to `taken_at`, and `due_s` what its requests of this turn will take.
     - `slow_answer_s`: what its last answer took that a task made; 0 if that was quick, None before the first.
     - `owed`: requests that were taken and not answered yet; only the gate changes it.
@@ -80,10 +80,10 @@ class Connection:
 
     __slots__ = (
         "_receive_bytes", "accepted", "blocked_since", "bound", "busy", "closed", "counted_bytes", "doing", "due_s",
-        "durability", "frame_began", "frame_since", "greeted", "heard", "held", "host", "in_parts", "name", "owed",
-        "peer", "pending", "pending_bytes", "port", "queued", "reader", "request_bytes", "reserved_bytes", "resting", "room",
-        "sent_of_first", "since_us", "slow_answer_s", "socket", "taken_at", "taken_s", "unsent", "unsent_bytes", "uses",
-        "waiting_bytes", "watched", "writable",
+        "durability", "frame_began", "frame_since", "greeted", "heard", "held", "host", "in_parts", "name", "owed", "peer",
+        "pending", "pending_bytes", "port", "queued", "reader", "request_bytes", "reserved_bytes", "rested_at", "resting",
+        "room", "sent_of_first", "since_us", "slow_answer_s", "socket", "taken_at", "taken_s", "unsent", "unsent_bytes",
+        "uses", "waiting_bytes", "watched", "writable",
     )  # fmt: skip
 
     def __init__(self, own_socket: socket.socket, address: tuple[Any, ...], now: float) -> None:
@@ -101,7 +101,7 @@ class Connection:
         self.durability: Callable[[], int | None] | None = None
         self.pending: deque[bytes] = deque()
         self.taken_s = self.taken_at = self.due_s = 0.0
-        self.resting = self.queued = False
+        self.resting, self.queued, self.rested_at = False, False, float("-inf")
         self.held = self.busy = self.pending_bytes = 0
         self.watched = self.owed = self.request_bytes = self.waiting_bytes = 0
         self.accepted = self.heard = now

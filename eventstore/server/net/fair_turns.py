@@ -35,6 +35,8 @@ NOTED_S: Final = 0.0001  # less than this in a turn is not added up: a client th
 _SHARE_MIN: Final = 0.25
 _SHARE_OF_ANOTHER: Final = 0.1
 _LOG_S: Final = 60.0
+_AGAIN_S: Final = 1.0
+"""The log names a connection that rests again within this time: one long request, as a STATS on a busy machine, is no news."""
 _log = logging.getLogger(__name__)
 
 
@@ -149,7 +151,7 @@ class FairTurns:
         self.slowed += 1
         doing = connection.doing
         self.last_slowed = f"{connection.title}, {doing if isinstance(doing, str) else doing.__name__}"
-        if now >= self._log_due:
+        if now >= self._log_due and now - connection.rested_at < _AGAIN_S:
             self._log_due = now + _LOG_S
             _log.warning(
                 "a client takes more than its share of the server's time (%s); it is served more slowly, for %s",
@@ -187,6 +189,7 @@ class FairTurns:
             while self._resting and self._resting[0][0] <= now:
                 connection = heappop(self._resting)[2]
                 connection.resting = False
+                connection.rested_at = now
                 connection.taken_at = self.clock()
                 if not connection.closed:
                     resume(connection)

@@ -140,7 +140,7 @@ DISPATCH_METRICS: Final[tuple[Metric[Dispatch], ...]] = (
     counter(
         "connections_slowed", "times a connection rested because it took more than its share of the server's time",
         lambda dispatch: dispatch.gate.turns.slowed,
-        "it grows: the log names one of them a minute, `eventstore stats` the last",
+        "it grows: the log names one a minute that rests again at once, `eventstore stats` the last",
     ),
     text(
         "connection_slowed_last", "the last connection that rested: client, address, kind of its last request",

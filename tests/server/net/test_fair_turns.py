@@ -70,9 +70,12 @@ async def test_a_connection_that_took_too_long_rests_while_others_are_served_and
     turns.charge(greedy, 0.020)
     assert greedy.resting
     assert (turns.slowed, turns.last_slowed) == (1, f"reports, {greedy.host}:{greedy.port}, Pull")
-    assert "it is served more slowly, for 1 other client" in caplog.messages[-1]
+    assert caplog.messages == [], "one long request is no news"
     assert await first_rested(turns) is greedy
     assert not greedy.resting
+    turns.charge(greedy, 0.020)
+    assert greedy.resting
+    assert "it is served more slowly, for 1 other client" in caplog.messages[-1]
 
 
 async def test_whoever_takes_too_much_however_often_the_log_names_one_a_minute(
@@ -82,13 +85,31 @@ async def test_whoever_takes_too_much_however_often_the_log_names_one_a_minute(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(turns.end_rests, lambda _: None)
         for second in range(150):
-            turns.charge(pair[second % 2], 0.050)
+            for each in pair if second % 2 else reversed(pair):
+                turns.charge(each, 0.050)
             mock_clock.jump(1.0)
             await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert turns.slowed == 150
+    assert turns.slowed == 300
     named = [message for message in caplog.messages if "it is served more slowly" in message]
-    assert len(named) == 3, "at once, after a minute, and after another"
+    assert len(named) == 3, "at the second rest, after a minute, and after another"
+
+
+async def test_the_log_names_no_connection_that_rests_now_and_then(
+    pair: list[Connection], caplog: pytest.LogCaptureFixture, mock_clock: trio.testing.MockClock
+) -> None:
+    turns, pair[1].owed = FairTurns(pair, Clock()), 1
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.end_rests, lambda _: None)
+        for _ in range(20):
+            turns.charge(pair[0], 0.050)  # as one who looks at the figures every few seconds
+            mock_clock.jump(1.0)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not pair[0].resting
+            mock_clock.jump(1.5)
+        nursery.cancel_scope.cancel()
+    assert turns.slowed == 20
+    assert caplog.messages == []
 
 
 async def test_a_rest_that_begins_later_ends_too_and_before_a_longer_one(pair: list[Connection]) -> None:
