@@ -309,6 +309,8 @@ def test_the_command_shows_and_checks_the_trail(tmp_path: Path) -> None:
             r"1  20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ  CREATE_TOPIC  auditor  \(.+\)  if_missing=False, topic=orders\n",
             shown.stdout,
         )
+        read = run("read", AUDIT, "--store", server.address, "--token-file", file)
+        assert re.search(r'  \$Audited  \{"access":"[0-9a-f]{64}",.*"what":"CREATE_TOPIC",.*\}\n$', read.stdout)
         head = run("audit", "--verify", "--store", server.address, "--token-file", file).stdout.strip()
         assert head.startswith("1:")
         assert run("audit", "--verify", "--head", head, "--store", server.address, "--token-file", file).returncode == 0

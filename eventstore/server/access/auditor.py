@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from eventstore.errors import CommandIdReused, EventStoreError, Overloaded
-from eventstore.model import NewEvent
+from eventstore.model import DATA_IS_JSON, NewEvent
 from eventstore.security.access_list import AccessList
 from eventstore.security.audit import AUDIT, AUDITED, FIRST, AuditRecord, access_in, digest
 
@@ -91,7 +91,8 @@ class Auditor:
                         previous = _hash(await self._last())
                     data = record.encode(previous, time_us, access)
                     with suppress(CommandIdReused):  # it is recorded, further up in the chain
-                        await self._store.append_reserved(AUDIT, NewEvent(AUDITED, data), record.id or None)
+                        event = tuple.__new__(NewEvent, (DATA_IS_JSON, AUDITED, data, None))  # the bytes as they are
+                        await self._store.append_reserved(AUDIT, event, record.id or None)
                         previous = digest(data)
                         self.records += 1
                 except EventStoreError as error:
