@@ -11,7 +11,7 @@ import pytest
 
 from eventstore import blocking
 from eventstore.security.audit import AUDIT
-from tests.cli.processes import output, start
+from tests.cli.processes import output, refused, start
 from tests.cluster.node_process import NodeProcess
 from tests.security.access_file import give
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.heavy
 
 
 class Audited(NodeProcess):
-    """A node with identities, and trails of different lengths: one topic was made on all shards, one on shard 1 only."""
+    """A node with identities."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, shards: int = 2) -> None:
         self.token = give(folder / "access", "ops", "admin")
         self.token_file = folder / "token"
         self.token_file.write_text(self.token)
-        super().__init__(folder / "data", 2, access_file=str(folder / "access" / "access.json"))
+        super().__init__(folder / "data", shards, access_file=str(folder / "access" / "access.json"))
 
     def arguments(self, *command: str) -> list[str]:
         return [*command, "--token-file", str(self.token_file), "--store", self.address]
@@ -36,6 +36,7 @@ class Audited(NodeProcess):
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
+    """A node whose shards have trails of different lengths: one topic was created on both, one on shard 1 alone."""
     with Audited(tmp_path_factory.mktemp("audited")) as node:
         with blocking.connect(node.address, token=node.token) as store:
             store.broker.create_topic("orders")
@@ -58,3 +59,27 @@ def test_events_of_a_name_that_each_shard_has_are_shown_with_the_shard_they_are_
         lines = [json.loads(process.stdout.readline()) for _ in expected]
         assert sorted((line["shard"], line["sequence"]) for line in lines) == expected
         process.terminate()
+
+
+def test_the_trails_of_all_shards_are_shown_and_checked_at_the_address_of_a_node(node: Audited) -> None:
+    lines = node.shown("audit").splitlines()
+    assert [(line.split()[0], line.split("topic=")[1]) for line in lines] == [
+        ("1@0", "orders"), ("1@1", "orders"), ("2@1", "payments"),
+    ]  # fmt: skip
+    found = [json.loads(line) for line in node.shown("audit", "--json").splitlines()]
+    assert [(each["shard"], each["details"]["topic"]) for each in found] == [(0, "orders"), (1, "orders"), (1, "payments")]
+    heads = [line.split(": ") for line in node.shown("audit", "--verify").splitlines()]
+    assert [(shard, head.partition(":")[0]) for shard, head in heads] == [("shard 0", "1"), ("shard 1", "2")]
+    assert node.shown("audit", "--verify", "--shard", "1", "--head", heads[1][1]) == f"{heads[1][1]}\n"
+    assert [line.split()[0] for line in node.shown("audit", "--shard", "1").splitlines()] == ["1", "2"]
+    refused(*node.arguments("audit", "--verify", "--shard", "0", "--head", heads[1][1]), code=1)
+    assert "give --shard N, too" in refused(*node.arguments("audit", "--head", heads[1][1]), code=2)
+    assert "there is no shard 2; there are 0 to 1" in refused(*node.arguments("audit", "--shard", "2"), code=2)
+
+
+def test_the_trail_of_the_only_shard_of_a_node_is_shown_at_its_address(tmp_path: Path) -> None:
+    with Audited(tmp_path, shards=1) as node:
+        with blocking.connect(node.address, token=node.token) as store:
+            store.broker.create_topic("orders")
+        assert [line.split()[0] for line in node.shown("audit").splitlines()] == ["1"]
+        assert node.terminate() == 0

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eventstore.cli.terminal.output import moment, print_json, print_line, print_note
-from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.cli.terminal.output import at_shard, moment, print_json, print_line, print_note
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, OfShard, StoreAddress
+from eventstore.errors import EventStoreError, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     from eventstore.client.blocking.store import BlockingStore
+    from eventstore.security.audit import Head
 
 
 def audit(
@@ -21,6 +23,7 @@ def audit(
         str | None,
         typer.Option("--head", metavar="VERSION:HASH", help="A head that was noted before; it must be part of the chain."),
     ] = None,
+    shard: OfShard = None,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
@@ -28,37 +31,64 @@ def audit(
 
     Refused logins, changes of access, and every request that changes topics, groups, reactions or alarms, from before it was
     carried out. Each record holds the hash of the one before it: note the head of the chain elsewhere, and give it the next
-    time. Each shard of a cluster has a trail of its own, at its address, also of what is done to it through etcd; that of
-    shard 0 has what was asked of nodes and of all moves. It is read with the permission read:$audit.
+    time. Each shard of a cluster has a trail of its own, also of what is done to it through etcd; that of shard 0 has what was
+    asked of nodes and of all moves. 5@1 is record 5 of shard 1. They are read with the permission read:$audit.
 
     \b
     Example:
       eventstore audit --verify --head 17:9f2c…
     """
     from eventstore import blocking
-    from eventstore.security.audit import Head, verified
+    from eventstore.security.audit import BrokenChain, Head
 
     expected = None if known is None else Head.parse(known)
-    head = Head(0, "")
     with blocking.connect(store, name="eventstore audit") as connected:
-        for head, values in verified(_records(connected), expected):  # the last one is printed
+        trails = _trails(connected, shard)
+        if expected is not None and len(trails) > 1:
+            raise InvalidArgument(f"each of the {len(trails)} shards has its own head: give --shard N, too", field="shard")
+        for which, trail in trails.items():
+            try:
+                head = _shown(trail, expected, which, verify, as_json)
+            except BrokenChain as error:
+                raise EventStoreError(f"{_of(which)}{error.message}", **error.fields) from None
             if verify:
-                continue
-            if as_json:
-                print_json(dict(values))
+                print_line(_of(which) + (str(head) if head.version else "there are no records"))
             else:
-                details = ", ".join(f"{name}={value}" for name, value in values["details"].items() if value is not None)
-                origin = values["origin"] and f"({values['origin']})"  # a change of access has none
-                parts = (str(head.version), moment(values.get("time")), values["what"], values["who"] or "–", origin, details)
-                print_line("  ".join(part for part in parts if part))
-    if verify:
-        print_line(str(head) if head.version else "there are no records")
-    else:
-        print_note(f"the chain is whole: {head.version} records")
+                print_note(f"{_of(which)}the chain is whole: {head.version} records")
 
 
-def _records(store: BlockingStore) -> Iterator[tuple[int, bytes]]:
-    from eventstore.security.audit import AUDIT
+def _trails(connected: BlockingStore, shard: int | None) -> dict[int | None, BlockingStore]:
+    """Returns the store of each shard, or of the one that is wanted; by None if there is no other. Raises InvalidArgument."""
+    shards = connected._of_shards() or {0: connected}
+    if shard is not None and shard not in shards:
+        raise InvalidArgument(f"there is no shard {shard}; there are 0 to {max(shards)}", field="shard", value=shard)
+    if shard is None and len(shards) > 1:
+        return dict(shards.items())
+    return {None: shards[min(shards) if shard is None else shard]}
 
-    for event in store.read(AUDIT):
-        yield event.version, event.data
+
+def _of(shard: int | None) -> str:
+    return "" if shard is None else f"shard {shard}: "
+
+
+def _shown(store: BlockingStore, expected: Head | None, shard: int | None, verify: bool, as_json: bool) -> Head:
+    """Checks a trail, and prints its records, unless it is only to be verified. Returns its head. Raises BrokenChain."""
+    from eventstore.security.audit import AUDIT, Head, verified
+
+    head = Head(0, "")
+    for head, values in verified(((each.version, each.data) for each in store.read(AUDIT)), expected):  # the last is returned
+        if verify:
+            continue
+        if as_json:
+            print_json({**values, **({} if shard is None else {"shard": shard})})
+        else:
+            print_line(_line(head.version, shard, values))
+    return head
+
+
+def _line(version: int, shard: int | None, values: Mapping[str, Any]) -> str:
+    details = ", ".join(f"{name}={value}" for name, value in values["details"].items() if value is not None)
+    origin = values["origin"] and f"({values['origin']})"  # a change of access has none
+    who = values["who"] or "–"
+    parts = (f"{version}{at_shard(shard)}", moment(values.get("time")), values["what"], who, origin, details)
+    return "  ".join(part for part in parts if part)
