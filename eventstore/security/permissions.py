@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from eventstore.errors import PermissionDenied
-from eventstore.fields import RESERVED
+from eventstore.errors import InvalidArgument, PermissionDenied
+from eventstore.fields import RESERVED, reserved_id_refused
 
 
 class Permission(StrEnum):
@@ -130,13 +130,13 @@ class Grants:
             for permission, name in needs.wanted(request):
                 self.check(permission, name)
 
-    def refusals(self, permission: Permission, names: Sequence[str]) -> dict[int, PermissionDenied]:
-        """Returns the error of each name that is not permitted, by its place."""
-        prefixes = self._prefixes.get(permission, ())
+    def refused_appends(self, aggregate_ids: Sequence[str]) -> dict[int, PermissionDenied | InvalidArgument]:
+        """Returns the error of each aggregate that may not be appended to, by its place. No grant permits the server's own."""
+        prefixes = self._prefixes.get(Permission.APPEND, ())
         return {
-            place: denied(permission)
-            for place, name in enumerate(names)
-            if not name.startswith(prefixes) or name.startswith(RESERVED)  # the server's own: the audit trail is one
+            place: reserved_id_refused(name) if name.startswith(prefixes) else denied(Permission.APPEND)
+            for place, name in enumerate(aggregate_ids)
+            if not name.startswith(prefixes) or name.startswith(RESERVED)
         }
 
 

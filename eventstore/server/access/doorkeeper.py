@@ -198,7 +198,7 @@ class Doorkeeper:
 
     def refused_appends(self, connection: Connection, aggregate_ids: Sequence[str]) -> Mapping[int, EventStoreError]:
         """Returns the error of each aggregate that the connection may not append to, by its place."""
-        refused = self._charged(connection).identity.grants.refusals(Permission.APPEND, aggregate_ids)
+        refused = self._charged(connection).identity.grants.refused_appends(aggregate_ids)
         self.denied += len(refused)
         return refused
 

@@ -191,6 +191,7 @@ def check(
 ) -> None:
     """Say whether an identity may do something; exit code 1 if not."""
     from eventstore.errors import InvalidArgument
+    from eventstore.fields import RESERVED
     from eventstore.security.access_list import read_access
     from eventstore.security.permissions import Permission
 
@@ -203,8 +204,10 @@ def check(
     except ValueError:
         known = ", ".join(Permission)
         raise InvalidArgument(f"there is no permission {permission!r}; there are {known}", field="permission") from None
-    allowed = identity.grants.allows(wanted, on)
-    print_line(f"{name} {'may' if allowed else 'may not'} {permission} {on or 'everything'}")
+    allowed, why = identity.grants.allows(wanted, on), ""
+    if wanted is Permission.APPEND and on.startswith(RESERVED):
+        allowed, why = False, f": ids that begin with {RESERVED} are the server's own"
+    print_line(f"{name} {'may' if allowed else 'may not'} {permission} {on or 'everything'}{why}")
     if not allowed:
         raise typer.Exit(1)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import eventstore as es
-from eventstore.errors import PermissionDenied, Unauthenticated
+from eventstore.errors import InvalidArgument, PermissionDenied, Unauthenticated
 from tests.cli.processes import output, refused, run
 from tests.server_thread import ServerThread
 
@@ -103,6 +103,26 @@ def test_certificates_are_given_and_taken_one_by_one(tmp_path: Path) -> None:
     assert taken == "certificate CN=old of billing was removed\n"
     assert listed(data)["billing"]["certificates"] == ["CN=new"]
     assert run("access", "add", "billing", "--token", "--data", data).stdout.startswith("es_")
+
+
+def test_what_is_reserved_is_told_apart_from_what_was_not_granted(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    tokens = {
+        name: output("access", "add", name, "--grant", grant, "--data", data).strip()
+        for name, grant in (("boss", "admin"), ("billing", "writer:invoice-"))
+    }
+    assert output("access", "check", "boss", "read", "$audit", "--data", data) == "boss may read $audit\n"
+    for name in tokens:
+        checked = run("access", "check", name, "append", "$audit", "--data", data)
+        assert checked.stdout == f"{name} may not append $audit: ids that begin with $ are the server's own\n"
+        assert checked.returncode == 1
+    with ServerThread(data) as server:
+        for name, expected, said in (
+            ("boss", InvalidArgument, "aggregate_id '\\$audit' is reserved: ids that begin with \\$ are the server's own"),
+            ("billing", PermissionDenied, "this needs the permission 'append'"),
+        ):
+            with es.blocking.connect(server.address, token=tokens[name]) as store, pytest.raises(expected, match=said):
+                store.append("$audit", [es.NewEvent("T")], expected_version=0)
 
 
 def test_an_identity_that_is_there_gets_another_token_only_if_one_is_asked_for(tmp_path: Path) -> None:
