@@ -27,8 +27,8 @@ def verify(
     """Check a data folder that is not being served.
 
     Checks all checksums, that versions and sequences have no gaps, that command ids are used once, and indexes and
-    directory against the event files; in the folder of a node those of each shard. Changes nothing. The exit code is
-    0 without faults, 1 with faults, 2 if the folder cannot be opened.
+    directory against the event files; in the folder of a node those of each shard; that access.json can be read. Changes
+    nothing. The exit code is 0 without faults, 1 with faults, 2 if the folder cannot be opened.
 
     \b
     Example:
@@ -36,7 +36,7 @@ def verify(
     """
     from eventstore.errors import EventStoreError
 
-    sound, shards = True, dict[str, object]()
+    sound, shards = True, dict[str, dict[str, object]]()
     try:
         folders = _shards(data)
         for folder in folders or [data]:
@@ -46,6 +46,10 @@ def verify(
                 shards[folder.name] = _members(verified)
             else:
                 _print(verified, "" if folders is None else f"{folder.name}: ")
+        access = _access_fault(data)
+        if access is not None and not as_json:
+            print_line(f"1 fault in the list of identities: {access}")
+        sound = sound and access is None
     except EventStoreError as error:
         print_error(error.message)
         raise typer.Exit(_CANNOT_BE_OPENED) from None
@@ -53,7 +57,8 @@ def verify(
         print_error(f"{error.filename or data}: {error.strerror}")
         raise typer.Exit(_CANNOT_BE_OPENED) from None
     if as_json:
-        print_json({"sound": sound, "shards": shards} if folders is not None else shards[data.name])
+        found = {"shards": shards} if folders is not None else shards[data.name]
+        print_json({**found, "sound": sound, "access_fault": access})
     if not sound:
         raise typer.Exit(1)
 
@@ -74,6 +79,20 @@ def _shards(data: Path) -> list[Path] | None:
     from eventstore_cluster.shard_folders import plan
 
     return [each.folder for each in plan(data, None).shards]
+
+
+def _access_fault(data: Path) -> str | None:
+    """Returns what is wrong with the list of who may do what; None: nothing, or the folder has none."""
+    from eventstore.errors import EventStoreError
+    from eventstore.security.access_list import ACCESS, read_access
+
+    try:
+        read_access(data / ACCESS)
+    except FileNotFoundError:
+        return None
+    except EventStoreError as error:
+        return error.message
+    return None
 
 
 def _verified(folder: Path, name: str, progress: bool | None) -> VerifyReport:

@@ -45,6 +45,20 @@ def test_a_fault_is_named_by_file_and_offset_and_ends_with_exit_code_1(folder: P
     assert (found["findings"][0]["file"], found["findings"][0]["offset"]) == (str(path), 4096)
 
 
+def test_a_damaged_list_of_identities_is_a_fault(folder: Path) -> None:
+    output("access", "add", "ann", "--grant", "reader", "--data", folder)
+    assert output("verify", folder).endswith("no faults\n")
+    path = folder / "access.json"
+    path.write_text(path.read_text()[:-3])
+    result = run("verify", folder)
+    assert (result.returncode, result.stderr) == (1, "")
+    said = result.stdout.splitlines()[-1]
+    assert said.startswith(f"1 fault in the list of identities: {path}: corrupt at byte offset 0: not JSON")
+    assert said.endswith("the previous copy is access.json.previous")
+    found = json.loads(run("verify", folder, "--json").stdout)
+    assert (found["sound"], found["faults"], found["access_fault"]) == (False, 0, said.partition("identities: ")[2])
+
+
 def test_a_folder_that_cannot_be_opened_ends_with_exit_code_2(serve: Serve, folder: Path, tmp_path: Path) -> None:
     assert "there is no such folder" in refused("verify", tmp_path / "missing", code=2)
     assert "is a file" in refused("verify", folder / "store.json", code=2)
