@@ -32,6 +32,7 @@ IDENTITIES_MAX: Final = 10_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 _SUBJECT_SHOWN: Final = 500  # characters: one with a certificate of 100 KB must not fill log and audit trail
 _NAMED_MAX: Final = 10
+_BY_MAX: Final = 200  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,21 @@ class Credential:
     expires: datetime | None = None
 
 
-class AccessList:
-    """All identities; never changed."""
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Who made a list of another, as it claims. `before`, `after`: their digests, as a file is also edited by hand."""
 
-    def __init__(self, identities: Mapping[str, Identity]) -> None:
+    by: str
+    before: str
+    after: str
+
+
+class AccessList:
+    """All identities; never changed. `edit`: the last one, if it is known."""
+
+    def __init__(self, identities: Mapping[str, Identity], edit: Edit | None = None) -> None:
         """A certificate that several identities have proves none of them."""
-        self.identities = dict(identities)
+        self.identities, self.edit = dict(identities), edit
         self._tokens = {key: token for each in identities.values() for key, token in each.tokens.items()}
         self._by_token = {key: each for each in identities.values() for key in each.tokens}
         self._by_subject: dict[str, list[Identity]] = {}
@@ -98,7 +108,7 @@ class AccessList:
     def _ambiguity(self, subject: str) -> str:
         names = " and ".join(each.name for each in self._by_subject[subject][:_NAMED_MAX])
         return (
-            f"the certificate {_cut(subject)} is of {names}, so it lets no one in: take it from all but one of them "
+            f"the certificate {cut_subject(subject)} is of {names}, so it lets no one in: take it from all but one of them "
             "(`eventstore access revoke NAME --certificate SUBJECT`)"
         )
 
@@ -135,18 +145,7 @@ class AccessList:
             return "a certificate without a subject, by which alone identities are known"
         if proof.subject in self._by_subject:
             return self._ambiguity(proof.subject)
-        return f"no identity has the certificate {_cut(proof.subject)}"
-
-    def changes(self, newer: AccessList) -> Iterator[tuple[str, str]]:
-        """Yields the name of each identity that another list has changed, and how."""
-        for name in sorted(self.identities.keys() | newer.identities.keys()):
-            before, now = self.identities.get(name), newer.identities.get(name)
-            if before is None or now is None:
-                yield name, "removed" if now is None else f"added: {', '.join(now.written)}"
-            elif before != now:
-                parts = ("grants", "tokens", "certificates", "limits")
-                changed = [each for each in parts if getattr(before, each) != getattr(now, each)]
-                yield name, f"changed {', '.join(changed)}: {', '.join(now.written)}"
+        return f"no identity has the certificate {cut_subject(proof.subject)}"
 
     @property
     def digest(self) -> str:
@@ -200,10 +199,17 @@ def read_access(path: Path) -> AccessList:
             found[name] = _identity(name, _members(each))
     except (EventStoreError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corrupt(str(path), 0, f"identity {len(found) + 1}: {error}; the previous copy is {path.name}.previous") from None
-    return AccessList(found)
+    return AccessList(found, _edit(tree.get("edit")))
 
 
-def _cut(subject: str) -> str:
+def _edit(value: object) -> Edit | None:
+    """Returns what a file says of its last edit; of one that says it wrongly it is not known."""
+    found = [value.get(each) for each in ("by", "before", "after")] if isinstance(value, dict) else []
+    texts = [each for each in found if isinstance(each, str) and len(each) <= _BY_MAX]
+    return Edit(*texts) if len(texts) == 3 else None
+
+
+def cut_subject(subject: str) -> str:
     return subject if len(subject) <= _SUBJECT_SHOWN else f"{subject[:_SUBJECT_SHOWN]}…"
 
 
@@ -247,10 +253,13 @@ def _time(text: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-def write_access(path: Path, access: AccessList) -> None:
-    """Replaces the list in a file; durable on return. Raises OSError."""
+def write_access(path: Path, access: AccessList, before: AccessList | None = None, by: str = "") -> None:
+    """Replaces the list in a file; durable on return. `by`: who made it of the one `before`. Raises OSError."""
     identities: dict[str, Member] = {each.name: _tree_of(each) for each in access.identities.values()}
-    write_document(OsFiles(_MODE), path, {"format": FORMAT, "identities": identities})
+    document: dict[str, Member] = {"format": FORMAT, "identities": identities}
+    if before is not None:
+        document["edit"] = {"by": by, "before": before.digest, "after": access.digest}
+    write_document(OsFiles(_MODE), path, document)
 
 
 def _tree_of(identity: Identity) -> Tree:

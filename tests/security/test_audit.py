@@ -10,11 +10,13 @@ from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from threading import Thread
+from typing import cast
 
 import pytest
 import trio
 
 import eventstore as es
+from eventstore.cli.terminal.etcd_options import claimed
 from eventstore.client.blocking.store import BlockingStore
 from eventstore.errors import (
     Closed,
@@ -26,11 +28,12 @@ from eventstore.errors import (
 )
 from eventstore.protocol.broker_requests import CreateTopic, ListTopics
 from eventstore.protocol.requests import Hello
-from eventstore.security.access_list import AccessList, Identity, read_access
+from eventstore.security.access_changes import author
+from eventstore.security.access_list import AccessList, Edit, Identity, read_access
 from eventstore.security.audit import AUDIT, FIRST, AuditRecord, BrokenChain, Head, digest, verified
 from eventstore.server.access import auditor
 from eventstore.store.data_folder import ACCESS
-from tests.cli.processes import Server, run
+from tests.cli.processes import Server, output, run
 from tests.security.access_file import give, replaced, take_away
 from tests.server.raw import RawClient
 from tests.server_thread import ServerThread
@@ -61,7 +64,7 @@ def test_what_matters_is_recorded_and_what_does_not_is_not(tmp_path: Path) -> No
             es.blocking.connect(server.address, token="wrong").__enter__()
         give(data, "billing", "writer:order-")
         take_away(data, "billing")
-        give(data, "shipping", "reader")
+        shipping = give(data, "shipping", "reader").split("_")[1]
         server.ask(lambda running: running.security.look())
         wait_until(lambda: len(records(store)) == 5, "all are written")
         found = records(store)
@@ -71,7 +74,7 @@ def test_what_matters_is_recorded_and_what_does_not_is_not(tmp_path: Path) -> No
         assert [each["who"] for each in found] == ["ops", "ops", "ops", "", ""]
         assert found[0]["details"] == {"topic": "orders", "queues": 2, "if_missing": False}
         assert found[3]["details"] == {"why": "an unknown token"}
-        assert found[4]["details"] == {"name": "shipping", "change": "added: reader"}
+        assert found[4]["details"] == {"name": "shipping", "change": f"added: reader; token {shipping} added"}
         assert "wrong" not in json.dumps(found)
 
 
@@ -320,12 +323,51 @@ def test_the_command_shows_and_checks_the_trail(tmp_path: Path) -> None:
         cut = run("audit", "--verify", "--head", "3:" + "0" * 64, "--store", server.address, "--token-file", file)
         assert cut.returncode == 1
         assert cut.stderr == "error: record 2 of the audit trail: it is missing: there are 1, and were 3 when that was noted\n"
-        give(data, "shipping", "reader")
+        run("access", "add", "shipping", "--grant", "reader", "--certificate", "CN=old", "--data", data)
         server.ask(lambda running: running.security.look())
         with es.blocking.connect(server.address, token=token) as store:
             wait_until(lambda: len(records(store)) == 2, "the change is recorded")
         changed = run("audit", "--store", server.address, "--token-file", file)
-        assert changed.stdout.splitlines()[1].endswith("Z  ACCESS_CHANGED  –  change=added: reader, name=shipping")
+        assert changed.stdout.splitlines()[1].endswith(
+            f"Z  ACCESS_CHANGED  {claimed(None)}  change=added: reader; certificate CN=old added, name=shipping"
+        )
+
+
+def test_a_change_of_access_is_recorded_with_what_was_added_or_taken_and_who_says_to_have_done_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with trail(data) as (server, store):
+
+        def recorded(*command: str | int) -> tuple[object, ...]:
+            before = len(records(store))
+            if command:
+                output("access", *command, "--data", data)
+            server.ask(lambda running: running.security.look())
+            wait_until(lambda: len(records(store)) == before + 1, "it is recorded")
+            last = records(store)[-1]
+            assert (last["what"], cast(dict[str, str], last["details"])["name"]) == ("ACCESS_CHANGED", "billing")
+            return last["who"], cast(dict[str, str], last["details"])["change"]
+
+        me = claimed(None)
+        assert recorded("add", "billing", "--certificate", "CN=a", "--grant", "reader") == (
+            me, "added: reader; certificate CN=a added",
+        )  # fmt: skip
+        assert recorded("add", "billing", "--certificate", "CN=b") == (me, "certificate CN=b added")
+        assert recorded("revoke", "billing", "--certificate", "CN=a") == (me, "certificate CN=a removed")
+        who, added = recorded("add", "billing", "--token", "--limit", "connections=3")
+        (token,) = read_access(data / "access.json").identities["billing"].tokens
+        assert (who, added) == (me, f"token {token} added; limits: connections=3")
+        assert recorded("revoke", "billing", "--token", token) == (me, f"token {token} removed")
+        file = data / "access.json"  # by hand: nothing says who that was
+        file.write_text(file.read_text().replace('"reader"', '"writer"'))
+        assert recorded() == ("", "grants: writer")
+        assert recorded("revoke", "billing") == (me, "removed")
+
+
+def test_who_made_the_last_of_several_edits_is_not_said_to_have_made_all_of_them() -> None:
+    none, one = AccessList({}), AccessList({"a": Identity("a")})
+    both = one.with_(Identity("b"))
+    edited = AccessList(both.identities, Edit("ann", one.digest, both.digest))
+    assert [author(each, edited) for each in (one, none)] == ["ann", ""]
 
 
 def test_a_trail_that_began_before_records_had_a_time_is_shown_and_goes_on(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import trio
 
 from eventstore.errors import CommandIdReused, EventStoreError, Overloaded
 from eventstore.model import DATA_IS_JSON, NewEvent
+from eventstore.security.access_changes import author, changes
 from eventstore.security.access_list import AccessList
 from eventstore.security.audit import AUDIT, AUDITED, FIRST, AuditRecord, access_in, digest
 
@@ -54,11 +55,12 @@ class Auditor:
 
     def note_changes(self, before: AccessList, access: AccessList) -> None:
         """Records what was changed between two lists."""
-        changes = [AuditRecord(_CHANGED, "", "", {"name": name, "change": how}) for name, how in before.changes(access)]
-        for record in changes[:-1]:
+        who = author(before, access)
+        records = [AuditRecord(_CHANGED, who, "", {"name": name, "change": how}) for name, how in changes(before, access)]
+        for record in records[:-1]:
             self.note(record)
         self._access = access.digest
-        for record in changes[-1:]:
+        for record in records[-1:]:
             self.note(record)
 
     def note_refused_login(self, origin: str, why: str) -> None:

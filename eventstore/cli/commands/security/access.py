@@ -72,6 +72,7 @@ def add(
     from dataclasses import replace
     from datetime import UTC, datetime, timedelta
 
+    from eventstore.cli.terminal.etcd_options import claimed
     from eventstore.errors import InvalidArgument
     from eventstore.security.access_list import Identity, editing, granted, limits_of, write_access
     from eventstore.security.subjects import parsed_subject
@@ -94,7 +95,7 @@ def add(
             expires = None if days is None else now + timedelta(days=days)
             secret, token_id, stored = new_token(now, expires)
             identity = replace(identity, tokens={**identity.tokens, token_id: stored})
-        write_access(path, known.with_(identity))
+        write_access(path, known.with_(identity), known, claimed(None))
     print_note(f"{name} is in {path}: {', '.join(identity.written) or 'it may do nothing yet'}")
     if secret is not None:
         print_note("this is its token; it is not shown again:")
@@ -148,6 +149,7 @@ def revoke(
     """Remove an identity, or only one of its tokens or certificates. Connections that came with it end within a second."""
     from dataclasses import replace
 
+    from eventstore.cli.terminal.etcd_options import claimed
     from eventstore.errors import InvalidArgument
     from eventstore.fields import shown
     from eventstore.security.access_list import editing, write_access
@@ -168,11 +170,12 @@ def revoke(
         if identity is None or what is not None:
             raise InvalidArgument(f"there is no {what}; `eventstore access list` shows all", field="name", value=name)
         if token is None and certificate is None:
-            write_access(path, known.without(name))
+            write_access(path, known.without(name), known, claimed(None))
         else:
             tokens = {key: each for key, each in identity.tokens.items() if key != token}
             subjects = tuple(each for each in identity.certificates if each != certificate)
-            write_access(path, known.with_(replace(identity, tokens=tokens, certificates=subjects)))
+            left = replace(identity, tokens=tokens, certificates=subjects)
+            write_access(path, known.with_(left), known, claimed(None))
     if token is not None:
         print_line(f"token {token} of {name} was removed")
     if certificate is not None:
