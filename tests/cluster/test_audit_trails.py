@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
@@ -13,6 +15,7 @@ from eventstore import blocking
 from eventstore.security.audit import AUDIT
 from tests.cli.processes import output, refused, start
 from tests.cluster.node_process import NodeProcess
+from tests.console.http import Visitor
 from tests.security.access_file import give
 
 pytestmark = pytest.mark.heavy
@@ -75,6 +78,25 @@ def test_the_trails_of_all_shards_are_shown_and_checked_at_the_address_of_a_node
     refused(*node.arguments("audit", "--verify", "--shard", "0", "--head", heads[1][1]), code=1)
     assert "give --shard N, too" in refused(*node.arguments("audit", "--head", heads[1][1]), code=2)
     assert "there is no shard 2; there are 0 to 1" in refused(*node.arguments("audit", "--shard", "2"), code=2)
+
+
+def test_the_console_leads_to_the_trail_of_each_shard(node: Audited) -> None:
+    visitor = Visitor(node.http)
+    visitor.get("/console/sign-in")
+    assert visitor.sign_in(node.token).status == 303
+    listed = visitor.get("/console/aggregates")
+    (one,) = re.findall(r'href="([^"]+)">\$audit</a>', listed.text)
+    choice = visitor.get(html.unescape(one))
+    assert "Each shard has its own. shard 0 shard 1" in choice.words
+    links = [html.unescape(each) for each in re.findall(r'href="([^"]+)">shard \d</a>', choice.text)]
+    zero, one = (visitor.get(each) for each in links)
+    assert "payments" not in zero.words
+    assert "$audit of shard 1 at version 2" in one.words
+    assert "payments" in one.words
+    chain = html.unescape(re.findall(r'href="([^"]+)">what belongs to it</a>', one.text)[1])
+    assert visitor.get(chain).status == 200
+    assert "payments" in visitor.get(chain).words
+    assert visitor.get(links[1].replace("shard=1", "shard=7")).status == 400
 
 
 def test_the_trail_of_the_only_shard_of_a_node_is_shown_at_its_address(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 import trio
@@ -15,9 +17,10 @@ from eventstore.console.console import Console, Visit, link, route
 from eventstore.domain.candidates import CandidateClasses
 from eventstore.domain.domain import Domain
 from eventstore.domain.restore import restore
-from eventstore.errors import EventStoreError, UnknownEvent
+from eventstore.errors import EventStoreError, InvalidArgument, UnknownEvent
 from eventstore.fields import read_number
 from eventstore.model import Event
+from eventstore.records.slots import LOCAL, slot_of
 from eventstore.security.audit import AUDITED
 
 PAGE_EVENTS: Final = 50
@@ -38,28 +41,55 @@ async def _list(visit: Visit) -> Response:
     prefix, after = visit.asked("prefix"), visit.asked("after")
     found = await visit.ask(lambda store: store.aggregates(prefix or None, after or None, _PAGE_IDS))
     more = link("/aggregates", prefix=prefix, after=found[-1].aggregate_id) if len(found) == _PAGE_IDS else None
-    return visit.page("aggregates.html", found=found, prefix=prefix, after=after, more=more, link=link)
+    several = {each.aggregate_id for each, other in pairwise(found) if each.aggregate_id == other.aggregate_id}
+    versions = {each.aggregate_id: None if each.aggregate_id in several else each.version for each in found}
+    return visit.page("aggregates.html", found=versions, prefix=prefix, after=after, more=more, link=link)
 
 
 async def _one(visit: Visit) -> Response:
     wanted, state_at = visit.asked("id"), visit.number("state")
-    version = await visit.ask(lambda store: store.version(wanted))
+    shards = await visit.ask(partial(_shards_with_their_own, aggregate_id=wanted))
+    shard = visit.number("shard") if shards else None
+    one = partial(link, "/aggregates/one", id=wanted)
+    if len(shards) > 1 and shard is None:
+        return visit.page(
+            "aggregate.html", id=wanted, shards={each: one(shard=each) for each in shards}, pages={}, rows=(), state=None
+        )
+    version = await visit.ask(lambda store: store_of(store, wanted, shard).version(wanted))
     first = visit.number("from") or 1
-    events = await visit.ask(lambda store: events_of(store, wanted, first))
+    events = await visit.ask(lambda store: events_of(store_of(store, wanted, shard), wanted, first))
     last = events[-1].version if events else first - 1
     pages = {
-        "Newest": link("/aggregates/one", id=wanted, **{"from": max(1, version - PAGE_EVENTS + 1)}) if last < version else None,
-        "Later": link("/aggregates/one", id=wanted, **{"from": last + 1}) if last < version else None,
-        "Earlier": link("/aggregates/one", id=wanted, **{"from": max(1, first - PAGE_EVENTS)}) if first > 1 else None,
+        "Newest": one(shard=shard, **{"from": max(1, version - PAGE_EVENTS + 1)}) if last < version else None,
+        "Later": one(shard=shard, **{"from": last + 1}) if last < version else None,
+        "Earlier": one(shard=shard, **{"from": max(1, first - PAGE_EVENTS)}) if first > 1 else None,
     }
     domain = visit.console.subject.domain
     state = None
-    if domain is not None and domain.handlers and version:
+    if domain is not None and domain.handlers and version and not shards:
         state = await _state(visit, domain, wanted, min(state_at or version, version))
     return visit.page(
-        "aggregate.html", id=wanted, version=version, rows=[event_row(each) for each in events], pages=pages, state=state,
-        state_at=min(state_at or version, version), link=link,
+        "aggregate.html", id=wanted, version=version, rows=[event_row(each, shard) for each in events], pages=pages,
+        state=state, state_at=min(state_at or version, version), shard=shard, link=link,
     )  # fmt: skip
+
+
+async def _shards_with_their_own(store: NetworkStore, aggregate_id: str) -> list[int]:
+    """Returns the numbers of the shards if each has its own aggregate of this id."""
+    return sorted(store._of_shards()) if slot_of(aggregate_id) == LOCAL else []
+
+
+def store_of(store: NetworkStore, aggregate_id: str, shard: int | None) -> NetworkStore:
+    """Returns the store to read an aggregate from: that of a shard, if each has its own of this id. `shard`: None: the only.
+
+    Raises:
+        InvalidArgument: which shard is not said, or there is none of this number.
+    """
+    shards = store._of_shards() if slot_of(aggregate_id) == LOCAL else {}
+    chosen = next(iter(shards), None) if shard is None and len(shards) == 1 else shard
+    if shards and chosen not in shards:
+        raise InvalidArgument(f"each of the {len(shards)} shards has its own {aggregate_id[:40]!r}; name one", field="shard")
+    return store if chosen is None or not shards else shards[chosen]
 
 
 async def events_of(store: NetworkStore, aggregate_id: str, first: int) -> list[Event]:
@@ -80,13 +110,13 @@ async def bounded(stream: AsyncIterator[Any], count: int) -> list[Event]:
     return found
 
 
-def event_row(event: Event) -> dict[str, Any]:
-    """Returns what a page shows of an event."""
+def event_row(event: Event, shard: int | None = None) -> dict[str, Any]:
+    """Returns what a page shows of an event. `shard`: of one whose aggregate each shard has its own of."""
     return {
         "event": event, "is_json": event.is_json or event.type == AUDITED,
         "one": link("/aggregates/one", id=event.aggregate_id),
         "correlation": event.correlation_id, "causation": event.causation_id, "cause": _cause(event),
-        "chain": link("/aggregates/chain", id=event.aggregate_id, version=event.version),
+        "chain": link("/aggregates/chain", id=event.aggregate_id, version=event.version, shard=shard),
         "at": link("/aggregates/one", id=event.aggregate_id, **{"from": max(1, event.version - 5), "state": event.version}),
     }  # fmt: skip
 

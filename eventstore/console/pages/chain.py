@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from eventstore.client.aio.store import NetworkStore
 from eventstore.console.console import Console, Visit, link, route
-from eventstore.console.pages.aggregates import bounded, event_row
+from eventstore.console.pages.aggregates import bounded, event_row, store_of
 from eventstore.errors import InvalidArgument
 from eventstore.model import Event
 
@@ -24,10 +24,10 @@ def chain_routes(console: Console) -> list[Route]:
 
 
 async def _chain(visit: Visit) -> Response:
-    aggregate_id, version = visit.asked("id"), visit.number("version") or 1
+    aggregate_id, version, shard = visit.asked("id"), visit.number("version") or 1, visit.number("shard")
 
     async def find(store: NetworkStore) -> tuple[Event, list[Event], int]:
-        of = await bounded(store.read(aggregate_id, version, version), 1)
+        of = await bounded(store_of(store, aggregate_id, shard).read(aggregate_id, version, version), 1)
         if not of:
             raise InvalidArgument(f"there is no version {version} of {aggregate_id[:40]!r}", field="version", value=version)
         found, examined = await _belonging(store, of[0])
