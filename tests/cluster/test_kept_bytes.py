@@ -9,6 +9,7 @@ import pytest
 from eventstore import Commit, NewEvent, blocking
 from eventstore.cli.terminal.cluster_table import print_cluster
 from eventstore_cluster.status import ClusterStatus, cluster_status
+from tests.cli.processes import output
 from tests.cluster.led_shards import LedShards
 from tests.waiting import wait_until
 
@@ -21,6 +22,7 @@ def test_after_a_split_the_status_shows_how_much_of_each_shard_is_the_others(
             for part in range(4):
                 store.append_many(Commit(f"a-{part}-{each}", [NewEvent("Happened", bytes(200))], 0) for each in range(250))
         assert [row.foreign_bytes for row in cluster_status(cluster.address, 0).shards] == [0, 0]
+        assert "were split" not in output("top", "--once", "--interval", 0.1, store=cluster.address)
         cluster.split(0)
         found: list[ClusterStatus] = []
 
@@ -36,3 +38,8 @@ def test_after_a_split_the_status_shows_how_much_of_each_shard_is_the_others(
         said = capsys.readouterr().err
         assert "Of files from before splits, others hand out about: shard 0 " in said
         assert "shard 1" not in said.partition("about:")[2]
+        note = "Shards that were split keep, and count, what was theirs together"
+        assert note in said
+        assert note in output("top", "--once", "--interval", 0.1, store=cluster.address), (
+            "the events are counted twice there, too"
+        )

@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from eventstore.cli.terminal.cluster_table import SPLIT_NOTE
 from eventstore.cli.terminal.shard_rows import by_shard, of_shard
 from eventstore.fields import escaped, for_people
 
@@ -56,6 +57,8 @@ def _headlines(snapshot: Snapshot, address: str) -> list[RenderableType]:
         lines.append(f"published up to sequence {for_people(stats['published_sequence'])}, "
                      f"{for_people(stats.get('publish_backlog'))} to go"
                      + (f", the oldest for {lag / 1e6:.1f} s" if isinstance(lag, int) and lag else ""))  # fmt: skip
+    if snapshot.layout > 1:
+        lines.append(SPLIT_NOTE)
     lines += [f"attention: {stats[name]!s}" for name in ("attention", "broker_attention") if stats.get(name)]
     if snapshot.missing is not None:
         lines.append(f"reactions and messages are not known: {snapshot.missing}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from eventstore.cli.terminal.shard_rows import members_of
@@ -63,7 +63,8 @@ class GroupRow:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The rates are None in the first snapshot. `topics_total` and `groups_total` count also those not listed. `missing`: why
-    topics, groups or reactions are not known: a shard cannot be reached.
+    topics, groups or reactions are not known: a shard cannot be reached. `layout`: above 1 shards were split, and what they
+    have in common is counted more than once.
     """
 
     stats: dict[str, Scalar]
@@ -78,6 +79,7 @@ class Snapshot:
     topics_total: int
     groups_total: int
     missing: str | None = None
+    layout: int = 1
 
     def tree(self) -> dict[str, object]:
         """Returns the snapshot for JSON."""
@@ -87,7 +89,7 @@ class Snapshot:
             "topics": [asdict(row) for row in self.topics], "queues": [members_of(row) for row in self.queues],
             "groups": [asdict(row) for row in self.groups], "chunks": [members_of(each) for each in self.chunks],
             "topics_total": self.topics_total, "groups_total": self.groups_total, "missing": self.missing,
-            "figures": self.stats,
+            "layout": self.layout, "figures": self.stats,
         }  # fmt: skip
 
 
@@ -100,7 +102,8 @@ def take_snapshot(store: BlockingStore, before: Snapshot | None) -> Snapshot:
     stats, at = store.stats(), time.monotonic()
     try:
         stats |= _counted(store)
-        return _completed(store, stats, at, _rates(stats, at, before))
+        found = _completed(store, stats, at, _rates(stats, at, before))
+        return replace(found, layout=store.cluster_map().layout) if store.shards else found
     except ConnectionLost as error:
         return Snapshot(stats, at, *_rates(stats, at, before), [], [], [], [], [], 0, 0, error.message)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("shard", "slots", "leader", "epoch", "events", "events/s", "resident", "sorted", "lag of reactions")
 _REPLICA_COLUMNS = ("shard", "led by", "since", "because", "replicas", "in sync", "behind")
 _MEGABYTE = 1_000_000
+SPLIT_NOTE = "Shards that were split keep, and count, what was theirs together up to then; each hands out its own."
 
 
 def print_cluster(found: ClusterStatus) -> None:
@@ -25,7 +26,7 @@ def print_cluster(found: ClusterStatus) -> None:
         print()
         print_table(None, _REPLICA_COLUMNS, map(_replica_cells, found.shards))
     if found.layout > 1:
-        print_note("Shards that were split keep, and count, what was theirs together up to then; each hands out its own.")
+        print_note(SPLIT_NOTE)
         if foreign := foreign_text(found):
             print_note(foreign)
     for line in _attention(found):
