@@ -25,9 +25,7 @@ def pause_text(number: int, state: ShardState, pause_all: Pause) -> str | None:
 def pauses_of(seen: Snapshot) -> list[str]:
     """Returns all that is paused. Raises Corrupt."""
     pause_all = read_moving(seen.value(MOVING)).pause
-    alone = [
-        f"what is wanted of shard {number} is {_text(pause, f' {number}')}" for number, pause in paused_alone(seen).items()
-    ]
+    alone = [f"moves of shard {number} are {_text(pause, f' {number}')}" for number, pause in paused_alone(seen).items()]
     return [f"all moves are {_text(pause_all)}", *alone] if pause_all.on else alone
 
 

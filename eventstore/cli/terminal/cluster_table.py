@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("shard", "slots", "leader", "epoch", "events", "events/s", "resident", "sorted", "lag of reactions")
 _REPLICA_COLUMNS = ("shard", "led by", "since", "because", "replicas", "in sync", "behind")
 _MEGABYTE = 1_000_000
-SPLIT_NOTE = "Shards that were split keep, and count, what was theirs together up to then; each hands out its own."
+SPLIT_NOTE = "Events and files of shards that were split include those from before the split that other shards serve now."
 
 
 def print_cluster(found: ClusterStatus) -> None:
@@ -56,7 +56,7 @@ def foreign_text(found: ClusterStatus) -> str | None:
         for row in found.shards
         if row.foreign_bytes and row.shared_bytes
     ]
-    return f"Of files from before splits, others hand out about: {', '.join(each)}." if each else None
+    return f"In files from before a split, other shards serve about: {', '.join(each)}." if each else None
 
 
 def _attention(found: ClusterStatus) -> list[str]:

@@ -153,8 +153,8 @@ async def test_one_plan_is_paused_and_resumed_by_its_shard_and_a_new_one_is_not_
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[-2:]] == ["cara", "dora"], "who asked"
     shown = await on_thread(lambda: registry_status(asking(etcd, "eve"), cluster, 0.0))
     print_cluster(shown)
-    assert "\nwhat is wanted of shard 0 is paused by ann: " in capsys.readouterr().err
-    assert shown.paused == [f"what is wanted of shard {n} is {plans[n].does}" for n in (0, 1)]
+    assert "\nmoves of shard 0 are paused by ann: " in capsys.readouterr().err
+    assert shown.paused == [f"moves of shard {n} are {plans[n].does}" for n in (0, 1)]
     assert await on_thread(lambda: pause(asking(etcd, "ben"), cluster, False, 1)) == Paused(False, (1,), ())
     assert (await shard_of(registry, 1)).state.pause == Pause(False, "ben")
     await on_thread(lambda: take_back(asking(etcd, "ben"), cluster, 0))
@@ -170,7 +170,7 @@ async def test_what_is_paused_twice_is_paused_until_both_are_resumed(registry: E
     done = await on_thread(lambda: pause(options, cluster, False))
     assert (done.shards, done.still_paused) == ((1,), (0,))
     assert done.text(None).startswith(
-        "Moves are resumed, of 1 shard under way. Paused alone, and still: `eventstore cluster resume 0`."
+        "Moves of all shards are resumed; 1 is under way. Still paused, each by itself: `eventstore cluster resume 0`."
     )
     await on_thread(lambda: pause(options, cluster, True))
     plans = await on_thread(lambda: pending(options, cluster))
@@ -182,7 +182,7 @@ async def test_what_is_paused_twice_is_paused_until_both_are_resumed(registry: E
         await ask(registry, await registry.read(), 1, ("n2", "n1"))
     done = await on_thread(lambda: pause(options, cluster, False, 0))
     assert (done.shards, done.still_paused) == ((), (0,))
-    assert done.text(0).endswith("is resumed. The moves of all shards are paused: `eventstore cluster resume`.")
+    assert done.text(0).endswith("are resumed. The moves of all shards are paused: `eventstore cluster resume`.")
     shown = await on_thread(lambda: registry_status(options, cluster, 0.0))
     assert shown.paused == ["all moves are paused by ann: `eventstore cluster resume` continues"]
 
@@ -270,7 +270,7 @@ async def test_a_command_names_the_user_and_the_machine_it_runs_as(registry: Etc
     assert said.startswith("Shard 0 is to be kept by n1, n3. Shard 0 does not say here how large it is, so whether node n3 has")
     assert (await shard_of(registry)).state.by == HERE
     done = await on_thread(lambda: run_cluster(etcd, cluster, "pause", "0"))
-    assert done.stdout == "What is wanted of shard 0 is paused.\n"
+    assert done.stdout == "Moves of shard 0 are paused.\n"
     (plan,) = json.loads((await on_thread(lambda: run_cluster(etcd, cluster, "plans", "--json"))).stdout)
     assert (plan["by"], plan["paused"]) == (HERE, True)
     assert plan["does"] == f"paused by {HERE}: `eventstore cluster resume 0` continues"

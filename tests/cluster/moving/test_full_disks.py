@@ -118,7 +118,7 @@ def test_a_split_that_finds_all_disks_full_names_them_and_nothing_is_lost_when(
             refused = run_cluster(etcd, cluster, "split", "0", "--call-off", code=2).stderr
             assert f"shard 0 is not being split{late}" in refused
             refused = run_cluster(etcd, cluster, "cancel", "0", code=2).stderr
-            assert f"nothing is wanted of shard 0 that is not done{late}" in refused
+            assert f"nothing to cancel for shard 0: no move of it is under way{late}" in refused
         append_all(three, 1)
         shards = 1 if called_off else 2
         settled(three, shards)

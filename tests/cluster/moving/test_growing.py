@@ -139,7 +139,7 @@ def test_what_stands_in_the_way_is_said_and_a_move_is_taken_back(tmp_path_factor
         nodes.start("n4")
         stale = survey(options, name, 0.0)
         nodes.kill("n4")  # after it was looked at
-        assert run_cluster(etcd, name, "pause").stdout == "Moves are paused, of 0 shards under way.\n"
+        assert run_cluster(etcd, name, "pause").stdout == "Moves of all shards are paused; none is under way.\n"
         with nodes.client() as store:
             store.append("a", [es.NewEvent("Counted", b"1")], 0)
         carry_out(options, name, stale, drain(stale.fleet, follower))
@@ -161,7 +161,7 @@ def test_what_stands_in_the_way_is_said_and_a_move_is_taken_back(tmp_path_factor
         assert take_back(options, name, 0) == [0]
         wait_until(lambda: nodes.state().wanted is None, "it is taken back")
         assert nodes.state().replicas == before
-        with pytest.raises(InvalidArgument, match="nothing is wanted of shard 0"):
+        with pytest.raises(InvalidArgument, match="nothing to cancel for shard 0"):
             take_back(options, name, 0)
         assert run_cluster(etcd, name, "plans").stdout == "Nothing is under way.\n"
         said = run_cluster(etcd, name, "limits", "--moves", "3", "--max-rate", "50MB").stdout

@@ -60,7 +60,7 @@ def test_the_console_of_a_node_shows_the_cluster_and_hands_leadership_over(tmp_p
         visitor.get("/console/do/lead?shard=0&node=n9")
         assert "keeps no replica" in visitor.post("/console/do/lead", {"shard": "0", "node": "n9"}).words
         visitor.get("/console/do/cancel?shard=0")
-        assert "nothing is wanted" in visitor.post("/console/do/cancel", {"shard": "0"}).words
+        assert "nothing to cancel for shard 0" in visitor.post("/console/do/cancel", {"shard": "0"}).words
         assert "no move or split of shard 0 is under way" in visitor.post("/console/do/pause", {"shard": "0"}).words
         does(visitor, "pause", "", f"Moves are paused by {NO_ONE}.")
         trio.run(fewer_are_wanted, etcd, "seen", [leader, follower], "<i>ann")  # anyone who writes to etcd may claim that
@@ -154,7 +154,7 @@ def test_the_page_of_a_cluster_is_looked_at_and_worked_with_in_a_browser(tmp_pat
             wait_until(lambda link=link: page.reload() and page.locator(link).count(), "the plan is shown")  # type: ignore[misc]
             assert page.locator("p.card:has-text('asked for by ann')").count()
             page.click(link)
-            sure(f"What is wanted of shard 0 is {does.lower()}d")
+            sure(f"Moves of shard 0 are {does.lower()}d")
             link = f"a:has-text('{then} what is wanted of shard 0')"
             wait_until(lambda link=link: page.reload() and page.locator(link).count(), "the node has seen it")  # type: ignore[misc]
         for screen in SCREENS:

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from eventstore.chunks.documents import Tree
 from eventstore.errors import EventStoreError, InvalidArgument
-from eventstore.fields import counted, shown
+from eventstore.fields import shown
 from eventstore_cluster.nodes.accepting_loss import check_format, shard_key
 from eventstore_cluster.nodes.cluster_view import cluster_view, nodes_of
 from eventstore_cluster.nodes.first_read import first_read_of_cluster, on_registry
@@ -57,10 +57,11 @@ class Paused:
         done = "paused" if self.paused else "resumed"
         if shard is not None:
             still = " The moves of all shards are paused: `eventstore cluster resume`." if self.still_paused else ""
-            return f"What is wanted of shard {shard} is {done}.{still}"
+            return f"Moves of shard {shard} are {done}.{still}"
         alone = ", ".join(f"`eventstore cluster resume {each}`" for each in self.still_paused)
-        return f"Moves are {done}, of {counted(len(self.shards), 'shard')} under way." + (
-            f" Paused alone, and still: {alone}." if alone else ""
+        under_way = {0: "none is", 1: "1 is"}.get(len(self.shards), f"{len(self.shards)} are")
+        return f"Moves of all shards are {done}; {under_way} under way." + (
+            f" Still paused, each by itself: {alone}." if alone else ""
         )
 
 
@@ -139,7 +140,7 @@ def take_back(etcd: EtcdOptions, cluster: str, shard: int | None) -> list[int]:
                 if state.split:
                     splits.append(number)
                 elif shard is not None:
-                    nothing = f"nothing is wanted of shard {shard} that is not done{given_away(state)}"
+                    nothing = f"nothing to cancel for shard {shard}: no move of it is under way{given_away(state)}"
                     raise InvalidArgument(nothing, field="shard", value=shard)
                 continue
             wanted = None if state.wanted is None else state.before
