@@ -43,11 +43,13 @@ def tls_refused(reason: str) -> str:
 
 
 def connection_lost(attempts: Sequence[Attempt], whose: str = "") -> ConnectionLost:
-    """Returns the error for callers that waited for a connection; it names each address that was tried, and `whose` that is."""
+    """Returns the error for callers that waited for a connection; it names each address that was tried. `whose`: the shard that
+    is there, for the error; empty: an address that the caller gave.
+    """
     tried = ",".join(str(address) for address, _ in attempts)
     why = "; ".join(_why(error) for _, error in attempts)
     each = "; ".join(f"{address}: {_why(error)}" for address, error in attempts)
-    return ConnectionLost(f"{whose}{each}{_hint([error for _, error in attempts])}", address=tried, cause=why)
+    return ConnectionLost(f"{whose}{each}{_hint([error for _, error in attempts], whose)}", address=tried, cause=why)
 
 
 def not_opened(attempts: Sequence[Attempt]) -> EventStoreError:
@@ -98,10 +100,12 @@ def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or "the connection was closed"
 
 
-def _hint(errors: Sequence[Exception]) -> str:
+def _hint(errors: Sequence[Exception], whose: str) -> str:
     """Returns what to check, unless a server has answered and said what is wrong."""
     if any(isinstance(each, EventStoreError | TlsFailed) for each in errors):
         return ""
+    if whose:  # its address is of the map, which a node gave that runs
+        return "; `eventstore cluster status` says why"
     hangs = {isinstance(each, HelloTimeout) for each in errors}
     if len(hangs) > 1:
         return "; is one of the servers running?"
