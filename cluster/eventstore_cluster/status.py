@@ -200,13 +200,20 @@ class _Asked:
             event_files=_number(now, "event_files"),
             sorted_files=_number(now, "sorted_files"),
             reactions_lag_events=_number(now, "reactions_lag_events"),
-            error=None if self.error is None else self.error.message,
+            error=None if self.error is None else _why_lost(self.error),
             log_bytes=_number(now, "log_bytes"),
             shared_bytes=_number(now, "shared_bytes"),
             foreign_bytes=_number(now, "foreign_bytes"),
             behind=_behind(now.get("replicas_behind")),
             attention=str(said) if (said := now.get("attention") or now.get("reactions_failure")) is not None else None,
         )
+
+
+def _why_lost(error: EventStoreError) -> str:
+    """Returns why a shard does not answer; where the process that would say it is away, where that is to be found."""
+    if not isinstance(error, ConnectionLost) or str(error.fields.get("cause", "")).startswith("TLS failed"):
+        return error.message  # a server has answered
+    return f"{error.message}; the log of its node says why"
 
 
 def _number(figures: dict[str, Scalar], name: str) -> int | None:

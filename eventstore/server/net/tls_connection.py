@@ -21,6 +21,7 @@ _HANDSHAKE: Final = b"\x16\x03"  # TLS begins so, then a byte that is not 0; a f
 _REFUSED_BYTES: Final = 4096
 _CLOSE_WAIT: Final = 8  # the first byte of TCP_INFO, of a connection whose other end sends nothing more
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
+_TLS_ONLY: Final = "this address takes TLS only: connect to tls://HOST:PORT, or with --etcd give --tls-ca (EVENTSTORE_TLS_CA)"
 _log = logging.getLogger(__name__)
 
 MakeConnection = Callable[[socket.socket, tuple[Any, ...], float], Connection]
@@ -66,7 +67,7 @@ class TlsConnection(Connection):
         self._note(PLAIN)
         with suppress(OSError):
             self._raw.recv(_REFUSED_BYTES)  # closing a socket with unread bytes would reset the connection
-            self._raw.send(encode_error(0, ProtocolError("this address takes TLS only: connect to tls://HOST:PORT")))
+            self._raw.send(encode_error(0, ProtocolError(_TLS_ONLY)))
 
     def has_expired(self, now: datetime) -> bool:
         """Whether the client has shown a certificate that is not valid any more."""

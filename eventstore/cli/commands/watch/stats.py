@@ -100,9 +100,7 @@ def _check_shards(store: str, wait: float) -> None:
     if missing:
         numbers = ", ".join(str(each.shard) for each in missing)
         which = f"shard {numbers} does" if len(missing) == 1 else f"shards {numbers} do"
-        raise ConnectionLost(
-            f"{which} not serve within {wait:g} s: {missing[0].error}; `eventstore cluster status` and the node's log say more"
-        )
+        raise ConnectionLost(f"{which} not serve within {wait:g} s: {missing[0].error}; `eventstore cluster status` says more")
 
 
 def _by_subject(stats: dict[str, Scalar]) -> dict[str, dict[str, Scalar]]:

@@ -97,7 +97,7 @@ def status(
     if lost := lost_shards(found):
         from eventstore.errors import ConnectionLost
 
-        raise ConnectionLost(f"{lost}; the log of its node says why")
+        raise ConnectionLost(lost)
 
 
 @cluster.command("top", cls=Command)
