@@ -17,9 +17,9 @@ def is_paused_alone(state: ShardState) -> bool:
 
 def pause_text(number: int, state: ShardState, pause_all: Pause) -> str | None:
     """Returns that what is wanted of a shard is paused; None if it is not."""
-    if is_paused_alone(state):
-        return _text(state.pause, f" {number}")
-    return _text(pause_all) if pause_all.on and state.wanted is not None else None
+    alone = _text(state.pause, f" {number}") if is_paused_alone(state) else None
+    with_all = _text(pause_all) if pause_all.on and state.wanted is not None else None
+    return "; all moves are ".join(filter(None, (alone, with_all))) or None
 
 
 def pauses_of(seen: Snapshot) -> list[str]:

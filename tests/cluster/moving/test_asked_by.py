@@ -174,9 +174,10 @@ async def test_what_is_paused_twice_is_paused_until_both_are_resumed(registry: E
     )
     await on_thread(lambda: pause(options, cluster, True))
     plans = await on_thread(lambda: pending(options, cluster))
+    all_moves = "paused by ann: `eventstore cluster resume` continues"
     assert [each.does for each in plans] == [
-        "paused by ann: `eventstore cluster resume 0` continues",
-        "paused by ann: `eventstore cluster resume` continues",
+        f"paused by ann: `eventstore cluster resume 0` continues; all moves are {all_moves}",
+        all_moves,
     ]
     with pytest.raises(InvalidArgument, match="n1: it is paused by ann: `eventstore cluster resume` continues, or `eventstore"):
         await ask(registry, await registry.read(), 1, ("n2", "n1"))
