@@ -9,14 +9,18 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+from contextlib import suppress
 from typing import Final
 
 from eventstore.errors import InvalidArgument
 from eventstore.security.expiry import expires
 from eventstore.security.handshakes import FailedHandshakes
+from eventstore.security.subjects import Shown, shown_by
 from eventstore.settings.security import SecuritySettings
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_TURNS: Final = 4
+"""More than a handshake of any version takes, if both sides are here."""
 _log = logging.getLogger(__name__)
 
 
@@ -54,6 +58,19 @@ class ServerTls:
         _load_ca(context, self._files[0])
         _load_certificate(context, self._files[0], self._files[1])
         return context
+
+    def own_certificate(self) -> Shown | None:
+        """Returns what another node with the same CA sees of the own certificate; None: it would not accept it."""
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        server = self.peer_context.wrap_bio(to_server, to_client, server_side=True)
+        client = self.context_to_self().wrap_bio(to_client, to_server)
+        try:
+            for side in (client, server) * _TURNS:
+                with suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+            return shown_by(server.getpeercert())
+        except (ssl.SSLError, ValueError):  # refused, or not complete
+            return None
 
     def reload(self) -> None:
         """Reads the files again; if they cannot be used, those in use stay."""

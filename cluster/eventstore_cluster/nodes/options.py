@@ -100,13 +100,19 @@ def not_installed() -> InvalidArgument:
 
 
 def node_security(settings: ServerSettings) -> Security:
-    """Returns what protects a node. Raises InvalidArgument: a file cannot be used, or other nodes could not be recognised."""
+    """Returns what protects a node, and logs if other nodes will refuse it.
+
+    Raises:
+        InvalidArgument: a file cannot be used, or other nodes could not be recognised.
+    """
     if settings.security.tls_certificate is not None and settings.security.tls_ca is None:
         raise InvalidArgument(
             "nodes with replicas recognise each other by certificates: name the CA that signs them with --tls-ca",
             field="tls_ca",
         )
-    return Security(settings)
+    security = Security(settings)
+    security.warn_if_no_node()
+    return security
 
 
 def check_durability(settings: ServerSettings, replicas: int) -> None:

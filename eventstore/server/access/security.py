@@ -29,6 +29,7 @@ from eventstore.security.tls import server_tls
 from eventstore.security.tls_socket import TlsSocket
 from eventstore.server.access.auditor import Auditor
 from eventstore.server.access.doorkeeper import Doorkeeper
+from eventstore.server.access.node_certificates import how_to_name, is_of_node
 from eventstore.server.bootstrap import parse_address
 from eventstore.server.net.gate import Gate
 from eventstore.server.net.tls_connection import MakeConnection, TlsConnection, connections_over
@@ -163,23 +164,31 @@ class Security:
         """Raises ProtocolError if the other side of a connection between replicas is not a node of the cluster. One that is
         has its connection shut down when it no longer is, or its certificate expires.
         """
-        if self.access is not None and not self._is_node(peer):
+        if self.access is not None and not is_of_node(self.access, peer.peer_certificate(), self._now()):
             shown = peer.peer_certificate()
             who = "who has no certificate" if shown is None else quoted(shown.subject)
-            raise ProtocolError(f"{who} is not a node: no identity of it has the permission 'cluster'")
+            how = "" if shown is None else f"; if it is to be one: {self._how_to_name(shown)}"
+            raise ProtocolError(f"{who} is not a node: no identity of it has the permission 'cluster'{how}")
         self._peers.append(peer)
 
-    def _is_node(self, peer: TlsSocket) -> bool:
-        shown, now = peer.peer_certificate(), self._now()
-        if self.access is None:  # any certificate of the CA is a node's, while it is valid
-            return shown is not None and (shown.expires is None or shown.expires > now)
-        found = self.access.identity(self.access.credential(None, shown), now)
-        return found is not None and found.grants.allows(Permission.CLUSTER)
+    def warn_if_no_node(self) -> None:
+        """Logs that other nodes will refuse this one, if the list, which they have as well, does not name its certificate."""
+        own = None if self.tls is None or self.access is None else self.tls.own_certificate()
+        if own is not None and not is_of_node(self.access, own, self._now()):
+            _log.error(
+                "other nodes will refuse this one: no identity in %s has its certificate %s and the permission 'cluster'; %s",
+                self.path, quoted(own.subject), self._how_to_name(own),
+            )  # fmt: skip
+
+    def _how_to_name(self, shown: Shown) -> str:
+        assert self.access is not None, "there are identities"
+        assert self.path is not None, "which have a file"
+        return how_to_name(self.access, self.path, shown, self._now())
 
     def _look_at_peers(self) -> None:
         self._peers = [each for each in self._peers if each.fileno() >= 0]
         for each in self._peers:
-            if not self._is_node(each):
+            if not is_of_node(self.access, each.peer_certificate(), self._now()):
                 _log.warning("closing a connection of another replica: its certificate has expired, or is no longer a node's")
                 with suppress(OSError):  # it is gone
                     each.shutdown(socket.SHUT_RDWR)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import socket
 import ssl
 import uuid
@@ -16,8 +18,10 @@ from eventstore.security.certificates import make_certificate
 from eventstore.server.access.security import Security
 from eventstore.settings.security import SecuritySettings
 from eventstore.settings.server import ServerSettings
+from eventstore_cluster.nodes.options import node_security
 from eventstore_cluster.replication.peer import Peer, Peers
 from eventstore_cluster.replication.peer_frames import PeerHello
+from tests.cli.processes import output
 from tests.security.access_file import give
 from tests.security.conftest import Certificates
 
@@ -77,7 +81,46 @@ async def test_a_certificate_that_is_no_nodes_is_refused_where_there_are_identit
     client = peers_of(tmp_path, "n2", certificates, "billing", guarded=True)
     seen = await met(one, lambda port: client.connect("127.0.0.1", port))
     assert "CN=billing" in str(seen)
-    assert "is not a node: no identity of it has the permission 'cluster'" in str(seen)
+    assert (
+        "is not a node: no identity of it has the permission 'cluster'; if it is to be one: `eventstore access add billing "
+        f"--grant cluster --data {tmp_path / 'n1'}`, and copy the list to all nodes"
+    ) in str(seen)
+
+
+async def test_the_refusal_of_a_certificate_that_no_identity_has_names_the_command_that_makes_it_a_nodes(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    one = peers_of(tmp_path, "n1", certificates, guarded=True)
+    other = peers_of(tmp_path, "n2", certificates, "shipping", guarded=True)
+    seen = await met(one, lambda port: other.connect("127.0.0.1", port))
+    assert typed("CN=shipping", tmp_path / "n1") in str(seen)
+
+
+def typed(subject: str, data: Path) -> str:
+    return (
+        f"`eventstore access add nodes --grant cluster --certificate {subject} --data {data}`, and copy the list to all nodes"
+    )
+
+
+def test_a_node_that_others_will_refuse_says_so_at_its_start_with_what_to_type(
+    tmp_path: Path, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = certificates.files("localhost")
+    given = SecuritySettings(tls_certificate=certificate, tls_key=key, tls_ca=certificates.ca)
+    settings = ServerSettings(data=tmp_path / "n1", security=given)
+    node_security(settings)
+    assert not caplog.messages, "without identities every certificate of the CA is a node's"
+    give(settings.data, "boss", "admin")
+    node_security(settings)
+    (said,) = caplog.messages
+    assert said.startswith("other nodes will refuse this one: no identity in ")
+    assert said.endswith(typed("CN=localhost", settings.data))
+    caplog.clear()
+    command = re.search("`eventstore (.*?)`", said)
+    assert command is not None
+    output(*shlex.split(command[1]), store=None)
+    node_security(settings)
+    assert not caplog.messages, "that is what it takes"
 
 
 async def test_a_node_of_another_ca_is_refused(tmp_path: Path, certificates: Certificates) -> None:
