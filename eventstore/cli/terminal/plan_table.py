@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from eventstore_cluster.nodes.moving.progress import Copy, UnderWay
     from eventstore_cluster.nodes.placing.plan import Change, Plan
 
-_UNITS: Final = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
+_UNITS: Final = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 _RATE_GUESSED: Final = 100_000_000
 _ROWS_MAX: Final = 60
 _BAR: Final = 16
@@ -27,9 +27,10 @@ def sized(text: str) -> int:
     """Returns the bytes that a text such as 100MB or 100MB/s says. Raises InvalidArgument."""
     from eventstore.errors import InvalidArgument
 
-    found = re.fullmatch(r"([0-9]{1,19}) ?([kMG]?)B?(/s)?", text.strip())
+    found = re.fullmatch(r"([0-9]{1,19}) ?([kKMG]?)B?(/s)?", text.strip())
     if found is None:
-        raise InvalidArgument(f"{text!r:.80} is not a rate, such as 100MB, or none for no limit", field="max-rate", value=text)
+        why = f"{text!r:.80} is not a rate, such as 100MB (kB, MB or GB a second), or none for no limit"
+        raise InvalidArgument(why, field="max-rate", value=text)
     return int(found[1]) * _UNITS[found[2]]
 
 

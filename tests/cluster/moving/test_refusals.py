@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,7 @@ from eventstore_cluster.nodes.accepting_loss import keeps_none
 from eventstore_cluster.nodes.first_read import first_read_of_cluster
 from eventstore_cluster.nodes.moving.asking import Asked, ask
 from eventstore_cluster.nodes.moving.moving import move
-from eventstore_cluster.nodes.moving.plans import end_draining, limit_moves, remove
+from eventstore_cluster.nodes.moving.plans import MOVES_MAX, RATE_LEAST, RATE_MOST, end_draining, limit_moves, remove
 from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
@@ -26,6 +27,7 @@ from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import ShardKey, read_shard
 from eventstore_cluster.replica.moving import next_state
 from eventstore_cluster.replica.registry_state import Member, ShardState
+from tests.cli.processes import output
 from tests.cluster.etcd.real_etcd import Etcd, running
 from tests.cluster.moving.commands import run_cluster
 from tests.cluster.nodes.named_node import registry_of
@@ -173,8 +175,16 @@ def test_limits_of_moves_out_of_range_are_refused(at_once: int | None, rate: int
 
 @pytest.mark.parametrize("text", ["", "-5", "1e9", "100 XB", "nan", "10\x1b[31mMB", "9" * 20, "none "])
 def test_a_text_that_is_not_a_rate_is_refused_with_what_one_looks_like(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="is not a rate, such as 100MB, or none for no limit"):
+    with pytest.raises(InvalidArgument, match=r"is not a rate, such as 100MB \(kB, MB or GB a second\), or none for no limit"):
         sized(text)
+
+
+def test_a_rate_has_the_units_and_bounds_that_the_help_names() -> None:
+    assert [sized(text) for text in ("2000KB", "2000kB/s", "2 MB", "2M", "2000000")] == [2_000_000] * 5
+    text = " ".join(output("cluster", "limits", "--help").split())
+    least, most = re.search(r"Bytes a second that each sends, (\w+) to (\w+);", text).groups()  # type: ignore[union-attr]
+    assert (sized(least), sized(most)) == (RATE_LEAST, RATE_MOST)
+    assert f"at once, 1 to {MOVES_MAX}." in text
 
 
 async def test_the_name_of_no_node_is_quoted_and_what_a_node_keeps_is_counted(

@@ -29,7 +29,7 @@ RATE_LEAST: Final = 1_000_000
 """Slower, a replica that is sent a piece of the log would take its leader for dead."""
 RATE_MOST: Final = 1_000_000_000_000
 """No disk or network is faster: more is a slip of the pen."""
-_MOVES_MAX: Final = 1_000
+MOVES_MAX: Final = 1_000
 T = TypeVar("T")
 
 
@@ -219,8 +219,8 @@ def limit_moves(etcd: EtcdOptions, cluster: str, at_once: int | None, rate: int 
     Raises:
         InvalidArgument: a number is out of range.
     """
-    if at_once is not None and not 1 <= at_once <= _MOVES_MAX:
-        raise InvalidArgument(f"{at_once} moves at once, allowed are 1 to {_MOVES_MAX}", field="moves", value=at_once)
+    if at_once is not None and not 1 <= at_once <= MOVES_MAX:
+        raise InvalidArgument(f"{at_once} moves at once, allowed are 1 to {MOVES_MAX}", field="moves", value=at_once)
     if rate is not None and not RATE_LEAST <= rate <= RATE_MOST:
         raise InvalidArgument(
             f"a rate of {rate:,} bytes/s, allowed are {RATE_LEAST:,} to {RATE_MOST:,}, or none for no limit; "

@@ -166,11 +166,12 @@ def _set_paused(etcd: EtcdAccess, paused: bool, shard: int | None, as_json: bool
 @offers_etcd
 def limits(
     moves: Annotated[
-        int | None, typer.Option("--moves", metavar="N", help="How many shards may copy replicas at once.", show_default=False)
+        int | None,
+        typer.Option("--moves", metavar="N", help="How many shards may copy replicas at once, 1 to 1000.", show_default=False),
     ] = None,
     max_rate: Annotated[
         str | None,
-        typer.Option("--max-rate", metavar="RATE", help="Bytes a second that each sends, such as 100MB; none: all it can."),
+        typer.Option("--max-rate", metavar="RATE", help="Bytes a second that each sends, 1MB to 1000GB; none: all it can."),
     ] = None,
     as_json: AsJson = False,
     *,
