@@ -6,6 +6,7 @@ What is asked for stays in the registry until it is done, so the caller may go a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import trio
 
@@ -17,11 +18,15 @@ from eventstore_cluster.nodes.leader_changes import leader_change
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.registry.node_keys import NODES
 from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.replica_keys import running_replicas
 from eventstore_cluster.registry.replicated_keys import LEADERS, SERVING, SHARDS, read_leader, read_serving
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import Member
 from eventstore_cluster.status import SILENT_S, status_of
+
+_RESTART_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,8 @@ def hand_over(etcd: EtcdOptions, cluster: str, shard: int, node: str, wait_s: fl
     already, what was asked for before is taken back.
 
     Raises:
-        InvalidArgument: there is no such shard, the node keeps no replica of it, or that does not run or is not in sync.
+        InvalidArgument: there is no such shard, the node keeps no replica of it, or that does not run or is not in sync, nor
+            after some seconds, as one that has just led is.
         EventStoreError: it was not done within `wait_s` seconds, and stays asked for.
         RegistryUnavailable, RegistryRefused, Corrupt
     """
@@ -55,6 +61,7 @@ def hand_over(etcd: EtcdOptions, cluster: str, shard: int, node: str, wait_s: fl
 async def _hand_over(registry: EtcdRegistry, shard: int, node: str, wait_s: float) -> Led | Snapshot:
     """Returns what was seen last if it was not done in time."""
     seen, began = await first_read_of_cluster(registry), trio.current_time()
+    seen = await read_while(registry, lambda seen: _comes_back(seen, shard, node), min(wait_s, _RESTART_S), seen)
     while True:
         _check(seen, shard, node)
         epoch, leads = shard_key(seen, shard).state.epoch, _leads(seen, shard) == node
@@ -98,6 +105,15 @@ def _why_not(seen: Snapshot, shard: int, node: str, wait_s: float) -> str:
         f"shard {shard} was not handed over within {wait_s:g} s: {why}. It is as soon as {then}; `eventstore cluster lead "
         f"{shard} {leader}` takes that back"
     )
+
+
+def _comes_back(seen: Snapshot, shard: int, node: str) -> bool:
+    """Whether the replica is about to be able to lead: one that has just led is started again, and catches up."""
+    check_format(seen)
+    state, running = shard_key(seen, shard).state, running_replicas(shard, seen)
+    if node not in state.replicas or f"{NODES}{node}" not in seen.entries:
+        return False
+    return node not in running or Member(node, running[node].incarnation) not in state.in_sync
 
 
 def _check(seen: Snapshot, shard: int, node: str) -> None:

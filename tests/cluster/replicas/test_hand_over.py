@@ -103,6 +103,13 @@ def test_the_one_that_leads_already_is_left_alone(three: ThreeNodes, options: Et
     assert three.state().epoch == epoch
 
 
+def test_the_one_that_has_just_led_is_waited_for_until_it_can_lead_again(three: ThreeNodes, options: EtcdOptions) -> None:
+    before, successor = three.leader(), three.followers()[0]
+    for node in (successor, before):
+        assert hand_over(options, "handed", 0, node, WAIT_S).node == node
+    three.wait_until_in_sync()
+
+
 @pytest.mark.long
 def test_what_cannot_lead_is_refused_by_name(three: ThreeNodes, options: EtcdOptions) -> None:
     with pytest.raises(InvalidArgument, match="there is no shard 7"):
