@@ -126,7 +126,11 @@ class Alarms:
         """
         silence = Silence(time.monotonic() + seconds, time.time_ns() // 1_000 + seconds * 1_000_000, who, why)
         self.watch.silence(name, silence if seconds else None)
-        _log.warning("alarm %s is silenced for %d s by %s: %s", name, seconds, ascii(who)[1:-1], ascii(why)[1:-1])
+        by, because = ascii(who)[1:-1], ascii(why)[1:-1]
+        if seconds:
+            _log.warning("alarm %s is silenced for %d s by %s: %s", name, seconds, by, because)
+        else:
+            _log.warning("the silence of alarm %s is ended by %s: %s", name, by, because)
         if self._kept is not None:
             self._kept.note(self.watch.silences, time.monotonic())
 

@@ -76,7 +76,7 @@ def test_an_alarm_is_raised_sent_shown_and_over(tmp_path: Path) -> None:
             assert store.stats()["alarm_notices_sent"] == 4
 
 
-def test_the_commands_list_silence_and_test(tmp_path: Path) -> None:
+def test_the_commands_list_silence_and_test(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with http_receiver() as posts:
         with server_with(tmp_path / "data", "full: disk_free_bytes / disk_bytes < 2", webhook=posts.url) as server:
             wait_until(lambda: posts.taken, "it is posted")
@@ -100,7 +100,9 @@ def test_the_commands_list_silence_and_test(tmp_path: Path) -> None:
                 )
                 wait_until(lambda: len(posts.taken) == 2, "the test is posted")
                 assert json.loads(posts.taken[1][1])["test"]
+                assert "alarm full is silenced for 7200 s by " in caplog.text
                 store.alarms.silence("full", 0, who="ada", why="over")
+                assert "the silence of alarm full is ended by ada: over" in caplog.text
                 wait_until(lambda: len(posts.taken) == 3, "it is said again")
                 with pytest.raises(InvalidArgument, match="there is no alarm 'nothing'"):
                     store.alarms.silence("nothing", 60, who="ada", why="x")
