@@ -13,7 +13,7 @@ FAILED_AGAIN := { echo "The failed tests run once more, one at a time:"; \
 	$(BIN)/python -m pytest --verbose --last-failed --last-failed-no-failures none \
 	| sed 's/PASSED/FLAKY: failed in the run, passed alone/'; exit 1; }
 
-.PHONY: help demo demo-cluster test test-quick test-long fuzz check generate bench clean
+.PHONY: help venv demo demo-cluster test test-quick test-long fuzz check generate bench clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -39,6 +39,8 @@ $(VENV)/.bench: $(VENV)/.installed
 	@echo "Installing the clients of the other systems that are measured into $(VENV)"
 	@$(PIP) --editable '.[dev,bench]'
 	@touch $@
+
+venv: $(VENV)/.installed ## create .venv with all that tests and checks need
 
 demo: $(VENV)/.runtime ## a library, a bank and a shop on scratch folders: events, commands, a read model, messages, restarts
 	$(BIN)/python docs/examples/demo

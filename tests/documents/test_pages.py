@@ -45,6 +45,15 @@ def test_the_readme_is_short_and_links_to_every_page() -> None:
     assert unlinked == []
 
 
+def test_make_has_the_targets_that_the_pages_name_and_one_that_makes_what_hacking_runs() -> None:
+    targets = set(re.findall(r"^([a-z-]+):.*## ", text_of("Makefile"), flags=re.M))
+    named = {name for page in PAGES for name in re.findall(r"(?:`|^\$ )make ([a-z-]+)", page.read_text("utf-8"), flags=re.M)}
+    assert {"test", "venv"} <= named
+    assert named - targets == set()
+    plan = subprocess.run(["make", "--dry-run", "--always-make", "venv"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "--editable '.[dev]'" in plan.stdout
+
+
 def test_the_figures_of_the_readme_are_those_of_the_benchmark() -> None:
     """The tables that a release replaces are in one place."""
     page = text_of("docs/BENCHMARKS.md")
