@@ -90,6 +90,7 @@ class NodeReports:
                 {
                     "shard": number, "serving": shard.serves, "address": shard.address, "pid": shard.pid,
                     "starts": shard.starts, "error": None if shard.error is None else shard.error.message,
+                    "degraded": number in troubles,  # a follower does not say
                     **(shard.role or {}), **own,
                 }
             )  # fmt: skip

@@ -376,6 +376,9 @@ def test_who_waits_for_a_restarted_node_waits_for_its_replicas_too(tmp_path: Pat
             create(etcd, cluster, 1, 2)
             wait_until(lambda: 'eventstore_shard_up{shard="0"} 1' in two.metrics(), "it takes part")
             wait_until(copies, "both are in sync")
+            rows = [node.health()["shards"][0] for node in (one, two)]
+            assert {row["role"] for row in rows} == {"leader", "follower"}
+            assert [type(row["degraded"]) for row in rows] == [bool, bool]
             run("cluster", "lead", 0, "n2", "--etcd", etcd.url, "--cluster", cluster)  # it could not begin to without the other
             assert one.terminate() == 0
         wait_until(lambda: two.rows()[0].error is None, "the other leads")
