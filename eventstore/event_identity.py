@@ -62,8 +62,8 @@ def check_start(after: int, end: int) -> None:
     """
     if after > end:
         raise Diverged(
-            f"after is {after}, but the store ends at {end}: it was restored from an older copy, or lost events that were not "
-            "durable yet; what was made of the lost events must be made again from an earlier place",
+            f"after is {after}, but the store ends at {end}: the number is too large, or the store was restored from an older "
+            "copy, or lost events that were not durable yet; what was made of those must be made again from an earlier place",
             what="subscription",
             sequence=after,
         )
