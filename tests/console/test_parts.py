@@ -10,7 +10,7 @@ from eventstore.console.charts import HEIGHT, chart
 from eventstore.console.console import Console
 from eventstore.console.history import POINTS_MAX, History, summed
 from eventstore.console.pages.actions import ACTIONS
-from eventstore.console.pages.cluster import behind_text
+from eventstore.console.pages.cluster import behind_text, said_of
 from eventstore.console.pages.overview import Drawn
 from eventstore.console.rendering import Rendering, count, moment, payload, size, span
 from eventstore.console.subject import Subject
@@ -145,3 +145,12 @@ def test_a_pause_of_one_shard_says_that_it_is_resumed_by_itself_not_with_the_mov
     one = says({"shard": "3"})
     assert "and it is not split, until shard 3 is resumed by itself. " in one
     assert "moves" not in one
+
+
+def test_what_a_shard_and_the_registry_both_say_is_shown_once() -> None:
+    assert said_of({"attention": "not in sync: n3"}, {"trouble": "not in sync: n3"}) == ["not in sync: n3"]
+    assert said_of({"attention": "a file is damaged"}, {"trouble": "not in sync: n3"}) == [
+        "a file is damaged",
+        "not in sync: n3",
+    ]
+    assert said_of({"attention": None}, {}) == []

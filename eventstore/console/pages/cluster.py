@@ -47,8 +47,13 @@ def _row(shard: Any, figures: dict[str, Scalar], registry: dict[str, Any] | None
         "shard": shard.shard, "slots": slots_text(shard.slots), "address": shard.leader, "epoch": shard.epoch,
         "events": figures.get("events"), "memory": figures.get("resident_bytes"),
         "files": figures.get("event_files"), "sorted": figures.get("sorted_files"),
-        "behind": behind_text(figures.get("replicas_behind")), "attention": figures.get("attention"), "known": known,
+        "behind": behind_text(figures.get("replicas_behind")), "said": said_of(figures, known), "known": known,
     }  # fmt: skip
+
+
+def said_of(figures: dict[str, Scalar], known: dict[str, Any]) -> list[Any]:
+    """Returns what an operator has to know of a shard, each once: what it says itself, and what the registry does."""
+    return list(dict.fromkeys(filter(None, (figures.get("attention"), known.get("trouble")))))
 
 
 def behind_text(figure: Scalar) -> str | None:
