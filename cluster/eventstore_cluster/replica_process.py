@@ -58,6 +58,7 @@ _SYNC_MAX_S: Final = 2.0
 _LOOK_S: Final = 0.5
 _ABANDONED_LOOKS: Final = 3
 STOPPED: Final = "it was stopped"
+DESERTED: Final = "its node was killed, or crashed"
 _log = get_logger("eventstore.cluster")
 
 
@@ -127,7 +128,8 @@ class ReplicaProcess(ShardProcess):
         driver = self._driver
         if driver is not None and driver.elected.is_set() and self._stopping.is_set():
             with trio.move_on_after(_SAY_S):  # clients wait for the lease
-                await driver.run_of.registry.say_left(LeftKey(driver.epoch, self._replica.node, STOPPED))
+                reason = DESERTED if self._deserted else STOPPED
+                await driver.run_of.registry.say_left(LeftKey(driver.epoch, self._replica.node, reason))
         try:
             await lease.revoke(gateway)
         except EventStoreError as error:  # it runs out

@@ -45,6 +45,7 @@ class ShardProcess:
         self._server: Server | None = None
         self._newest = start.known
         self._stopping = trio.Event()
+        self._deserted = False  # it stops because its node is gone: nothing told it to
 
     async def run(self) -> None:
         """Serves until the channel ends, or on SIGTERM. Raises the errors of `serve`."""
@@ -67,13 +68,17 @@ class ShardProcess:
 
     async def _follow(self) -> None:
         """Does what the node says until it ends the channel."""
+        told = False
         async with trio.open_nursery() as nursery:
             while (message := await self._channel.receive()) is not None:
                 match message:
+                    case {"stop": True}:
+                        told = True
                     case {"map": str(text)}:
                         self._take_map(text)
                     case {"ask": int(number), "what": str(what)}:
                         nursery.start_soon(self._answer, number, what)
+            self._deserted = not (told or self._stopping.is_set())
             self._stopping.set()
 
     def _take_map(self, text: str) -> None:

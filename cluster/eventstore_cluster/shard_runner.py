@@ -222,6 +222,7 @@ class ShardRunner:
             else:
                 await self._news.wait()
                 self._news = trio.Event()
+        await channel.send({"stop": True})
         await channel.end()
 
     def _hear(self, message: Tree) -> None:

@@ -144,6 +144,13 @@ def test_operators_see_since_when_and_why_a_shard_has_its_leader_and_who_is_behi
     assert shown().leader_reason == f"{leader}: it was stopped"
     three.start(leader)
     three.wait_until_in_sync()
+    leader = three.leader()
+    three.nodes[leader].process.kill()  # its shards see that, and stop in order
+    wait_until(lambda: (shown().node or leader) != leader, "another one leads")
+    assert shown().leader_reason == f"{leader}: its node was killed, or crashed"
+    three.nodes[leader].kill()
+    three.start(leader)
+    three.wait_until_in_sync()
 
 
 @pytest.mark.long
