@@ -19,8 +19,8 @@ class Permission(StrEnum):
     """What may be permitted. The comment says what the names are of."""
 
     APPEND = "append"  # aggregates
-    READ = "read"  # aggregates
-    SUBSCRIBE = "subscribe"  # aggregates
+    READ = "read"  # aggregates: on everything also the server's own, such as `$audit`
+    SUBSCRIBE = "subscribe"  # aggregates: as above
     COMMAND = "command"  # types of commands
     SEND = "send"  # topics
     CONSUME = "consume"  # topics

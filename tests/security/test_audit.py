@@ -214,6 +214,20 @@ def test_nobody_can_write_into_the_trail(tmp_path: Path) -> None:
                 store.append(name, [es.NewEvent("$Audited", b"{}")], expected_version=es.ANY, command_id="c-1")
 
 
+def test_who_may_read_everything_may_read_the_trail_and_who_may_read_some_ids_may_not(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    everything, some = give(data, "billing", "reader"), give(data, "orders", "reader:order-", "topics")
+    with ServerThread(data) as server:
+        with es.blocking.connect(server.address, token=some) as store:
+            store.broker.create_topic("orders")
+            for refused in (lambda: store.read(AUDIT), store.read_all, lambda: store.subscribe(0, aggregate_id=AUDIT)):
+                with pytest.raises(es.PermissionDenied):
+                    next(iter(refused()))
+        with es.blocking.connect(server.address, token=everything) as store:
+            assert [each["what"] for each in records(store)] == ["CREATE_TOPIC"]
+            assert [event.aggregate_id for event in store.read_all()] == [AUDIT]
+
+
 def chain(count: int, who: str = "ops") -> list[tuple[int, bytes]]:
     previous, made = FIRST, []
     for number in range(1, count + 1):

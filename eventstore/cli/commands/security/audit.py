@@ -32,7 +32,8 @@ def audit(
     Refused logins, changes of access, and every request that changes topics, groups, reactions or alarms, from before it was
     carried out. Each record holds the hash of the one before it: note the head of the chain elsewhere, and give it the next
     time. Each shard of a cluster has a trail of its own, also of what is done to it through etcd; that of shard 0 has what was
-    asked of nodes and of all moves. 5@1 is record 5 of shard 1. They are read with the permission read:$audit.
+    asked of nodes and of all moves. 5@1 is record 5 of shard 1. Reading them takes the permission read:$audit, or read on
+    everything, as the role reader has it.
 
     \b
     Example:
