@@ -7,7 +7,7 @@ from collections import Counter
 
 from tests.documents.pages import ROOT
 
-WORDS_MAX = 33_900
+WORDS_MAX = 34_100
 NOT_COUNTED = {"CHANGELOG.md", "PROTOCOL.md", "FORMAT.md", "MODULES.md", "REFERENCE.md"}  # normative, generated, or a history
 LINES_MAX = 300
 MODULES_MAX = 15
