@@ -91,6 +91,8 @@ def test_too_few_replicas_refuse_appends_by_name_and_answer_reads(three: ThreeNo
     with three.client([leader]) as store:
         store.broker.create_topic("orders", 2, if_missing=True)
         before, first = store.version("a-1"), store.append("a-0", event(0), 0, "c-0")
+        # what a process told its node last is shown for a moment longer: an append that is taken would wait for a follower
+        wait_until(lambda: "appends are refused" not in three.nodes[leader].attention(), "it says that they are back")
         for name in followers:
             three.kill(name)
         wait_until(lambda: "appends are refused" in three.nodes[leader].attention(), "it says that replicas are missing")
