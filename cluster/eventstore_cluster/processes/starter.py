@@ -47,7 +47,8 @@ class ShardStarter:
     """`program`: module whose `main` is run with the channel as standard input. `loads`: other modules it will need."""
 
     def __init__(self, program: str = SHARD, loads: Sequence[str] = ()) -> None:
-        self._command = [sys.executable, "-X", "no_debug_ranges", "-m", TEMPLATE, program, *loads]
+        flags = ["-X", "no_debug_ranges"]  # columns in tracebacks take 0.5 MB
+        self._command = [sys.executable, *flags, "-m", TEMPLATE, program, *loads]
         self._template: _Template | None = None
         self._one_at_a_time = trio.Lock()
         self._nursery: trio.Nursery | None = None
@@ -56,7 +57,7 @@ class ShardStarter:
         """Keeps the template until cancelled. Processes can be started from the beginning on, and live on after it."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
-            with suppress(OSError):  # it is tried again by who starts a process, and is told why
+            with suppress(OSError):  # the start of a shard tries again, and says why
                 async with self._one_at_a_time:
                     await self._running()
             await trio.sleep_forever()
@@ -135,7 +136,7 @@ class _Template:
             self._answers.close()
             for each in self._running.values():
                 each.end(None)
-            self._process.kill()  # if it is there, it is told by the end of its input as well, unless it is stopped
+            self._process.kill()  # the end of its input ends it, too, but not while it is stopped
             with trio.CancelScope(shield=True):
                 code = await self._process.wait()
         log(_log, logging.ERROR, "the program that starts shards has ended; another one is started", code=code)
