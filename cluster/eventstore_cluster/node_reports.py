@@ -61,7 +61,7 @@ class NodeReports:
         }
 
     def _troubles(self) -> dict[int, str]:
-        """Returns what is wrong with shards, by their numbers. What their own processes say comes first."""
+        """Returns what is wrong with shards, by their numbers. What their own processes said last comes first."""
         found = {shard.identity.shard: trouble for shard in self._shards if (trouble := _trouble_of(shard)) is not None}
         return {**self._known(), **found}
 
@@ -77,15 +77,15 @@ class NodeReports:
         asked = list(self._shards)
         found = await self._ask_all(asked, "health")
         shards: list[Member] = []
-        troubles = self._troubles()
+        known, troubles = self._known(), self._troubles()
         for shard, figures in zip(asked, found, strict=True):
             number = shard.identity.shard
             own = figures if isinstance(figures, dict) else {}
-            said = own.get("attention") or own.get("reactions_failure")
-            if shard.up and not own:
-                said = _HANGS
-            if said is not None:
-                troubles[number] = str(said)
+            if shard.up:  # what it answers now, not what it told before
+                said = (own.get("attention") or own.get("reactions_failure") or known.get(number)) if own else _HANGS
+                troubles.pop(number, None)
+                if said is not None:
+                    troubles[number] = str(said)
             shards.append(
                 {
                     "shard": number, "serving": shard.serves, "address": shard.address, "pid": shard.pid,

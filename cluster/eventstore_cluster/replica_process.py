@@ -260,21 +260,22 @@ class ReplicaProcess(ShardProcess):
             self._news = trio.Event()
             await self._take_slots(driver)
             report = {name: value for name, value in driver.report().items() if name not in ("ends", "lag_s")}
-            report["attention"] = driver.attention(self._attention)
+            report["attention"] = self._attention(driver)
             if report != told:
                 told = report
                 await self._channel.send({"following": report})
 
     async def health(self) -> Tree:
-        """Returns also its role; it is healthy while it serves, or follows a leader."""
+        """Returns also its role; it is healthy while it serves, or follows a leader. `attention` ends what was told last."""
         driver, served = self._driver, await super().health()
-        report = {} if driver is None else driver.report()
-        follower = {} if self._server is not None else {"attention": self._attention, **read_stats(self._follows)}
-        return {"healthy": report.get("follows") is True, **follower, **served, **report}
+        if driver is None:
+            return {"healthy": False}
+        report, figures = driver.report(), served or read_stats(self._follows)
+        attention = self._attention(driver) or served.get("attention")
+        return {"healthy": report["follows"], **figures, **report, "attention": attention}
 
-    @property
-    def _attention(self) -> str | None:
-        return None if self._verifying is None else self._verifying.attention
+    def _attention(self, driver: Driver) -> str | None:
+        return driver.attention(None if self._verifying is None else self._verifying.attention)
 
     def metrics(self) -> bytes | None:
         """Returns also those of a follower, which are few."""

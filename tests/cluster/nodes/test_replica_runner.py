@@ -169,7 +169,7 @@ async def test_a_process_that_does_not_stop_is_named_in_the_log(
 
 
 async def test_health_has_the_role_of_a_replica_and_what_is_known_of_all_shards() -> None:
-    follows = {"following": {"role": "follower", "follows": True}}
+    follows = {"following": {"role": "follower", "follows": True, "attention": "told before"}}
     async with run(Told([follows], 0)) as told:
         elsewhere = {3: "not in sync: n2"}
         reports = NodeReports([told.runner], lambda: False, troubles=lambda: elsewhere)
@@ -183,6 +183,10 @@ async def test_health_has_the_role_of_a_replica_and_what_is_known_of_all_shards(
         await eventually(following, "it follows")
         health = await reports.health()
         assert (health["healthy"], health["attention"]) == (True, "shard 3: not in sync: n2")
+        assert health["troubles"] == {"3": elsewhere[3]}, "its answer has ended what it told before"
+        elsewhere[0] = "not in sync: n3"
+        assert (await reports.health())["troubles"] == {"3": elsewhere[3], "0": elsewhere[0]}, "known of it"
+        assert json.loads(str(reports.stats()["troubles"]))["0"] == "told before", "nothing is asked for figures"
         assert reports.stats()["attention"] == health["attention"]
         shards: Any = health["shards"]
         assert (shards[0]["role"], shards[0]["serving"]) == ("follower", False)
