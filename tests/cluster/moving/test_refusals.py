@@ -18,7 +18,17 @@ from eventstore_cluster.nodes.accepting_loss import keeps_none
 from eventstore_cluster.nodes.first_read import first_read_of_cluster
 from eventstore_cluster.nodes.moving.asking import Asked, ask
 from eventstore_cluster.nodes.moving.moving import move
-from eventstore_cluster.nodes.moving.plans import MOVES_MAX, RATE_LEAST, RATE_MOST, end_draining, limit_moves, remove
+from eventstore_cluster.nodes.moving.plans import (
+    MOVES_MAX,
+    RATE_LEAST,
+    RATE_MOST,
+    ask_for_all,
+    end_draining,
+    limit_moves,
+    remove,
+    take_back_all,
+)
+from eventstore_cluster.nodes.placing.plan import Change, Plan
 from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
@@ -71,6 +81,25 @@ async def test_a_plan_for_a_shard_that_has_changed_since_it_was_seen_writes_noth
     with pytest.raises(EventStoreError, match=r"shard 0.* changed meanwhile, and nothing was .*; look, and ask again"):
         await PLANS[kind](registry, seen)
     assert (await registry.read()).revision == before.revision
+
+
+async def test_where_a_later_shard_has_changed_the_refusal_says_what_was_written_before(registry: EtcdRegistry) -> None:
+    async def change_the_second() -> None:
+        key = await shard_of(registry, 1)
+        changed = replace(key, state=replace(key.state, in_sync=key.state.in_sync ^ {Member("n1", "later")}))
+        assert await registry.transact({}, {"shard/1": changed.value()})
+
+    seen = await registry.read()
+    await change_the_second()
+    plan = Plan(tuple(Change(shard, ("n1", "n2"), ("n1", "n3"), None, 0, "") for shard in (0, 1)), ())
+    with pytest.raises(EventStoreError, match=r"shard 1.* changed meanwhile.*; 1 of 2 shards were asked for before"):
+        await ask_for_all(registry, seen, plan)
+    await ask(registry, await registry.read(), 1, ("n1", "n3"))
+    seen = await registry.read()
+    await change_the_second()
+    with pytest.raises(EventStoreError, match=r"shard 1 has changed meanwhile.*; of shard 0 it was taken back before"):
+        await take_back_all(registry, seen, None)
+    assert [(await shard_of(registry, shard)).state.wanted for shard in (0, 1)] == [("n1", "n2"), ("n1", "n3")]
 
 
 async def test_a_split_of_a_cluster_that_got_other_shards_since_it_was_seen_writes_nothing(registry: EtcdRegistry) -> None:

@@ -39,6 +39,7 @@ async def test_a_plan_is_shown_with_the_reason_of_each_change(registry: EtcdRegi
     assert "has 2 replicas, n3 has 0 replicas" in row
     assert "Shards 0, 1 do not say how large they are, and count as empty: whether nodes have space" in said
     tree = json.loads(await run(etcd, cluster, "rebalance", "--dry-run", "--json"))
+    assert tree["asked"] == []
     assert [each["why"] for each in tree["changes"]] == ["n2 has 2 replicas, n3 has 0 replicas"]
     drained = json.loads(await run(etcd, cluster, "drain", "n1", "--dry-run", "--json"))
     assert [each["why"] for each in drained["changes"]] == [
@@ -48,6 +49,8 @@ async def test_a_plan_is_shown_with_the_reason_of_each_change(registry: EtcdRegi
     more = await run(etcd, cluster, "replicas", "3", "--shard", "1", "--dry-run")
     assert "is to have 3 replicas, and n3 has 0 of the 4 replicas of 3 nodes" in more
     assert (await registry.read()).revision == before.revision
+    tree = json.loads(await run(etcd, cluster, "rebalance", "--json"))
+    assert tree["asked"] == [each["shard"] for each in tree["changes"]] != []
 
 
 @contextmanager

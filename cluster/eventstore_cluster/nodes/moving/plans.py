@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -113,12 +114,18 @@ async def ask_for_all(registry: EtcdRegistry, seen: Snapshot, plan: Plan) -> lis
     """
     asked: list[Asked] = []
     for change in plan.changes:
-        try:
+        with _naming(f"{len(asked)} of {len(plan.changes)} shards were asked for before" if asked else ""):
             asked.append(await ask(registry, seen, change.shard, change.wanted, change.leader))
-        except EventStoreError as error:
-            done = f"; {len(asked)} of {len(plan.changes)} shards were asked for before" if asked else ""
-            raise type(error)(f"{error.message}{done}") from None
     return asked
+
+
+@contextmanager
+def _naming(done: str) -> Iterator[None]:
+    """Lets an error say what was done before it; nothing if that is empty."""
+    try:
+        yield
+    except EventStoreError as error:
+        raise type(error)(f"{error.message}{done and '; '}{done}") from None
 
 
 def take_back(etcd: EtcdOptions, cluster: str, shard: int | None) -> list[int]:
@@ -126,35 +133,37 @@ def take_back(etcd: EtcdOptions, cluster: str, shard: int | None) -> list[int]:
 
     Raises:
         InvalidArgument: there is no such shard, or nothing is wanted of it, or nothing but a split.
-        EventStoreError: one has changed meanwhile.
+        EventStoreError: one has changed meanwhile; those that were taken back before are named.
     """
+    return with_registry(etcd, cluster, lambda registry, seen: take_back_all(registry, seen, shard))
 
-    async def write(registry: EtcdRegistry, seen: Snapshot) -> list[int]:
-        view = cluster_view(seen)
-        assert view is not None
-        taken, splits = list[int](), list[int]()
-        for number in view.shards if shard is None else [shard]:
-            found = shard_key(seen, number)
-            state = found.state
-            if state.wanted is None and state.successor is None:
-                if state.split:
-                    splits.append(number)
-                elif shard is not None:
-                    nothing = f"nothing to cancel for shard {shard}: no move of it is under way{given_away(state)}"
-                    raise InvalidArgument(nothing, field="shard", value=shard)
-                continue
-            wanted = None if state.wanted is None else state.before
-            state = replace(state.asked_by(registry.by).to_be_led_by(None, registry.by), wanted=wanted)
+
+async def take_back_all(registry: EtcdRegistry, seen: Snapshot, shard: int | None) -> list[int]:
+    """As `take_back`, of what was seen."""
+    view = cluster_view(seen)
+    assert view is not None
+    taken, splits = list[int](), list[int]()
+    for number in view.shards if shard is None else [shard]:
+        found = shard_key(seen, number)
+        state = found.state
+        if state.wanted is None and state.successor is None:
+            if state.split:
+                splits.append(number)
+            elif shard is not None:
+                nothing = f"nothing to cancel for shard {shard}: no move of it is under way{given_away(state)}"
+                raise InvalidArgument(nothing, field="shard", value=shard)
+            continue
+        wanted = None if state.wanted is None else state.before
+        state = replace(state.asked_by(registry.by).to_be_led_by(None, registry.by), wanted=wanted)
+        with _naming(f"of shard {', '.join(map(str, taken))} it was taken back before" if taken else ""):
             await write_shard(registry, seen, number, replace(found, state=state))
-            taken.append(number)
-        if splits and not taken:
-            how = " and ".join(f"`eventstore cluster split {number} --call-off`" for number in splits)
-            raise InvalidArgument(
-                f"shard {', '.join(map(str, splits))} is being split, which {how} takes back", field="shard", value=splits[0]
-            )
-        return taken
-
-    return with_registry(etcd, cluster, write)
+        taken.append(number)
+    if splits and not taken:
+        how = " and ".join(f"`eventstore cluster split {number} --call-off`" for number in splits)
+        raise InvalidArgument(
+            f"shard {', '.join(map(str, splits))} is being split, which {how} takes back", field="shard", value=splits[0]
+        )
+    return taken
 
 
 def start_draining(etcd: EtcdOptions, cluster: str, node: str) -> None:

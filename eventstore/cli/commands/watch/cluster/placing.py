@@ -131,10 +131,11 @@ def _plan(
     asks = not dry_run and not yes and not as_json and bool(plan.changes)
     if asks and not sys.stdin.isatty():
         raise InvalidArgument("say --yes to have it done, or --dry-run to see the plan", field="yes")
-    if as_json:
-        print_json({**plan.tree(), "notes": notes(found.fleet, plan), "done": not dry_run})
-    else:
+    tree = {**plan.tree(), "notes": notes(found.fleet, plan)}
+    if not as_json:
         print_plan(plan, found)
+    elif dry_run:
+        print_json({**tree, "asked": []})
     with only_watching("Nothing was asked for."):
         if dry_run or (asks and input("Do this? [y/N] ").strip().lower() not in ("y", "yes")):
             return
@@ -142,5 +143,7 @@ def _plan(
         if first is not None:
             first()
         asked = carry_out(options, etcd.cluster, found, plan)
-    if asked and not as_json:
+    if as_json:
+        print_json({**tree, "asked": sorted(each.shard for each in asked)})
+    elif asked:
         print(f"{counted(len(asked), 'shard')} asked for; `eventstore cluster plans --watch` shows how far.")
