@@ -11,8 +11,16 @@ from eventstore.metrics import Metric, gauge
 
 _STATM: Final = "/proc/self/statm"
 _STATM_BYTES_MAX: Final = 256
-_STARTED: Final = int(time.time())  # this module is loaded once, at the start
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_started = int(time.time())
+
+
+def _note_start() -> None:
+    global _started
+    _started = int(time.time())
+
+
+os.register_at_fork(after_in_child=_note_start)  # the process of a shard is a copy of one that has loaded this module before
 
 
 def _resident_bytes(_: object) -> int | None:
@@ -32,7 +40,7 @@ def _resident_bytes(_: object) -> int | None:
 PROCESS_METRICS: Final[tuple[Metric[None], ...]] = (
     gauge("process_id", "number of the process", lambda _: os.getpid()),
     gauge(
-        "process_start_time_seconds", "when it started, in seconds since 1970", lambda _: _STARTED,
+        "process_start_time_seconds", "when it started, in seconds since 1970", lambda _: _started,
         "it changes again and again: the log says why the process ended",
     ),
     gauge(

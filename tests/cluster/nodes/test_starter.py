@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -148,3 +149,17 @@ def test_a_shard_is_started_again_though_the_template_was_killed_too(tmp_path: P
         assert other != template
         node.kill()
         wait_until(lambda: has_ended(other), "it ends with its node")
+
+
+def test_a_shard_says_when_its_own_process_began(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 1) as node:
+
+        def began() -> int:
+            with blocking.connect(node.shard_address(0)) as store:
+                return int(store.stats()["process_start_time_seconds"] or 0)
+
+        first, pid = began(), node.rows()[0].pid
+        wait_until(lambda: time.time() >= first + 1, "another second begins")
+        kill_process(pid)
+        node.wait_for_pid(0, other_than=pid or 0)
+        assert began() > first
