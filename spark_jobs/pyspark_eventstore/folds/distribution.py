@@ -56,9 +56,9 @@ def source_at(paths: list[str]) -> Source:
     Raises:
         InvalidArgument, FolderRefused, Corrupt
     """
-    from pyspark_eventstore.source.snapshot import take_snapshots
+    from pyspark_eventstore.source.whole_snapshots import take_whole_snapshots
 
-    return Source(tuple(take_snapshots(paths)))
+    return Source(tuple(take_whole_snapshots(paths)))
 
 
 def folded(spark: SparkSession, source: Source, projection: Projection[Any], place: Place, counts: Counts) -> DataFrame:

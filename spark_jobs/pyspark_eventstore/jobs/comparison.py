@@ -15,7 +15,8 @@ from eventstore.fields import counted
 from eventstore.records.slots import LOCAL
 from pyspark_eventstore.folds.slots import with_slots
 from pyspark_eventstore.jobs.arguments import load
-from pyspark_eventstore.source.snapshot import Snapshot, take_snapshots
+from pyspark_eventstore.source.snapshot import Snapshot
+from pyspark_eventstore.source.whole_snapshots import take_whole_snapshots
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +74,7 @@ def compare(spark: SparkSession, paths: Sequence[str], against: Sequence[str]) -
     """
     from pyspark.sql import functions as f
 
-    sides = [take_snapshots(paths), take_snapshots(against)]
+    sides = [take_whole_snapshots(paths), take_whole_snapshots(against)]
     aggregates = [_aggregates(_hashed(spark, each)).persist() for each in sides]
     try:
         one, other = map(_sums, aggregates)

@@ -11,7 +11,7 @@ import glob
 import os
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -119,6 +119,11 @@ def _matching(pattern: str) -> list[str]:
         what = f"none of its {len(found)} matches holds a store ({STORE} is missing)" if found else "nothing matches"
         raise FolderRefused(pattern, f"{what}; name the data folders of stores")
     return stores
+
+
+def names_one_store(paths: Sequence[str]) -> bool:
+    """Returns whether these are the data folder of one store, by its name."""
+    return len(paths) == 1 and _holds(local_path(paths[0]), STORE)
 
 
 def _shards(path: str) -> list[DataFolder]:

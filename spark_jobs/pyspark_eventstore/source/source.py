@@ -11,9 +11,9 @@ from pyspark.sql.types import StructType
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.predicates import Wanted, take_over
 from pyspark_eventstore.source.slices import EventPartition, partitions, plan
-from pyspark_eventstore.source.snapshot import take_snapshots
 from pyspark_eventstore.source.source_options import Options, parse_options
 from pyspark_eventstore.source.table import arrow_schema, table_schema
+from pyspark_eventstore.source.whole_snapshots import take_whole_snapshots
 
 
 class EventStoreSource(DataSource):
@@ -54,11 +54,9 @@ class EventScanner(DataSourceReader):
             InvalidArgument, FolderRefused, Corrupt
         """
         options = self._options
-        snapshots = take_snapshots(options.paths, permissive=options.permissive)
-        found = plan(
-            snapshots, options.after or {}, options.upto or {}, self._wanted, options.partition_bytes,
-            by_index=not options.permissive,
-        )  # fmt: skip
+        after, upto, permissive = options.after or {}, options.upto or {}, options.permissive
+        snapshots = take_whole_snapshots(options.paths, after=after, upto=upto, permissive=permissive)
+        found = plan(snapshots, after, upto, self._wanted, options.partition_bytes, by_index=not permissive)
         return list(partitions(found, options.partition_bytes))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

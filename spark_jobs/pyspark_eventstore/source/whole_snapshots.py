@@ -1,0 +1,55 @@
+"""Snapshots for a reader that wants all events of its shards at once: a query, a rebuild, a comparison.
+
+A stream, or an export, that does not find a new shard yet reads it later. A query would leave its events out, without an error:
+its parent no longer hands them out, once the folder of that says that it was split. So a query is refused until they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from eventstore.errors import FolderRefused
+from pyspark_eventstore.source.data_folders import names_one_store
+from pyspark_eventstore.source.snapshot import Snapshot, take_snapshots
+from pyspark_eventstore.source.source_options import Offsets
+from pyspark_eventstore.source.stream_splits import SplitFolders
+
+
+def take_whole_snapshots(
+    paths: Sequence[str], *, after: Offsets | None = None, upto: Offsets | None = None, permissive: bool = False
+) -> list[Snapshot]:
+    """Takes a snapshot of every data folder at `paths`, of which the events after `after`, up to `upto`, are to be read.
+
+    A single folder that is named is that of one shard, and read without those that were split off from it. With `permissive`, a
+    folder may end early: its end may be damaged.
+
+    Raises:
+        FolderRefused: the folder of a shard that was split off is missing, or ends before the split; and as `take_snapshots`.
+        Corrupt, InvalidArgument: as `take_snapshots`.
+    """
+    snapshots = take_snapshots(paths, permissive=permissive)
+    if not names_one_store(paths):
+        _check_there(snapshots, after or {})
+    if not permissive:
+        _check_complete(snapshots, after or {}, upto or {})
+    return snapshots
+
+
+def _check_there(snapshots: Iterable[Snapshot], after: Offsets) -> None:
+    folders = [each.data_folder for each in snapshots]
+    splits, here = SplitFolders(folders), {each.store for each in folders}
+    for each in folders:
+        try:
+            splits.read_by(each, after, here)
+        except FolderRefused as error:
+            raise FolderRefused(each.path, f"{error.fields['why']}; or read each folder alone, without these events") from None
+
+
+def _check_complete(snapshots: Iterable[Snapshot], after: Offsets, upto: Offsets) -> None:
+    """Refuses a log that is still being copied: it lacks events that another folder had before the split."""
+    for each in snapshots:
+        shard, store, ends = each.data_folder.shard, each.data_folder.store, each.last_sequence
+        through = max((split.through for split in shard.splits), default=0) if shard is not None else 0
+        if ends < min(through, upto.get(store, through)) and after.get(store, 0) < through:
+            what = f"ends at sequence {ends}, and its shard was split after {through}: it is not complete yet, or an older copy"
+            raise FolderRefused(each.data_folder.path, f"{what}; wait until it is complete, or put the right one back")
