@@ -103,7 +103,7 @@ class ShardRunner:
             try:
                 self._check()
                 code = await self._live()
-                how = "has ended, as the program that started it did before" if code is None else _how(code)
+                how = "has ended, and the program that started it did not say how" if code is None else _how(code)
             except EventStoreError as error:
                 self._told, how = error, "cannot be started"
             except OSError as error:  # no memory or descriptors for another process

@@ -22,25 +22,42 @@ SHARD: Final = "eventstore_cluster.shard_process"
 _MESSAGE_BYTES_MAX: Final = 256
 _ANSWERS_S: Final = 60.0
 """It loads what is needed in a second or two of a core."""
+_CODE_S: Final = 5.0
+"""Only a template that is stopped takes so long to say the exit code of a process that has ended."""
 _log = logging.getLogger("eventstore.cluster")
 
 
 class Started:
-    """A process that was started."""
+    """A process that was started. Its end is seen by a descriptor: the template, which alone learns the exit code, may end
+    before it, or be stopped.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._code: int | None = None
-        self._ended = trio.Event()
+        self._told = trio.Event()
+        self._watched: int | None = None
+        with suppress(OSError):  # it has ended already, there are no descriptors, or the kernel is old: the template says it
+            self._watched = os.pidfd_open(pid)
 
     async def wait(self) -> int | None:
-        """Returns the exit code, -N after signal N; None if the template ended first: then the process may still run."""
-        await self._ended.wait()
+        """Waits for the end of the process. Returns the exit code, -N after signal N; None if the template does not say it."""
+        watched, self._watched = self._watched, None
+        if watched is None:
+            await self._told.wait()
+            return self._code
+        try:
+            await trio.lowlevel.wait_readable(watched)
+        finally:
+            os.close(watched)
+        with trio.move_on_after(_CODE_S):
+            await self._told.wait()
         return self._code
 
-    def end(self, code: int | None) -> None:
+    def tell(self, code: int | None) -> None:
+        """Takes the exit code; None: the template has ended."""
         self._code = code
-        self._ended.set()
+        self._told.set()
 
 
 class ShardStarter:
@@ -111,6 +128,7 @@ class _Template:
                 answer = await self._answer.receive()
         except trio.TooSlowError:
             self._process.kill()  # it is stopped, perhaps
+            self.has_ended.set()  # another one answers from now on
             raise OSError(errno.ETIMEDOUT, f"the program that starts shards did not answer for {_ANSWERS_S:g} s") from None
         except trio.EndOfChannel:
             raise OSError(errno.ECHILD, "the program that starts shards has ended") from None
@@ -129,13 +147,13 @@ class _Template:
                     case {"failed": int(number)}:
                         self._answers.send_nowait(number)
                     case {"ended": int(pid), "code": int(code)} if pid in self._running:
-                        self._running.pop(pid).end(code)
+                        self._running.pop(pid).tell(code)
         finally:
             self.has_ended.set()
             self._control.close()
             self._answers.close()
             for each in self._running.values():
-                each.end(None)
+                each.tell(None)
             self._process.kill()  # the end of its input ends it, too, but not while it is stopped
             with trio.CancelScope(shield=True):
                 code = await self._process.wait()

@@ -36,7 +36,11 @@ async def told(starter: ShardStarter, code: int) -> tuple[Started, socket.socket
     """Starts a process that is to end with this code when its channel says so. Returns it and our end of the channel."""
     ours, theirs = socket.socketpair()
     with theirs:
-        started = await starter.start(theirs)
+        try:
+            started = await starter.start(theirs)
+        except OSError:
+            ours.close()
+            raise
     ours.sendall(json.dumps({"settings": {"says": "[]", "code": code}, "replica": {"sit_out": False}}).encode() + b"\n")
     assert await trio.to_thread.run_sync(ours.recv, 4096)
     return started, ours
@@ -92,9 +96,6 @@ async def test_processes_outlive_their_template_and_another_one_makes_the_next(c
         first, channel = await told(starter, 0)
         template = template_of(first)
         kill_process(template)
-        with trio.fail_after(30):
-            assert await first.wait() is None
-        assert not has_ended(first.pid)
 
         async def is_started() -> bool:
             try:
@@ -105,8 +106,11 @@ async def test_processes_outlive_their_template_and_another_one_makes_the_next(c
             return await second.wait() == 7
 
         await eventually(is_started, "another template makes processes")
+        assert not has_ended(first.pid)
         end(channel)
-        wait_until(lambda: has_ended(first.pid), "it ends as it was told")
+        with trio.fail_after(30):
+            assert await first.wait() is None
+        assert has_ended(first.pid), "only then may another one have its lease"
     assert "another one is started" in caplog.text
 
 
@@ -120,12 +124,22 @@ async def test_a_template_that_does_not_answer_is_replaced(monkeypatch: pytest.M
         with ours, theirs, pytest.raises(TimeoutError, match="did not answer for"):
             await starter.start(theirs)
         monkeypatch.undo()
-        with trio.fail_after(30):
-            assert await first.wait() is None
         second, other = await told(starter, 0)
         assert template_of(second) != template
         for each in (channel, other):
             end(each)
+        with trio.fail_after(30):
+            assert (await first.wait(), await second.wait()) == (None, 0)
+
+
+async def test_the_end_of_a_process_is_seen_though_the_template_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starter_module, "_CODE_S", 0.1)
+    async with running() as starter:
+        started, channel = await told(starter, 0)
+        os.kill(template_of(started), signal.SIGSTOP)
+        end(channel)
+        with trio.fail_after(30):
+            assert await started.wait() is None
 
 
 async def test_a_process_that_cannot_be_made_is_an_error_with_its_reason() -> None:
