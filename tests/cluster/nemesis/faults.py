@@ -19,6 +19,7 @@ from tests.cluster.nemesis.growing import GROWTH
 from tests.cluster.nemesis.polling import in_thread, until
 from tests.cluster.nemesis.stage import LEASE_S, STOP_S, Stage, send
 from tests.cluster.nemesis.timeline import Fall, Timeline
+from tests.cluster.node_process import children
 
 BREAKING: Final = ("kill", "stop", "etcd", "etcd away", "cut", "hand over", "wipe", "full", "restart")
 ALL: Final = (*BREAKING, *GROWTH)
@@ -137,7 +138,7 @@ class Faults:
 
     def _target(self) -> tuple[str, list[int], str, list[int]]:
         """Chooses processes of a node; returns what they are, their ids, the node, and the shards that they lead."""
-        what = self._chance.choice(("leader", "leader", "follower", "supervisor", "node"))
+        what = self._chance.choice(("leader", "leader", "follower", "supervisor", "node", "template"))
         view = self._stage.view()
         shard = self._chance.choice([*view.shards, *view.preparing])
         leaders = {number: view.leaders.get(number) for number in view.shards}
@@ -155,6 +156,8 @@ class Faults:
             pid = self._stage.shard_process(name, shard)
             return what, [] if pid is None else [pid], name, [shard] if shard in leads else []
         pids = self._stage.family(name)
+        if what == "template":  # its shards are not ended by that
+            return what, children(pids[0])[:1] if pids else [], name, []
         return what, pids if what == "node" else pids[:1], name, leads
 
     async def _kill(self) -> str:
