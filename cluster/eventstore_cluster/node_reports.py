@@ -90,8 +90,8 @@ class NodeReports:
                 {
                     "shard": number, "serving": shard.serves, "address": shard.address, "pid": shard.pid,
                     "starts": shard.starts, "error": None if shard.error is None else shard.error.message,
-                    "degraded": number in troubles,  # a follower does not say
                     **(shard.role or {}), **own,
+                    "degraded": number in troubles,  # a follower does not say, nor a leader what only others see
                 }
             )  # fmt: skip
         healthy = not shards or any(isinstance(each, dict) and each.get("healthy") is True for each in shards)

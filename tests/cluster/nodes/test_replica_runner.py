@@ -185,11 +185,14 @@ async def test_health_has_the_role_of_a_replica_and_what_is_known_of_all_shards(
         assert (health["healthy"], health["attention"]) == (True, "shard 3: not in sync: n2")
         assert health["troubles"] == {"3": elsewhere[3]}, "its answer has ended what it told before"
         elsewhere[0] = "not in sync: n3"
-        assert (await reports.health())["troubles"] == {"3": elsewhere[3], "0": elsewhere[0]}, "known of it"
+        known = await reports.health()
+        assert known["troubles"] == {"3": elsewhere[3], "0": elsewhere[0]}, "known of it"
+        known_shards: Any = known["shards"]
+        assert [each["degraded"] for each in known_shards] == [True], "though it says itself that it is not"
         assert json.loads(str(reports.stats()["troubles"]))["0"] == "told before", "nothing is asked for figures"
         assert reports.stats()["attention"] == health["attention"]
         shards: Any = health["shards"]
-        assert (shards[0]["role"], shards[0]["serving"]) == ("follower", False)
+        assert (shards[0]["role"], shards[0]["serving"], shards[0]["degraded"]) == ("follower", False, False)
         lines = (await reports.metrics()).decode().splitlines()
         assert {'eventstore_shard_serving{shard="0"} 0', 'eventstore_shard_up{shard="0"} 1'} <= set(lines)
 

@@ -18,7 +18,7 @@ def main() -> int:
         message = json.loads(line)
         if "map" in message:
             return int(first["settings"]["code"])
-        say({"answer": message["ask"], "value": {"healthy": True} if message["what"] == "health" else None})
+        say({"answer": message["ask"], "value": {"healthy": True, "degraded": False} if message["what"] == "health" else None})
     return 0
 
 
