@@ -22,6 +22,8 @@ SHARD: Final = "eventstore_cluster.shard_process"
 _MESSAGE_BYTES_MAX: Final = 256
 _ANSWERS_S: Final = 60.0
 """It loads what is needed in a second or two of a core."""
+_REST_S: Final = 5.0
+"""Before another template is started that no shard waits for: one that always ends is not to take a core."""
 _CODE_S: Final = 5.0
 """Only a template that is stopped takes so long to say the exit code of a process that has ended."""
 _log = logging.getLogger("eventstore.cluster")
@@ -74,10 +76,12 @@ class ShardStarter:
         """Keeps the template until cancelled. Processes can be started from the beginning on, and live on after it."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
-            with suppress(OSError):  # the start of a shard tries again, and says why
-                async with self._one_at_a_time:
-                    await self._running()
-            await trio.sleep_forever()
+            while True:
+                with suppress(OSError):  # the start of a shard tries again, and says why
+                    async with self._one_at_a_time:
+                        template = await self._running()
+                    await template.has_ended.wait()
+                await trio.sleep(_REST_S)
 
     async def start(self, channel: socket.socket) -> Started:
         """Starts a process; the caller closes its own descriptor of `channel`.

@@ -114,6 +114,22 @@ async def test_processes_outlive_their_template_and_another_one_makes_the_next(c
     assert "another one is started" in caplog.text
 
 
+async def test_another_template_is_there_before_a_process_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starter_module, "_REST_S", 0.1)
+    async with running() as starter:
+        first, channel = await told(starter, 0)
+        template, before = template_of(first), set(children(os.getpid()))
+        kill_process(template)
+
+        async def is_there() -> bool:
+            return bool(set(children(os.getpid())) - before)
+
+        await eventually(is_there, "another template is started")
+        end(channel)
+        with trio.fail_after(30):
+            assert await first.wait() is None
+
+
 async def test_a_template_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as starter:
         first, channel = await told(starter, 0)
