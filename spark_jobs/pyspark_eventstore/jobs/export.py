@@ -164,7 +164,7 @@ def _of_run(snapshots: list[Snapshot], run: Run) -> list[Snapshot]:
     """
     from pyspark_eventstore.source.stream_splits import SplitFolders
 
-    splits = SplitFolders(each.data_folder for each in snapshots)
+    splits = SplitFolders(snapshots)
     stores = {store for store, sequence in run.upto.items() if sequence > run.after.get(store, 0)}
     return [
         replace(each, data_folder=splits.read_by(each.data_folder, run.after, run.upto))
@@ -185,7 +185,7 @@ def _next(target: TargetFolder, snapshots: list[Snapshot], by: By, buckets: int)
         raise FolderRefused(str(target), f"{what}; use the same partitioning, or choose another folder")
     taken = {snapshot.data_folder.store: snapshot.last_sequence for snapshot in snapshots}
     upto = {**last.upto, **taken}
-    after = SplitFolders(each.data_folder for each in snapshots).begun(last.upto)
+    after = SplitFolders(snapshots).begun(last.upto)
     for store, sequence in upto.items():
         if sequence < after.get(store, 0):
             already = f"{after[store]} was exported already, of it or of the shard that it was split off from"

@@ -161,7 +161,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(sorted(result.items()))
 
     def _splits(self) -> SplitFolders:
-        return SplitFolders(snapshot.data_folder for snapshot in self._snapshots.values())
+        return SplitFolders(self._snapshots.values())
 
     def _begun(self, start: Offsets) -> Offsets:
         """Returns the offset with the places at which shards begin that were split off since."""

@@ -19,18 +19,19 @@ from eventstore.records.slots import ranges_of, slots_in
 from eventstore.records.splits import Split
 from eventstore.store.data_folder import ShardIdentity
 from pyspark_eventstore.source.data_folders import DataFolder
+from pyspark_eventstore.source.snapshot import Snapshot
 
 _Key: TypeAlias = tuple[UUID, int]
 """A cluster and the number of one of its shards."""
 
 
 class SplitFolders:
-    """The shards of these folders, as far as splits are known of them."""
+    """The shards of the folders that these snapshots are of, as far as splits are known of them."""
 
-    def __init__(self, folders: Iterable[DataFolder]) -> None:
-        found = {(each.shard.cluster, each.shard.shard): (each.path, each.shard) for each in folders if each.shard is not None}
-        self._paths = {key: path for key, (path, _) in found.items()}
-        self._shards = {key: shard for key, (_, shard) in found.items()}
+    def __init__(self, snapshots: Iterable[Snapshot]) -> None:
+        found = [(each.data_folder.shard, each) for each in snapshots if each.data_folder.shard is not None]
+        self._snapshots = {(shard.cluster, shard.shard): snapshot for shard, snapshot in found}
+        self._shards = {(shard.cluster, shard.shard): shard for shard, _ in found}
         self._splits = sorted({(shard.cluster, split) for shard in self._shards.values() for split in shard.splits})
         self._stores = _stores(self._shards)
 
@@ -38,18 +39,33 @@ class SplitFolders:
         """Returns the offset with the places of shards that were split off since.
 
         Raises:
-            FolderRefused: where a shard begins cannot be told, since a shard between it and one that was read is missing.
+            FolderRefused: where a shard begins cannot be told, as it does not have all events that it was to begin with.
         """
         places = {key: start[store] for key, store in self._stores.items() if store in start}
         for cluster, split in self._splits:
             parent, child = (cluster, split.parent), (cluster, split.child)
             if parent in places and child not in places:
                 places[child] = min(places[parent], split.through)
-        for key, shard in self._shards.items():
-            if key not in places and any(str(each.store) in start for each in shard.ancestors):
-                what = "begins with events of a shard that was read before, and how many cannot be told without the folder of"
-                raise FolderRefused(self._paths[key], f"{what} the shard it was split off from; name that folder, too")
+        for key in self._shards.keys() - places.keys():
+            if (place := self._place_of_ancestor(key, start)) is not None:
+                places[key] = place
         return {**start, **{str(shard.store): places[key] for key, shard in self._shards.items() if key in places}}
+
+    def _place_of_ancestor(self, key: _Key, start: Mapping[str, int]) -> int | None:
+        """Returns where a shard begins of whose ancestors one that is not its parent was read; None if none was.
+
+        The folders between the two may be gone: the last event file that it has of that ancestor ends where they were split.
+        """
+        shard, snapshot = self._shards[key], self._snapshots[key]
+        read = next((each for each in reversed(shard.ancestors) if str(each.store) in start), None)
+        if read is None:
+            return None
+        born = next((split.through for split in shard.splits if split.child == shard.shard), None)
+        ends = [0, *(file.last_sequence for file in snapshot.files if file.number <= read.through)]
+        if born is None or snapshot.last_sequence < born:
+            what = f"ends at sequence {snapshot.last_sequence}, before all that it begins with: where it goes on cannot be told"
+            raise FolderRefused(snapshot.data_folder.path, f"{what}; wait until it is complete, or put the right one back")
+        return min(start[str(read.store)], ends[-1])
 
     def read_by(self, folder: DataFolder, start: Mapping[str, int], named: Collection[str]) -> DataFolder:
         """Returns the folder of a shard, read after its place in `start`, as one whose slots are also those of shards split off

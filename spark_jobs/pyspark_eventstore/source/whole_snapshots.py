@@ -35,9 +35,9 @@ def take_whole_snapshots(
     return snapshots
 
 
-def _check_there(snapshots: Iterable[Snapshot], after: Offsets) -> None:
+def _check_there(snapshots: Sequence[Snapshot], after: Offsets) -> None:
     folders = [each.data_folder for each in snapshots]
-    splits, here = SplitFolders(folders), {each.store for each in folders}
+    splits, here = SplitFolders(snapshots), {each.store for each in folders}
     for each in folders:
         try:
             splits.read_by(each, after, here)

@@ -89,6 +89,22 @@ def test_a_new_shard_begins_where_its_parent_was_though_only_its_own_folder_is_n
         export.check()
 
 
+@pytest.mark.long
+def test_an_export_goes_on_with_a_new_shard_though_its_parent_and_the_shard_before_that_are_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with LedShards(tmp_path / "cluster", 1, file_size_bytes=16_384) as cluster:
+        export = Exported(spark, cluster, tmp_path, by_glob=False)
+        export.append(2)
+        export.run(0)
+        for parent in (0, 1):
+            export.append(1)
+            cluster.split(parent)
+        export.run(2)
+        export.run(0, 1, 2)
+        export.check()
+
+
 def test_a_new_shard_whose_folder_is_behind_what_was_exported_of_its_parent_is_refused_until_it_is_complete(
     spark: SparkSession, tmp_path: Path
 ) -> None:

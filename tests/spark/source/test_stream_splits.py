@@ -14,7 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from eventstore import ANY, Commit, NewEvent, blocking
+from eventstore.chunks.files import OsFiles
 from eventstore.errors import FolderRefused
+from eventstore.store.data_folder import STORE, event_folder
 from pyspark_eventstore.jobs import export as exporting
 from pyspark_eventstore.source.source_options import parse_options
 from pyspark_eventstore.source.stream import EventStreamReader, Place
@@ -119,25 +121,51 @@ def test_a_stream_of_named_folders_waits_for_that_of_a_new_shard_and_loses_nothi
     assert found == expected
 
 
-def test_a_new_shard_begins_where_its_parent_was_though_the_folder_of_that_is_gone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_a_new_shard_begins_where_it_was_read_of_a_shard_before_it_whichever_folders_are_gone(
+    tmp_path: Path, late: bool
+) -> None:
+    """`late`: the first one was read after its split, as its folder did not say so yet."""
     with LedShards(tmp_path, 1, file_size_bytes=16_384) as cluster:
         append(cluster, 100, 0)
+        store_json = tmp_path / "shard-0" / STORE
+        unaware = store_json.read_text()
         at, found = read_on(reader_of(tmp_path, 0), {})
         first = dict(at)
         append(cluster, 100, 1)
         cluster.split(0)
-        cluster.split(1)
         append(cluster, 50, 2)
+        if late:
+            aware = store_json.read_text()
+            store_json.write_text(unaware)
+            at, more = read_on(reader_of(tmp_path, 0), at)
+            found += more
+            store_json.write_text(aware)
+        cluster.split(1)
+        append(cluster, 50, 3)
         with blocking.connect(cluster.address) as store:
             expected = Counter((event.aggregate_id, event.version) for event in store.read_all())
-    with pytest.raises(FolderRefused, match="cannot be told without the folder of the shard it was split off from"):
-        read_on(reader_of(tmp_path, 2), at)
     with pytest.raises(FolderRefused, match="shard 2, which was split off"):
         rows(reader_of(tmp_path, 0, 1), {}, first)  # a batch from before the splits, planned again
-    for shards in ((1, 2), (0, 1, 2)):
+    for shards in ((2,), (1, 2), (0, 1, 2)):
         at, more = read_on(reader_of(tmp_path, *shards), at)
         found += more
     assert found == expected
+
+
+def test_a_new_shard_that_is_still_copied_is_refused_where_only_a_shard_before_its_parent_was_read(tmp_path: Path) -> None:
+    with LedShards(tmp_path, 1, file_size_bytes=16_384) as cluster:
+        append(cluster, 100, 0)
+        at, _ = read_on(reader_of(tmp_path, 0), {})
+        for parent in (0, 1):
+            append(cluster, 300, parent)
+            cluster.split(parent)
+    own, files = cluster.identity(2), sorted((tmp_path / "shard-2/events").glob("*.events"))
+    for late in files[own.ancestors[0].through :]:
+        late.unlink()
+    event_folder(OsFiles(), tmp_path / "shard-2", own.store, own.ancestors).write_document(own.ancestors[0].through)
+    with pytest.raises(FolderRefused, match=r"shard-2: ends at sequence .* where it goes on cannot be told; wait until it is"):
+        read_on(reader_of(tmp_path, 2), at)
 
 
 @pytest.mark.heavy
