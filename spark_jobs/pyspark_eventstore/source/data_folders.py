@@ -2,7 +2,8 @@
 shards, which must all be there.
 
 A folder matched by a glob counts once it holds a store, so a folder that is still being created is picked up later. A folder
-given by name must hold a store.
+given by name must hold a store. When a shard is split, its folder may say so a moment before that of the new shard holds one:
+that is waited for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import sleep
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from eventstore.chunks.files import OsFiles
@@ -28,9 +31,13 @@ from eventstore.store.data_folder import (
     as_split,
     event_folder,
     read_store,
+    shard_folders,
     shard_of,
 )
 
+_LOOKS: Final = 20
+_AGAIN_S: Final = 0.1
+"""The folders of a shard and of its parent usually differ for no longer."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
@@ -57,18 +64,51 @@ class DataFolder:
         return any(slot < 0 or any(first <= slot <= last for first, last in self.shard.slots) for slot in slots)
 
 
+class _Unfinished(FolderRefused):
+    """Not all folders of a node's shards hold a store yet."""
+
+
 def find_data_folders(paths: Iterable[str]) -> list[DataFolder]:
-    """Returns the data folders at `paths`, in the order of their paths.
+    """Returns the data folders at `paths`, in the order of their paths. Waits up to two seconds for that of a new shard that is
+    not finished.
 
     Raises:
         InvalidArgument: a path names a file system that is not mounted.
         FolderRefused, Corrupt: a folder holds no store, one of a newer format, or the same store as another folder; a shard of
             a node is missing, or another one.
     """
+    named = list(paths)
+    for _ in range(_LOOKS - 1):
+        try:
+            found = _look(named)
+        except _Unfinished:
+            pass
+        else:
+            if not _is_awaited(named, found):
+                return found
+        sleep(_AGAIN_S)
+    try:
+        return _look(named)
+    except _Unfinished as error:
+        raise FolderRefused(str(error.fields["path"]), str(error.fields["why"])) from None
+
+
+def _is_awaited(paths: Sequence[str], found: Sequence[DataFolder]) -> bool:
+    """Returns whether a glob matches the folder of a shard that was split off from one of these, and that is not among them."""
+    shards = [each.shard for each in found if each.shard is not None]
+    here = {(each.cluster, each.shard) for each in shards}
+    missing = {f"shard-{split.child}" for each in shards for split in each.splits if (each.cluster, split.child) not in here}
+    known = {each.path for each in found}
+    globs = [local for local in map(local_path, paths) if missing and _is_glob(local)]
+    matches = {os.path.abspath(match) for each in globs for match in glob.glob(each)}
+    return any(os.path.basename(match) in missing for match in matches - known)
+
+
+def _look(paths: Iterable[str]) -> list[DataFolder]:
     folders: set[str] = set()
     for path in paths:
         local = local_path(path)
-        if glob.has_magic(local) and not os.path.exists(local):
+        if _is_glob(local):
             folders.update(_matching(local))
         else:
             folders.add(os.path.abspath(local))
@@ -112,6 +152,10 @@ def local_path(path: str) -> str:
     return unquote(parts.path)
 
 
+def _is_glob(path: str) -> bool:
+    return glob.has_magic(path) and not os.path.exists(path)
+
+
 def _matching(pattern: str) -> list[str]:
     found = [os.path.abspath(path) for path in glob.glob(pattern)]
     stores = [path for path in found if _holds(path, STORE) or _holds_shards(path)]
@@ -132,7 +176,13 @@ def _shards(path: str) -> list[DataFolder]:
 
     if not _is_nodes(path):
         return []
-    shards = [each for each in plan(Path(path), None).shards if os.path.exists(each.folder / STORE)]
+    try:
+        planned = plan(Path(path), None).shards
+    except FolderRefused as error:
+        if all(_holds(str(each), STORE) for each in shard_folders(Path(path))):
+            raise
+        raise _Unfinished(str(error.fields["path"]), str(error.fields["why"])) from None
+    shards = [each for each in planned if os.path.exists(each.folder / STORE)]
     if not shards:
         raise FolderRefused(path, "is the folder of a node that has not stored anything yet")
     return [DataFolder(str(each.folder), str(each.identity.store), each.identity, each.identity.ancestors) for each in shards]

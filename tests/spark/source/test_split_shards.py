@@ -14,6 +14,7 @@ from eventstore.chunks.files import OsFiles
 from eventstore.errors import FolderRefused
 from eventstore.store.data_folder import STORE, event_folder
 from pyspark_eventstore.folds.distribution import source_at
+from pyspark_eventstore.source import data_folders
 from pyspark_eventstore.source.data_folders import find_data_folders
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.predicates import Numbers, Texts, Wanted
@@ -88,8 +89,10 @@ def append(cluster: LedShards, times: int) -> Counter[tuple[str, int]]:
 
 @pytest.mark.parametrize("gone", [1, 2])
 def test_a_query_without_the_folder_of_a_new_shard_is_refused_and_one_that_names_a_single_folder_is_not(
-    tmp_path: Path, gone: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: int
 ) -> None:
+    waits = list[float]()
+    monkeypatch.setattr(data_folders, "sleep", waits.append)
     with LedShards(tmp_path, 1, file_size_bytes=16_384) as cluster:
         append(cluster, 3)
         for parent in (0, 1):
@@ -106,9 +109,24 @@ def test_a_query_without_the_folder_of_a_new_shard_is_refused_and_one_that_names
         source_at([str(tmp_path / "shard-*")])  # what a rebuild folds
     with pytest.raises(FolderRefused, match="not a whole cluster"):
         queried(tmp_path)
+    assert sum(waits) == pytest.approx(4 * 1.9), "each of the four waited for it, and gave up"
     assert queried(tmp_path / "shard-0") == Counter({row: 1 for row in expected if cluster.owner(row[0]) == 0})
     (tmp_path / "aside").rename(tmp_path / f"shard-{gone}" / STORE)
     assert queried(tmp_path / "shard-*") == expected
+
+
+@pytest.mark.parametrize("pattern", ["shard-*", ""])
+def test_a_query_waits_for_the_folder_of_a_shard_that_was_split_off_just_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    with LedShards(tmp_path, 1, file_size_bytes=16_384) as cluster:
+        append(cluster, 1)
+        cluster.split(0)
+        expected = append(cluster, 1)
+    unfinished = (tmp_path / "shard-1" / STORE).rename(tmp_path / "aside")
+    finish = iter([lambda: None, lambda: unfinished.rename(tmp_path / "shard-1" / STORE)])
+    monkeypatch.setattr(data_folders, "sleep", lambda _: next(finish)())
+    assert queried(tmp_path / pattern) == expected
 
 
 def test_until_a_folder_says_that_its_shard_was_split_a_query_reads_all_events_there(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from eventstore.chunks.files import OsFiles
 from eventstore.errors import FolderRefused
 from eventstore.store.data_folder import STORE, event_folder
 from pyspark_eventstore.jobs import export as exporting
+from pyspark_eventstore.source import data_folders
 from pyspark_eventstore.source.source_options import parse_options
 from pyspark_eventstore.source.stream import EventStreamReader, Place
 from pyspark_eventstore.source.table import arrow_schema, table_schema
@@ -119,6 +120,23 @@ def test_a_stream_of_named_folders_waits_for_that_of_a_new_shard_and_loses_nothi
         with blocking.connect(cluster.address) as store:
             expected = Counter((event.aggregate_id, event.version) for event in store.read_all())
     assert found == expected
+
+
+def test_a_stream_waits_for_the_folder_of_a_shard_that_was_split_off_just_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LedShards(tmp_path, 1, file_size_bytes=16_384) as cluster:
+        append(cluster, 100, 0)
+        reader = reader_of(tmp_path)
+        at, found = read_on(reader, reader.initialOffset())
+        append(cluster, 100, 1)
+        cluster.split(0)
+        append(cluster, 50, 2)
+        with blocking.connect(cluster.address) as store:
+            expected = Counter((event.aggregate_id, event.version) for event in store.read_all())
+    unfinished = (tmp_path / "shard-1" / STORE).rename(tmp_path / "aside")
+    monkeypatch.setattr(data_folders, "sleep", lambda _: unfinished.rename(tmp_path / "shard-1" / STORE))
+    assert found + read_on(reader, at)[1] == expected
 
 
 @pytest.mark.parametrize("late", [False, True])
