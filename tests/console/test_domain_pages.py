@@ -118,9 +118,29 @@ def test_what_a_command_and_its_reactions_did_is_on_one_page(serve: Serve) -> No
         assert re.findall(r'class="depth-(\d)">\s*<article.*?<a [^>]*>([^<]+)</a>', found.text, re.DOTALL) == [
             ("0", "b"), ("1", "echo-b"),
         ]  # fmt: skip
-    assert "and after it, these 2. What" in found.words
-    assert "and after it, this one. What" in visitor.get("/console/aggregates/chain?id=stranger&version=1").words
+    assert "these 2. What" in found.words
+    assert "this one. What" in visitor.get("/console/aggregates/chain?id=stranger&version=1").words
     assert visitor.get("/console/aggregates/chain?id=b&version=9").status == 400
+
+
+def test_what_belongs_together_is_found_among_more_events_of_the_same_minute_than_are_examined(serve: Serve) -> None:
+    server = serve()
+    visitor = Visitor(server.http)
+    many = [es.NewEvent("Other", {"n": 1}, {"correlation_id": "others"})] * 1_000
+    with es.blocking.connect(server.address) as store:
+        for number in range(11):
+            store.append(f"before-{number}", many, 0)
+        store.append("asked", [es.NewEvent("Asked")], 0, 'say "hi"')
+        for number in range(4):
+            store.append(f"after-{number}", many, 0)
+        store.append("stranger", [es.NewEvent("Told", {}, {"correlation_id": "another"})], 0, 'say "hi"')
+        store.append("told", [es.NewEvent("Told", {}, {"correlation_id": 'say "hi"', "causation_id": "asked/1"})], 0)
+    for path, examined in (("id=asked&version=1", "9,003"), ("id=told&version=1", "5,001")):
+        found = visitor.get(f"/console/aggregates/chain?{path}")
+        assert f'Correlation say "hi" : of {examined} events around {path[3:].partition("&")[0]}/1' in found.words
+        assert re.findall(r'class="depth-(\d)">\s*<article.*?<a [^>]*>([^<]+)</a>', found.text, re.DOTALL) == [
+            ("0", "asked"), ("1", "told"),
+        ]  # fmt: skip
 
 
 def test_an_aggregate_is_shown_as_the_domain_folds_it_at_any_version(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

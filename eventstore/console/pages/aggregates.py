@@ -25,7 +25,7 @@ from eventstore.security.audit import AUDITED
 
 PAGE_EVENTS: Final = 50
 _PAGE_IDS: Final = 100
-_PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 _FOLDED_MAX: Final = 10_000
 _FIELD_MAX: Final = 2_000
 
@@ -105,19 +105,22 @@ async def bounded(stream: AsyncIterator[Any], count: int) -> list[Event]:
         async for event in stream:
             found.append(event)
             size += len(event.data)
-            if len(found) >= count or size >= _PAGE_BYTES_MAX:
+            if len(found) >= count or size >= PAGE_BYTES_MAX:
                 break
     return found
 
 
 def event_row(event: Event, shard: int | None = None) -> dict[str, Any]:
-    """Returns what a page shows of an event. `shard`: of one whose aggregate each shard has its own of."""
+    """Returns what a page shows of an event. `shard`: where it is; its pages need that if each shard has its own aggregate of
+    this id.
+    """
+    of_shard = {"shard": shard} if slot_of(event.aggregate_id) == LOCAL else {}
+    seen_at = {"from": max(1, event.version - 5), "state": event.version}
     return {
         "event": event, "is_json": event.is_json or event.type == AUDITED,
-        "one": link("/aggregates/one", id=event.aggregate_id),
         "correlation": event.correlation_id, "causation": event.causation_id, "cause": _cause(event),
-        "chain": link("/aggregates/chain", id=event.aggregate_id, version=event.version, shard=shard),
-        "at": link("/aggregates/one", id=event.aggregate_id, **{"from": max(1, event.version - 5), "state": event.version}),
+        "chain": link("/aggregates/chain", id=event.aggregate_id, version=event.version, **of_shard),
+        "at": link("/aggregates/one", id=event.aggregate_id, **of_shard, **seen_at),
     }  # fmt: skip
 
 

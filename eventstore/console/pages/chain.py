@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+from operator import itemgetter
 from typing import Any, Final
 
 from starlette.responses import Response
 from starlette.routing import Route
 
 from eventstore.client.aio.store import NetworkStore
-from eventstore.console.console import Console, Visit, link, route
-from eventstore.console.pages.aggregates import bounded, event_row, store_of
+from eventstore.client.aio.streams import EventStream
+from eventstore.console.console import Console, Visit, route
+from eventstore.console.pages.aggregates import PAGE_BYTES_MAX, bounded, event_row, store_of
 from eventstore.errors import InvalidArgument
 from eventstore.model import Event
 
 _EXAMINED_MAX: Final = 10_000
 _BACK_US: Final = 60_000_000
-"""What began a chain is looked for so long before the event; links lead further back."""
+"""In other shards than that of the event, the first event that is examined is at most so much older."""
+_DATA: Final = itemgetter(3)  # of an Event
 
 
 def chain_routes(console: Console) -> list[Route]:
@@ -26,35 +30,90 @@ def chain_routes(console: Console) -> list[Route]:
 async def _chain(visit: Visit) -> Response:
     aggregate_id, version, shard = visit.asked("id"), visit.number("version") or 1, visit.number("shard")
 
-    async def find(store: NetworkStore) -> tuple[Event, list[Event], int]:
+    async def find(store: NetworkStore) -> tuple[Event, Chain]:
         of = await bounded(store_of(store, aggregate_id, shard).read(aggregate_id, version, version), 1)
         if not of:
             raise InvalidArgument(f"there is no version {version} of {aggregate_id[:40]!r}", field="version", value=version)
-        found, examined = await _belonging(store, of[0])
-        return of[0], found, examined
+        return of[0], await _belonging(store, of[0], shard)
 
-    event, found, examined = await visit.ask(find)
-    return visit.page("chain.html", event=event, rows=_indented(found), examined=examined, link=link)
-
-
-async def _belonging(store: NetworkStore, event: Event) -> tuple[list[Event], int]:
-    """Returns the events with its correlation id around it and after it, oldest first, and how many were looked at."""
-    parts = list(store.shards.values()) or [store]
-    each_max, correlation, found, examined = _EXAMINED_MAX // len(parts), event.correlation_id, list[Event](), 0
-    for part in parts:
-        near = await bounded(part.read_all(0, from_time=event.timestamp - _BACK_US, limit=each_max), each_max)
-        examined += len(near)
-        found += [each for each in near if each.correlation_id == correlation]
-    if not any((each.aggregate_id, each.version) == (event.aggregate_id, event.version) for each in found):
-        found.append(event)  # more than are looked at lie between
-    return sorted(found, key=lambda each: (each.timestamp, each.sequence)), examined
+    event, chain = await visit.ask(find)
+    own = event_row(event, shard)
+    return visit.page("chain.html", event=event, at=own["at"], rows=_indented(chain), examined=chain.examined)
 
 
-def _indented(events: list[Event]) -> list[dict[str, Any]]:
+class Chain:
+    """The events with a correlation id, oldest first, each with its shard. `examined`: among how many they were found."""
+
+    def __init__(self, correlation: str) -> None:
+        self.examined = 0
+        self._correlation, self._bytes = correlation, correlation.encode(errors="surrogatepass")
+        self._found: list[tuple[int | None, Event]] = []
+
+    @property
+    def events(self) -> list[tuple[int | None, Event]]:
+        return sorted(self._found, key=lambda each: (each[1].timestamp, each[1].sequence))
+
+    async def examine(self, shard: int | None, stream: EventStream, before: int | None = None) -> int:
+        """Examines the events of a stream, of them those before this sequence, until their data are 4 MiB or a page more.
+        Returns the size of their data.
+        """
+        size = 0
+        async with aclosing(stream):
+            while size < PAGE_BYTES_MAX and (page := await stream.page()) is not None:
+                if before is not None and page and page[-1].sequence >= before:  # limits count events, and a split leaves gaps
+                    page = [event for event in page if event.sequence < before]
+                self.examined += len(page)
+                size += sum(map(len, map(_DATA, page)))
+                self._found += [(shard, event) for event in page if self._has(event)]
+        return size
+
+    def _has(self, event: Event) -> bool:
+        """Whether an event has the correlation id. Parses the metadata only if they can hold it: parsing all takes longer than
+        reading them.
+        """
+        metadata = event[4]
+        if event[5] != self._correlation and (
+            metadata is None or (self._bytes not in metadata and b"\\" not in metadata and b"\0" not in metadata)
+        ):
+            return False
+        return event.correlation_id == self._correlation
+
+
+async def _belonging(store: NetworkStore, event: Event, shard: int | None) -> Chain:
+    """Examines what is around the event in its shard, and what is of about its time in others. `shard`: if it was named."""
+    shards = store.shards
+    parts: list[tuple[int | None, NetworkStore]] = [*shards.items()] or [(None, store)]
+    own = (await store.cluster_map()).owner_of(event.aggregate_id) if shard is None and shards else shard
+    chain, each_max = Chain(event.correlation_id), _EXAMINED_MAX // len(parts)
+    for number, part in parts:
+        if number == own:
+            await _around(chain, number, part, event.sequence, each_max)
+        else:
+            stream: Any = part.read_all(0, from_time=event.timestamp - _BACK_US, limit=each_max)
+            await chain.examine(number, stream)
+    return chain
+
+
+async def _around(chain: Chain, shard: int | None, part: NetworkStore, sequence: int, most: int) -> None:
+    """Examines up to half as many events before a sequence, and the rest from it on. Not by time: the store would read each
+    older event of the files that are not sorted yet. Backwards in steps, so that of large events the nearest are examined.
+    """
+    high, size, step = sequence, 0, max(1, most // 4)
+    for _ in range(2):
+        low = max(0, high - 1 - step)
+        if low < high - 1 and size < PAGE_BYTES_MAX:
+            before: Any = part.read_all(low, limit=high - 1 - low)
+            size += await chain.examine(shard, before, high)
+            high = low + 1
+    after: Any = part.read_all(sequence - 1, limit=most - (sequence - high))
+    await chain.examine(shard, after)
+
+
+def _indented(chain: Chain) -> list[dict[str, Any]]:
     """Returns what a page shows, each event one step further in than the one that caused it."""
     depths: dict[str, int] = {}
     rows = []
-    for each in events:
+    for shard, each in chain.events:
         depth = depths[f"{each.aggregate_id}/{each.version}"] = min(depths.get(each.causation_id, -1) + 1, 6)
-        rows.append({**event_row(each), "depth": depth})
+        rows.append({**event_row(each, shard), "depth": depth})
     return rows
