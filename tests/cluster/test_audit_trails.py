@@ -97,6 +97,15 @@ def test_the_console_leads_to_the_trail_of_each_shard(node: Audited) -> None:
     assert visitor.get(chain).status == 200
     assert "payments" in visitor.get(chain).words
     assert visitor.get(links[1].replace("shard=1", "shard=7")).status == 400
+    log = visitor.get("/console/log").text
+    for leads_on in (log, visitor.get(chain).text):
+        chains = {
+            html.unescape(each) for each in re.findall(r'href="([^"]+id=%24audit[^"]+)">what belongs to it</a>', leads_on)
+        }
+        assert chain in chains
+        assert {visitor.get(each).status for each in chains} == {200}
+        trails = {html.unescape(each) for each in re.findall(r'href="([^"]+)">\$audit</a>', leads_on)}
+        assert any("of shard 1" in visitor.get(each).words for each in trails)
 
 
 def test_the_trail_of_the_only_shard_of_a_node_is_shown_at_its_address(tmp_path: Path) -> None:

@@ -71,20 +71,20 @@ def log_routes(console: Console) -> list[Route]:
 async def _log(visit: Visit) -> Response:
     wanted, before, shard = _filter(visit), visit.number("before"), visit.number("shard")
 
-    async def find(store: NetworkStore) -> tuple[list[int], Found]:
+    async def find(store: NetworkStore) -> tuple[list[int], dict[int | None, Found]]:
         shards = store.shards
-        chosen = _chosen(store, shards, shard)
-        found = [await newest(each, wanted, before) for each in chosen]
-        if len(found) == 1:
-            return sorted(shards), found[0]
-        events = sorted((event for each in found for event in each.events), key=lambda event: -event.timestamp)
-        return sorted(shards), Found(events[:PAGE_EVENTS], None, sum(each.examined for each in found))
+        return sorted(shards), {number: await newest(each, wanted, before) for number, each in _chosen(store, shards, shard)}
 
     shards, found = await visit.ask(find)
     given = {name: visit.asked(name) for name in ("type", "prefix", "from", "to", "shard")}
-    older = None if found.before is None else link("/log", **given, before=found.before)
+    earlier = [each.before for each in found.values()] if len(found) == 1 else [None]
+    older = None if earlier[0] is None else link("/log", **given, before=earlier[0])
+    events = [(number, event) for number, each in found.items() for event in each.events]
+    if len(found) > 1:  # that of one is in its order, whatever times its writers gave
+        events.sort(key=_newest_first)
     return visit.page(
-        "log.html", rows=[event_row(each) for each in found.events], found=found, given=given, older=older, shards=shards,
+        "log.html", rows=_rows(events[:PAGE_EVENTS]), examined=sum(each.examined for each in found.values()), given=given,
+        older=older, shards=shards,
         live=None if before or given["to"] else link("/log/live", **given), newest=link("/log", **given) if before else None,
     )  # fmt: skip
 
@@ -93,33 +93,46 @@ async def _live(visit: Visit) -> Response:
     wanted, shard = _filter(visit), visit.number("shard")
 
     async def updates() -> Updates:
-        seen: dict[int, int] = {}
+        seen: dict[int | None, int] = {}
         while True:
             found = await visit.ask(partial(_appended, wanted=wanted, shard=shard, seen=seen))
             if found:
-                yield "rows", visit.part("live_rows.html", rows=[event_row(each) for each in found])
+                yield "rows", visit.part("live_rows.html", rows=_rows(found))
             await trio.sleep(_LOOK_S)
 
     return stream(visit.console, updates())
 
 
-def _chosen(store: NetworkStore, shards: dict[int, NetworkStore], shard: int | None) -> list[NetworkStore]:
+def _chosen(store: NetworkStore, shards: dict[int, NetworkStore], shard: int | None) -> list[tuple[int | None, NetworkStore]]:
+    """Returns the shards to look into, with their numbers; None: there is only one."""
     if shard is not None and shard not in shards:
         raise InvalidArgument(f"there is no shard {shard}", field="shard", value=shard)
-    return [store] if not shards else list(shards.values()) if shard is None else [shards[shard]]
+    return [(None, store)] if not shards else [*shards.items()] if shard is None else [(shard, shards[shard])]
 
 
-async def _appended(store: NetworkStore, wanted: Filter, shard: int | None, seen: dict[int, int]) -> list[Event]:
-    """Returns the last of the events that were appended since `seen`, newest first."""
-    found: list[Event] = []
-    for place, each in enumerate(_chosen(store, store.shards, shard)):
+def _newest_first(found: tuple[int | None, Event]) -> int:
+    return -found[1].timestamp
+
+
+def _rows(events: list[tuple[int | None, Event]]) -> list[dict[str, Any]]:
+    """Returns what a page shows of events, each with its shard."""
+    return [event_row(event, shard) for shard, event in events]
+
+
+async def _appended(
+    store: NetworkStore, wanted: Filter, shard: int | None, seen: dict[int | None, int]
+) -> list[tuple[int | None, Event]]:
+    """Returns the last of the events that were appended since `seen`, newest first, with their shards."""
+    found: list[tuple[int | None, Event]] = []
+    for number, each in _chosen(store, store.shards, shard):
         last = await last_sequence(each, wanted)
-        after = seen.setdefault(place, last)
+        after = seen.setdefault(number, last)
         if last > after:
-            seen[place] = last
+            seen[number] = last
             window = _EXAMINED_MAX // 10 if wanted.type or wanted.prefix else _LIVE_ROWS
-            found += [event for event in await _window(each, wanted, max(after, last - window), last) if wanted.passes(event)]
-    return sorted(found, key=lambda event: -event.timestamp)[:_LIVE_ROWS]
+            page = await _window(each, wanted, max(after, last - window), last)
+            found += [(number, event) for event in page if wanted.passes(event)]
+    return sorted(found, key=_newest_first)[:_LIVE_ROWS]
 
 
 async def last_sequence(store: NetworkStore, wanted: Filter) -> int:
