@@ -26,14 +26,32 @@ _Key: TypeAlias = tuple[UUID, int]
 
 
 class SplitFolders:
-    """The shards of the folders that these snapshots are of, as far as splits are known of them."""
+    """The shards of the folders that these snapshots are of, as far as splits are known of them.
+
+    Raises:
+        FolderRefused: one does not say that its shard was split, though another one begins with its events.
+    """
 
     def __init__(self, snapshots: Iterable[Snapshot]) -> None:
-        found = [(each.data_folder.shard, each) for each in snapshots if each.data_folder.shard is not None]
+        known = list(snapshots)
+        found = [(each.data_folder.shard, each) for each in known if each.data_folder.shard is not None]
         self._snapshots = {(shard.cluster, shard.shard): snapshot for shard, snapshot in found}
         self._shards = {(shard.cluster, shard.shard): shard for shard, _ in found}
         self._splits = sorted({(shard.cluster, split) for shard in self._shards.values() for split in shard.splits})
         self._stores = _stores(self._shards)
+        self._check_lineage(each.data_folder for each in known)
+
+    def _check_lineage(self, folders: Iterable[DataFolder]) -> None:
+        """The folder of a replica that was away has all slots of its shard still, those of shards split off since included."""
+        here = {each.store: each for each in folders}
+        parents = {(cluster, split.child): (cluster, split.parent) for cluster, split in self._splits}
+        for key, shard in self._shards.items():
+            line = _line(key, parents)
+            for before in (here[str(each.store)] for each in shard.ancestors if str(each.store) in here):
+                if before.shard is None or (before.shard.cluster, before.shard.shard) not in line:
+                    begins = f"{self._snapshots[key].data_folder.path} begins with its events"
+                    next_step = "start its node, name the folders of the shards between the two, or leave it out"
+                    raise FolderRefused(before.path, f"does not say that its shard was split, but {begins}; {next_step}")
 
     def begun(self, start: Mapping[str, int]) -> dict[str, int]:
         """Returns the offset with the places of shards that were split off since.
@@ -111,6 +129,15 @@ class SplitFolders:
             what = f"{whose} folder is missing here (its slots are among {lacking})"
             next_step = "name that folder, too, or wait until it is there, and run this again"
             raise FolderRefused(folder.path, f"{what}; {next_step}")
+
+
+def _line(key: _Key, parents: Mapping[_Key, _Key]) -> set[_Key]:
+    """Returns the shards that this one was split off from, as far as they are known."""
+    found = set[_Key]()
+    while (parent := parents.get(key)) is not None and parent not in found:
+        found.add(parent)
+        key = parent
+    return found
 
 
 def _stores(shards: Mapping[_Key, ShardIdentity]) -> dict[_Key, str]:

@@ -22,6 +22,7 @@ from pyspark_eventstore.source import data_folders
 from pyspark_eventstore.source.source_options import parse_options
 from pyspark_eventstore.source.stream import EventStreamReader, Place
 from pyspark_eventstore.source.table import arrow_schema, table_schema
+from pyspark_eventstore.source.whole_snapshots import take_whole_snapshots
 from tests.cluster.led_shards import LedShards
 
 IDS = [f"a-{number}" for number in range(40)]
@@ -184,6 +185,35 @@ def test_a_new_shard_that_is_still_copied_is_refused_where_only_a_shard_before_i
     event_folder(OsFiles(), tmp_path / "shard-2", own.store, own.ancestors).write_document(own.ancestors[0].through)
     with pytest.raises(FolderRefused, match=r"shard-2: ends at sequence .* where it goes on cannot be told; wait until it is"):
         read_on(reader_of(tmp_path, 2), at)
+
+
+def test_a_folder_that_does_not_know_that_it_was_split_is_refused_beside_one_that_begins_with_its_events(
+    tmp_path: Path,
+) -> None:
+    """As that of a replica that was away meanwhile, while the shard between the two is on other nodes: a slot is read twice."""
+    with LedShards(tmp_path, 1, file_size_bytes=16_384) as cluster:
+        append(cluster, 100, 0)
+        at, found = read_on(reader_of(tmp_path, 0), {})
+        append(cluster, 100, 1)
+        store_json = tmp_path / "shard-0" / STORE
+        unaware = store_json.read_text()
+        cluster.split(0)
+        cluster.split(1)
+        append(cluster, 50, 2)
+        with blocking.connect(cluster.address) as store:
+            expected = Counter((event.aggregate_id, event.version) for event in store.read_all())
+    aware = store_json.read_text()
+    store_json.write_text(unaware)
+    refusal = "shard-0: does not say that its shard was split, .*shard-2 begins with its events"
+    for start in ({}, at):
+        with pytest.raises(FolderRefused, match=refusal):
+            read_on(reader_of(tmp_path, 0, 2), start)
+    with pytest.raises(FolderRefused, match=refusal):
+        take_whole_snapshots([str(tmp_path / f"shard-{number}") for number in (0, 2)])
+    assert found + read_on(reader_of(tmp_path, 0, 1, 2), at)[1] == expected, "the one in between says it"
+    store_json.write_text(aware)
+    at, more = read_on(reader_of(tmp_path, 2), at)
+    assert found + more + read_on(reader_of(tmp_path, 0, 1, 2), at)[1] == expected
 
 
 @pytest.mark.heavy
