@@ -41,8 +41,8 @@ class Subject:
     """`address`: of the server or node itself; the console is a client of it, with the visitor's token. `options`: how it
     connects, of the token (None: identities are off) and the name that the server's log shows. `figures`: what `/health` shows;
     called on a thread. `identity_of`: whose token it is; None in its place: identities are off. `is_local`: only this machine
-    reaches the listener. `folder`: where the data are. `domain`: what folds aggregates.
-    `cluster`: of a node with replicas.
+    reaches the listener. `folder`: where the data are. `domain`: returns what folds aggregates; called on a thread, may raise
+    DomainRefused. `cluster`: of a node with replicas.
     """
 
     title: str
@@ -52,7 +52,7 @@ class Subject:
     identity_of: Callable[[str], Identity | None] | None
     is_local: bool
     folder: str
-    domain: Domain | None = None
+    domain: Callable[[], Domain] | None = None
     cluster: ClusterDoor | None = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.console.subject import ClusterDoor, Subject
@@ -22,7 +22,11 @@ def console_subject(
     settings: ServerSettings, security: Security, listens: tuple[str, int], figures: Callable[[], Mapping[str, Any]],
     title: str, *, domain: Domain | None = None, to_self: bool = True, cluster: ClusterDoor | None = None,
 ) -> Subject | None:  # fmt: skip
-    """Returns what the console is about; None: it is switched off. `to_self`: no other process answers its requests."""
+    """Returns what the console is about; None: it is switched off.
+
+    `domain`: that of this process; None: the domain of the settings, which is loaded for the first page that folds an
+    aggregate: most nodes show none, and their shards check it. `to_self`: no other process answers its requests.
+    """
     if settings.http is None or not settings.console:
         return None
     host, port = listens
@@ -31,5 +35,17 @@ def console_subject(
     return Subject(
         title=title, address=address, options=partial(security.visitor_options, to_self=to_self), figures=figures,
         identity_of=security.identity_of(), is_local=is_loopback(parse_address(settings.http, "http")[0]),
-        folder=str(settings.data), domain=domain, cluster=cluster,
+        folder=str(settings.data), domain=_of(domain, settings.domain), cluster=cluster,
     )  # fmt: skip
+
+
+def _of(domain: Domain | None, place: str | None) -> Callable[[], Domain] | None:
+    if domain is not None:
+        return (lambda: domain) if domain.handlers else None
+    return None if place is None else cache(partial(_load, place))
+
+
+def _load(place: str) -> Domain:
+    from eventstore.domain.import_path import load
+
+    return load(place)

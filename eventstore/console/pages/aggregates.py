@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 from itertools import pairwise
@@ -66,7 +66,7 @@ async def _one(visit: Visit) -> Response:
     }
     domain = visit.console.subject.domain
     state = None
-    if domain is not None and domain.handlers and version and not shards:
+    if domain is not None and version and not shards:
         state = await _state(visit, domain, wanted, min(state_at or version, version))
     return visit.page(
         "aggregate.html", id=wanted, version=version, rows=[event_row(each, shard) for each in events], pages=pages,
@@ -132,8 +132,8 @@ def _cause(event: Event) -> str | None:
     return link("/aggregates/one", id=name, **{"from": version}) + f"#v{version}"
 
 
-async def _state(visit: Visit, domain: Domain, aggregate_id: str, version: int) -> dict[str, Any]:
-    """Returns the aggregate as the domain folds it, or why that cannot be said."""
+async def _state(visit: Visit, domain: Callable[[], Domain], aggregate_id: str, version: int) -> dict[str, Any] | None:
+    """Returns the aggregate as the domain folds it, or why that cannot be said; None: the domain has no aggregates."""
     if version > _FOLDED_MAX:
         return {"why": f"more than {_FOLDED_MAX:,} events are not folded on a page"}
 
@@ -147,7 +147,10 @@ async def _state(visit: Visit, domain: Domain, aggregate_id: str, version: int) 
         return {"why": error.message}
 
 
-def _folded(domain: Domain, aggregate_id: str, events: list[Event]) -> dict[str, Any]:
+def _folded(load: Callable[[], Domain], aggregate_id: str, events: list[Event]) -> dict[str, Any] | None:
+    domain = load()
+    if not domain.handlers:
+        return None
     candidates = CandidateClasses(domain)
     classes, _ = candidates.narrow(candidates.all, events)
     fitting = [each for each in classes if any(candidates.only(event.type) is each for event in events)] or list(classes)

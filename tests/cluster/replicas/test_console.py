@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+import bank
 import eventstore as es
 from eventstore.security.audit import AUDIT
 from eventstore_cluster.nodes.moving.asking import ask
@@ -38,12 +39,14 @@ async def fewer_are_wanted(etcd: Etcd, cluster: str, nodes: list[str], who: str)
         await ask(registry, await registry.read(), 0, nodes)
 
 
+@pytest.mark.usefixtures("examples")
 def test_the_console_of_a_node_shows_the_cluster_and_hands_leadership_over(tmp_path: Path, etcd: Etcd) -> None:
-    with ThreeNodes(tmp_path, etcd, "seen") as three:
+    with ThreeNodes(tmp_path, etcd, "seen", domain="bank:app") as three:
         leader, follower = three.leader(), three.followers()[0]
         three.wait_until_in_sync("n1", "n2", "n3")
         with three.client() as store:
             store.append("order-1", [es.NewEvent("Placed", {"n": 1})], 0)
+            store.send_many([bank.Open("acc-1", "Ada"), bank.Deposit("acc-1", 500)])
         visitor = Visitor(three.nodes[leader].http)
         page = visitor.get("/console/cluster")
         assert page.status == 200
@@ -51,6 +54,7 @@ def test_the_console_of_a_node_shows_the_cluster_and_hands_leadership_over(tmp_p
         assert "Nothing is under way." in page.words
         assert "order-1" in visitor.get("/console/log").words
         assert "order-1" in visitor.get("/console/aggregates").words
+        assert "balance 500" in visitor.get("/console/aggregates/one?id=acc-1").words
         assert visitor.get("/console").status == 200
         assert "is led by" in visitor.get(f"/console/do/lead?shard=0&node={follower}").words
         done = visitor.post("/console/do/lead", {"shard": "0", "node": follower})
