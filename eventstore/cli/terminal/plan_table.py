@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from eventstore_cluster.nodes.moving.plans import Survey
     from eventstore_cluster.nodes.moving.progress import Copy, UnderWay
+    from eventstore_cluster.nodes.placing.node_rows import NodeRow
     from eventstore_cluster.nodes.placing.plan import Change, Plan
 
 _UNITS: Final = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
@@ -74,6 +75,20 @@ def _cells(change: Change) -> tuple[object, ...]:
 
 def _change(before: int, after: int) -> str:
     return str(before) if before == after else f"{before} → {after}"
+
+
+def print_nodes(rows: Sequence[NodeRow]) -> None:
+    """Prints what each node keeps, and after that whose replicas cannot run."""
+    heads = ("node", "now", "address", "zone", "replicas", "leaders", "keeps", "free")
+    print_table(None, heads, [_node_cells(row) for row in rows])
+    for row in rows:
+        if row.failing:
+            print_line(f"On {row.node} the replicas of shards {', '.join(map(str, row.failing))} cannot run: see its /health.")
+
+
+def _node_cells(row: NodeRow) -> tuple[object, ...]:
+    free = None if row.free_bytes is None else size_text(row.free_bytes)
+    return row.node, row.state, row.address or None, row.zone or None, row.replicas, row.leaders, size_text(row.size), free
 
 
 class UnderWayTable:

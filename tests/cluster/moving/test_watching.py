@@ -18,8 +18,12 @@ import pytest
 import trio
 
 from eventstore.cli.terminal.plan_table import UnderWayTable, copied_text
+from eventstore_cluster.nodes.moving.plans import start_draining
 from eventstore_cluster.nodes.moving.progress import Copy, UnderWay
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.registry.failing import Failing
+from eventstore_cluster.registry.node_keys import NodeKey
 from eventstore_cluster.registry.replicated_keys import read_shard
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.moving.commands import run_cluster
@@ -51,6 +55,26 @@ async def test_a_plan_is_shown_with_the_reason_of_each_change(registry: EtcdRegi
     assert (await registry.read()).revision == before.revision
     tree = json.loads(await run(etcd, cluster, "rebalance", "--json"))
     assert tree["asked"] == [each["shard"] for each in tree["changes"]] != []
+
+
+async def test_nodes_are_listed_with_what_they_keep(registry: EtcdRegistry, etcd: Etcd, cluster: str) -> None:
+    failing = (Failing(1, 0, "its process ended with exit code 3"),)
+    n3 = NodeKey("127.0.0.1:3", "run", "0", zone="east", free_bytes=3_000_000_000, failing=failing)
+    assert await registry.transact({}, {"node/n1": None, "node/n3": n3.value(), "leader/0": {"node": "n2"}})
+    await trio.to_thread.run_sync(start_draining, EtcdOptions((etcd.url,)), cluster, "n2")
+    rows = json.loads(await run(etcd, cluster, "nodes", "--json"))
+    found = [
+        [row[name] for name in ("node", "state", "address", "zone", "replicas", "leaders", "free_bytes", "failing")]
+        for row in rows
+    ]
+    assert found == [
+        ["n1", "does not run", "", "", 2, 0, None, []],
+        ["n2", "is drained", "127.0.0.1:2", "", 2, 1, None, []],
+        ["n3", "runs", "127.0.0.1:3", "east", 0, 0, 3_000_000_000, [1]],
+    ]
+    said = await run(etcd, cluster, "nodes")
+    assert "is drained" in said
+    assert "On n3 the replicas of shards 1 cannot run: see its /health." in said
 
 
 @contextmanager

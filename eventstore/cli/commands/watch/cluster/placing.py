@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from eventstore.cli.commands.watch.cluster.group import cluster
 from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, required_etcd
 from eventstore.cli.terminal.output import print_json
-from eventstore.cli.terminal.plan_table import print_plan
+from eventstore.cli.terminal.plan_table import print_nodes, print_plan
 from eventstore.cli.terminal.program import Command
 from eventstore.cli.terminal.shared_options import AsJson
 from eventstore.cli.terminal.watching import only_watching
@@ -95,6 +96,26 @@ def replicas(
     from eventstore_cluster.nodes.placing.balancing import resize
 
     _plan(etcd, lambda fleet: resize(fleet, count, shard), dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@cluster.command("nodes", cls=Command)
+@offers_etcd
+def nodes(as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
+    """Show the nodes: which run, which are drained, and what each keeps and has space for.
+
+    \b
+    Example:
+      eventstore cluster nodes --etcd http://127.0.0.1:2379
+    """
+    from eventstore_cluster.nodes.moving.plans import survey
+    from eventstore_cluster.nodes.placing.node_rows import node_rows
+
+    found = survey(required_etcd(etcd), etcd.cluster, 0.0)
+    rows = node_rows(found.seen, found.fleet)
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    else:
+        print_nodes(rows)
 
 
 @cluster.command("remove", cls=Command)
