@@ -80,9 +80,12 @@ class NodeProcess(LoggedProcess):
 
 
 def children(pid: int) -> list[int]:
-    """Returns the processes that were started by one, and run, or wait for it to notice their end."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+    """Returns the processes that one has started, and whose end it has not noticed yet. Raises OSError: it is gone."""
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 def kill_process(pid: int | None) -> None:

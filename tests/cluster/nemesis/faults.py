@@ -19,7 +19,6 @@ from tests.cluster.nemesis.growing import GROWTH
 from tests.cluster.nemesis.polling import in_thread, until
 from tests.cluster.nemesis.stage import LEASE_S, STOP_S, Stage, send
 from tests.cluster.nemesis.timeline import Fall, Timeline
-from tests.cluster.node_process import children
 
 BREAKING: Final = ("kill", "stop", "etcd", "etcd away", "cut", "hand over", "wipe", "full", "restart")
 ALL: Final = (*BREAKING, *GROWTH)
@@ -157,7 +156,7 @@ class Faults:
             return what, [] if pid is None else [pid], name, [shard] if shard in leads else []
         pids = self._stage.family(name)
         if what == "template":  # its shards are not ended by that
-            return what, children(pids[0])[:1] if pids else [], name, []
+            return what, self._stage.templates(name), name, []
         return what, pids if what == "node" else pids[:1], name, leads
 
     async def _kill(self) -> str:

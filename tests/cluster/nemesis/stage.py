@@ -27,7 +27,7 @@ from tests.cluster.etcd.real_etcd import free_ports
 from tests.cluster.nemesis.etcd_process import MEMBERS, EtcdMember, EtcdProcesses
 from tests.cluster.nemesis.network import Network, possible
 from tests.cluster.nemesis.timeline import Timeline
-from tests.cluster.node_process import has_ended
+from tests.cluster.node_process import children, has_ended
 from tests.cluster.nodes.named_node import NamedNode, keys
 from tests.waiting import wait_until
 
@@ -169,6 +169,12 @@ class Stage:
             found += _descendants(pid)
         return found
 
+    def templates(self, name: str) -> list[int]:
+        """Returns the process that those of the shards are copies of, if the node runs."""
+        with suppress(OSError):
+            return children(self._nodes[name].pid)
+        return []
+
     def shard_process(self, name: str, shard: int) -> int | None:
         """Returns the process of a replica, which has files of its folder open; None if there is none at the moment."""
         folder = str(self.folder / name / f"shard-{shard}") + "/"
@@ -306,7 +312,6 @@ def send(pids: Iterable[int], what: signal.Signals) -> None:
 def _descendants(pid: int) -> list[int]:
     found: list[int] = []
     with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            for child in map(int, (thread / "children").read_text().split()):
-                found += [child, *_descendants(child)]
+        for child in children(pid):
+            found += [child, *_descendants(child)]
     return found
