@@ -44,6 +44,19 @@ def identities_of(snapshots: Iterable[Snapshot]) -> Identities:
     return {store: event_identity(event) for store, event in ends.items() if event is not None}
 
 
+def place_in(snapshot: Snapshot, upto: Offsets) -> str | None:
+    """Returns the store whose place in `upto` is one of this log: its own, or else the nearest one that it was split off from.
+    None if there is none, or its place is after the events that both have.
+    """
+    if (own := snapshot.data_folder.store) in upto:
+        return own
+    before = next((each for each in reversed(snapshot.data_folder.ancestors) if str(each.store) in upto), None)
+    if before is None:
+        return None
+    common = max((file.last_sequence for file in snapshot.files if file.number <= before.through), default=0)
+    return str(before.store) if upto[str(before.store)] <= common else None
+
+
 def check_identities(what: str, upto: Offsets, recorded: Identities, snapshots: Iterable[Snapshot], next_step: str) -> None:
     """Raises Diverged unless the stores of these snapshots have the events at `upto`, as far as their identities are known.
 
@@ -51,7 +64,7 @@ def check_identities(what: str, upto: Offsets, recorded: Identities, snapshots: 
         Diverged, Corrupt, FolderRefused
     """
     for snapshot in snapshots:
-        store = snapshot.data_folder.store
+        store = place_in(snapshot, upto)
         if store in recorded:
             found = event_in(snapshot, upto[store])
             check_identity(f"{what} of {snapshot.data_folder.path}", upto[store], recorded[store], found, next_step)

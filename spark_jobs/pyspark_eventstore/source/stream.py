@@ -22,7 +22,7 @@ from eventstore.chunks.recovery import read_records
 from eventstore.errors import FolderRefused
 from eventstore.records.commit import HEADER_BYTES
 from pyspark_eventstore.source.data_folders import DataFolder, find_data_folders
-from pyspark_eventstore.source.identities import check_identities, identities_of
+from pyspark_eventstore.source.identities import check_identities, identities_of, place_in
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.predicates import Wanted
 from pyspark_eventstore.source.slices import EventPartition, partitions, plan
@@ -137,7 +137,9 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         identities = {store: str(place[1]) for store, place in places.items() if isinstance(place, list)}
         upto = _sequences(places)
         next_step = "put the right store back, or begin with a new checkpoint and a new sink"
-        check_identities("the checkpoint", upto, identities, self._cut({each: upto[each] for each in identities}), next_step)
+        read = {store: place_in(snapshot, upto) for store, snapshot in self._snapshots.items()}
+        ends = {store: upto[place] for store, place in read.items() if place in identities}
+        check_identities("the checkpoint", upto, identities, self._cut(ends), next_step)
 
     def _cut(self, ends: Offsets) -> list[Snapshot]:
         """Returns the snapshots of these stores up to these sequences, with marks where they are needed to find the end."""

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from eventstore import ANY, Commit, NewEvent, blocking
 from eventstore.chunks.files import OsFiles
-from eventstore.errors import FolderRefused
+from eventstore.errors import Diverged, FolderRefused
 from eventstore.store.data_folder import STORE, event_folder
 from pyspark_eventstore.jobs import export as exporting
 from pyspark_eventstore.source import data_folders
@@ -185,6 +185,22 @@ def test_a_new_shard_that_is_still_copied_is_refused_where_only_a_shard_before_i
     event_folder(OsFiles(), tmp_path / "shard-2", own.store, own.ancestors).write_document(own.ancestors[0].through)
     with pytest.raises(FolderRefused, match=r"shard-2: ends at sequence .* where it goes on cannot be told; wait until it is"):
         read_on(reader_of(tmp_path, 2), at)
+
+
+@pytest.mark.parametrize("shard", [1, 2])
+def test_a_new_shard_is_checked_against_the_event_that_was_read_last_of_a_shard_before_it(tmp_path: Path, shard: int) -> None:
+    with LedShards(tmp_path, 1, file_size_bytes=16_384) as cluster:
+        append(cluster, 100, 0)
+        at, _ = read_on(reader_of(tmp_path, 0), {})
+        for parent in (0, 1):
+            cluster.split(parent)
+    ((store, place),) = at.items()
+    assert isinstance(place, list)
+    other: Offset = {store: [place[0], "0" * 32]}
+    reader = reader_of(tmp_path, shard)
+    for look in (lambda: reader.latestOffset(other, ReadAllAvailable()), lambda: reader.partitions(other, other)):
+        with pytest.raises(Diverged, match=f"the checkpoint of .*shard-{shard} stands at the event of sequence {place[0]}"):
+            look()
 
 
 def test_a_folder_that_does_not_know_that_it_was_split_is_refused_beside_one_that_begins_with_its_events(
