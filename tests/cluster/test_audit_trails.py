@@ -80,6 +80,15 @@ def test_the_trails_of_all_shards_are_shown_and_checked_at_the_address_of_a_node
     assert "there is no shard 2; there are 0 to 1" in refused(*node.arguments("audit", "--shard", "2"), code=2)
 
 
+def test_read_shows_the_trail_of_the_shard_that_is_named_and_says_so_if_none_is(node: Audited) -> None:
+    said = refused(*node.arguments("read", AUDIT), code=2)
+    assert "`eventstore read --shard N`" in said
+    assert "`eventstore audit` shows" in said
+    lines = node.shown("read", AUDIT, "--shard", "1", "--json").splitlines()
+    assert [(json.loads(line)["shard"], json.loads(line)["version"]) for line in lines] == [(1, 1), (1, 2)]
+    assert "there is no shard 2; there are 0 to 1" in refused(*node.arguments("read", AUDIT, "--shard", "2"), code=2)
+
+
 def test_the_console_leads_to_the_trail_of_each_shard(node: Audited) -> None:
     visitor = Visitor(node.http)
     visitor.get("/console/sign-in")
@@ -113,4 +122,5 @@ def test_the_trail_of_the_only_shard_of_a_node_is_shown_at_its_address(tmp_path:
         with blocking.connect(node.address, token=node.token) as store:
             store.broker.create_topic("orders")
         assert [line.split()[0] for line in node.shown("audit").splitlines()] == ["1"]
+        assert [json.loads(line)["version"] for line in node.shown("read", AUDIT, "--shard", "0", "--json").splitlines()] == [1]
         assert node.terminate() == 0

@@ -44,7 +44,7 @@ def check_is_one(connected: BlockingStore, what: str) -> None:
 
 def one_shard(connected: BlockingStore, number: int) -> BlockingStore:
     """Returns the store of a shard. Raises InvalidArgument if there is none of this number."""
-    shards = connected.shards or {0: connected}
+    shards = connected._of_shards() or {0: connected}
     if number not in shards:
         raise InvalidArgument(f"there is no shard {number}; there are 0 to {max(shards)}", field="shard", value=number)
     return shards[number]

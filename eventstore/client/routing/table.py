@@ -60,7 +60,8 @@ class Table:
         if aggregate_id[:1] != "$" or slot_of(aggregate_id) != LOCAL:
             return None
         return InvalidArgument(
-            f"each shard has its own {shown(aggregate_id)}; connect to the address of a shard",
+            f"each shard has its own {shown(aggregate_id)}: read that of one, with `eventstore read --shard N` or from "
+            "`store.shards[N]`; `eventstore audit` shows `$audit` of all",
             field="aggregate_id", value=aggregate_id,
         )  # fmt: skip
 

@@ -44,7 +44,7 @@ def test_an_aggregate_is_at_the_shard_that_owns_its_slot(aggregate_id: str) -> N
 
 
 def test_a_reserved_id_that_is_about_no_aggregate_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="connect to the address of a shard"):
+    with pytest.raises(InvalidArgument, match="read that of one"):
         Table(a_map(1, ["a:1", "a:2"]), ASKED).shard_of("$local")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventstore.cli.terminal.output import print_event, print_note
-from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, FromTime, StoreAddress, ToTime, event_filters
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, FromTime, OfShard, StoreAddress, ToTime, event_filters
 from eventstore.errors import EventStoreError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -29,11 +29,14 @@ def read(
         str | None,
         typer.Option(metavar="ID", help="Print the events of this command of the aggregate; exit code 1 without any."),
     ] = None,
+    shard: OfShard = None,
     as_json: AsJson = False,
     raw: Annotated[bool, typer.Option("--raw", help="Print only the data, as stored, each followed by a line break.")] = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Replay the events of one aggregate. Of a node's shards, #5@1 is event 5 of shard 1.
+    """Replay the events of one aggregate.
+
+    Of a node's shards, #5@1 is event 5 of shard 1. What each shard has of its own, such as $audit, is read with --shard.
 
     \b
     Example:
@@ -43,9 +46,9 @@ def read(
     from itertools import islice
 
     from eventstore import blocking
+    from eventstore.cli.terminal.broker_connection import one_shard
     from eventstore.cli.transfer.event_lines import format_event
     from eventstore.records.event_filter import event_filter
-    from eventstore.records.slots import slot_of
 
     if raw and as_json:
         raise InvalidArgument("--raw and --json are different forms of the output; give one of them", field="raw")
@@ -57,15 +60,18 @@ def read(
     passing = event_filter(**event_filters(None, None, None, from_time, to_time))
     found = False
     with blocking.connect(store, name="eventstore read") as connected:
+        of = connected if shard is None else one_shard(connected, shard)
         if command is None:
             # The limit counts what is printed, so the server does not know it where it does not choose.
             most = limit if passing.everything else None
-            events: Iterable[Event] = connected.read(aggregate_id, from_version, to_version, backwards, most)
+            events: Iterable[Event] = of.read(aggregate_id, from_version, to_version, backwards, most)
             events = islice(filter(passing.matches, events), limit)
         else:
-            events = _events_of(connected, aggregate_id, command)
-        several = len(connected.shards) > 1
-        shard = connected.cluster_map().owners[slot_of(aggregate_id)] if several else None
+            events = _events_of(of, aggregate_id, command)
+        if not connected.shards:
+            shard = None
+        elif shard is None:
+            shard = connected.cluster_map().owner_of(aggregate_id)
         for event in events:
             found = True
             if raw:
@@ -76,7 +82,7 @@ def read(
                 print_event(event, shard, with_aggregate=False)
         if not found:
             which = "events" if passing.everything else "such events"
-            print_note(f"no {which}: aggregate {aggregate_id!r} is at version {connected.version(aggregate_id)}")
+            print_note(f"no {which}: aggregate {aggregate_id!r} is at version {of.version(aggregate_id)}")
 
 
 def _events_of(store: BlockingStore, aggregate_id: str, command_id: str) -> list[Event]:
