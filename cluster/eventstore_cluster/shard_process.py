@@ -10,7 +10,9 @@ import importlib
 import os
 import socket
 import sys
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 import trio
@@ -139,6 +141,7 @@ async def _main(taken: socket.socket) -> None:
             settings = start.settings()
             folder = str(settings.data)
             configure_logs(settings.log_format, settings.log_level, start.identity.shard)
+            _name_process(f"shard-{start.identity.shard}")
             await _process_of(channel, start, settings).run()
         except* EventStoreError as group:
             error = _first(group)
@@ -151,6 +154,12 @@ async def _main(taken: socket.socket) -> None:
             if cause.errno in NO_SPACE:
                 raise error from None
             raise
+
+
+def _name_process(name: str) -> None:
+    """Has `ps -o comm` and `top` show it by this name: all copies of a template have one command line."""
+    with suppress(OSError):  # only Linux has it
+        Path("/proc/self/comm").write_text(name)
 
 
 def _of_the_system(folder: str, error: OSError) -> EventStoreError:

@@ -81,6 +81,7 @@ def test_stats_waits_until_all_shards_serve_or_says_which_do_not(tmp_path: Path)
 def test_a_node_serves_its_shards_and_tells_where_they_are(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", 2) as node:
         assert sorted(node.shard_pids()) == sorted(row.pid or 0 for row in node.rows())
+        assert [Path(f"/proc/{row.pid}/comm").read_text() for row in node.rows()] == ["shard-0\n", "shard-1\n"]
         append_to(node, 0, ids_of(0)[0])
         found = json.loads(output("cluster", "status", "--json", "--interval", 0, store=node.address))
         shown = [(row["shard"], row["slots"], row["epoch"], row["events"]) for row in found["shards"]]

@@ -327,6 +327,8 @@ def test_the_command_shows_and_checks_the_trail(tmp_path: Path) -> None:
         )
         read = run("read", AUDIT, "--store", server.address, "--token-file", file)
         assert re.search(r'  \$Audited  \{"access":"[0-9a-f]{64}",.*"what":"CREATE_TOPIC",.*\}\n$', read.stdout)
+        other = run("audit", "--shard", "1", "--store", server.address, "--token-file", file)
+        assert (other.returncode, "there is no shard 1; the only one is 0" in other.stderr) == (2, True)
         head = run("audit", "--verify", "--store", server.address, "--token-file", file).stdout.strip()
         assert head.startswith("1:")
         assert run("audit", "--verify", "--head", head, "--store", server.address, "--token-file", file).returncode == 0

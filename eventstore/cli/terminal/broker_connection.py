@@ -46,7 +46,8 @@ def one_shard(connected: BlockingStore, number: int) -> BlockingStore:
     """Returns the store of a shard. Raises InvalidArgument if there is none of this number."""
     shards = connected._of_shards() or {0: connected}
     if number not in shards:
-        raise InvalidArgument(f"there is no shard {number}; there are 0 to {max(shards)}", field="shard", value=number)
+        known = f"there are 0 to {max(shards)}" if len(shards) > 1 else "the only one is 0"
+        raise InvalidArgument(f"there is no shard {number}; {known}", field="shard", value=number)
     return shards[number]
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eventstore.cli.terminal.broker_connection import one_shard
 from eventstore.cli.terminal.output import at_shard, moment, print_json, print_line, print_note
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, OfShard, StoreAddress
 from eventstore.errors import EventStoreError, InvalidArgument
@@ -60,12 +61,10 @@ def audit(
 
 def _trails(connected: BlockingStore, shard: int | None) -> dict[int | None, BlockingStore]:
     """Returns the store of each shard, or of the one that is wanted; by None if there is no other. Raises InvalidArgument."""
+    if shard is not None:
+        return {None: one_shard(connected, shard)}
     shards = connected._of_shards() or {0: connected}
-    if shard is not None and shard not in shards:
-        raise InvalidArgument(f"there is no shard {shard}; there are 0 to {max(shards)}", field="shard", value=shard)
-    if shard is None and len(shards) > 1:
-        return dict(shards.items())
-    return {None: shards[min(shards) if shard is None else shard]}
+    return dict(shards.items()) if len(shards) > 1 else {None: next(iter(shards.values()))}
 
 
 def _of(shard: int | None) -> str:
