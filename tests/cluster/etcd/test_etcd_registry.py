@@ -15,7 +15,7 @@ import trio
 
 from eventstore.errors import InvalidArgument
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
-from eventstore_cluster.registry.etcd.etcd_registry import OPERATIONS_MAX, EtcdRegistry
+from eventstore_cluster.registry.etcd.etcd_registry import FEW_MAX, OPERATIONS_MAX, EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease, now
 from eventstore_cluster.registry.etcd.options import EtcdOptions
@@ -64,8 +64,17 @@ async def test_clusters_with_other_names_do_not_see_each_other(etcd: Etcd) -> No
     assert EtcdRegistry(gateway, "a" * 100).name
 
 
-async def test_some_keys_are_read_as_they_were_at_one_revision(etcd: Etcd) -> None:
-    async with connected(etcd, name="some") as (_, registry), connected(etcd, name="some") as (_, other):
+async def fill(registry: EtcdRegistry, keys: int) -> None:
+    """Writes other keys: each one that is wanted is then a request of its own."""
+    for first in range(0, keys, OPERATIONS_MAX):
+        assert await registry.transact({}, {f"other/{n}": {} for n in range(first, min(first + OPERATIONS_MAX, keys))})
+
+
+@pytest.mark.parametrize("others", [0, FEW_MAX])
+async def test_some_keys_are_read_as_they_were_at_one_revision(etcd: Etcd, others: int) -> None:
+    name = f"some-{others}"
+    async with connected(etcd, name=name) as (_, registry), connected(etcd, name=name) as (_, other):
+        await fill(registry, others)
         last = await registry.transact(
             {}, {"cluster": {}, "shard/1": {}, "shard/10": {}, "replica/1/n1": {}, "replica/2/n1": {}}
         )
@@ -89,8 +98,10 @@ async def test_some_keys_are_read_as_they_were_at_one_revision(etcd: Etcd) -> No
                 assert {entry.revision for entry in seen.entries.values()} == {seen.revision}
 
 
-async def test_what_is_known_is_not_asked_again_as_long_as_nothing_changes(etcd: Etcd) -> None:
-    async with connected(etcd, name="known") as (_, registry):
+@pytest.mark.parametrize("others", [0, FEW_MAX])
+async def test_what_is_known_is_not_asked_again_as_long_as_nothing_changes(etcd: Etcd, others: int) -> None:
+    async with connected(etcd, name=f"known-{others}") as (_, registry):
+        await fill(registry, others)
         assert await registry.transact({}, {"shard/1": {"n": 1}, "leader/1": {}})
         known = await registry.read_some("shard/1", "leader/1", under=[])
         assert await registry.read_some("shard/1", "leader/1", under=[], known=known) is known
@@ -110,7 +121,37 @@ class Interrupted(Gateway):
         return answer
 
 
+async def test_the_keys_of_a_small_cluster_are_read_by_one_request_and_of_another_only_those_that_are_wanted(
+    etcd: Etcd,
+) -> None:
+    class Counting(Gateway):
+        def __init__(self) -> None:
+            super().__init__(EtcdOptions((etcd.url,)))
+            self.keys: list[int] = []
+
+        async def call(self, path: str, body: Mapping[str, Any], *, changes: bool = False) -> dict[str, Any]:
+            answer = await super().call(path, body, changes=changes)
+            self.keys += [len(answer.get("kvs", ()))] if path == "/v3/kv/range" else []
+            return answer
+
+    async with Counting() as gateway:
+        registry = EtcdRegistry(gateway, "counted")
+        await fill(registry, FEW_MAX - 1)
+        assert await registry.transact({}, {"shard/1": {}})
+        for _ in range(2):
+            assert set((await registry.read_some("shard/1", "leader/1", under=["moving"])).entries) == {"shard/1"}
+        assert set((await registry.read_some("shard/1", under=[])).entries) == {"shard/1"}
+        assert gateway.keys == [FEW_MAX, FEW_MAX, 1]
+        assert await registry.transact({}, {"shard/2": {}})
+        gateway.keys.clear()
+        for _ in range(2):
+            assert set((await registry.read_some("shard/1", "leader/1", under=["moving"])).entries) == {"shard/1"}
+        assert (gateway.keys[0], sorted(gateway.keys[1:])) == (FEW_MAX, [0] * 4 + [1] * 2), "it is not tried again"
+
+
 async def test_some_keys_that_cannot_be_read_at_one_revision_are_an_error(etcd: Etcd) -> None:
+    async with connected(etcd, name="interrupted") as (_, registry):
+        await fill(registry, FEW_MAX + 1)
     async with Interrupted(EtcdOptions((etcd.url,))) as gateway:
         with pytest.raises(RegistryRefused, match="compacted"):
             await EtcdRegistry(gateway, "interrupted").read_some("shard/1", "leader/1", "cluster", under=["replica/1/"])
