@@ -99,19 +99,14 @@ class _Node:
             self._alarms,
         )
         self._lost = False
-        self._kept_changed = trio.Event()
+        self._heard, self._kept_changed = trio.Event(), trio.Event()
         self._kept = folder.kept
         self._uncreated = f"the cluster {options.cluster} has not been created: eventstore cluster create"
         if folder.cluster is not None:
             self._uncreated = folder.without_cluster(options.cluster)
         limits = gate_limits(options.settings)
         self._entry = Entry(
-            listener,
-            limits,
-            self._reports.stats,
-            closed=self._uncreated,
-            security=security,
-            alarms=self._alarms.alarms,
+            listener, limits, self._reports.stats, closed=self._uncreated, security=security, alarms=self._alarms.alarms
         )
 
     async def run(self) -> None:
@@ -188,16 +183,22 @@ class _Node:
 
     async def _watch(self, seen: Snapshot) -> None:
         """Does what the registry says, until cancelled."""
-        while True:
-            try:
-                latest = await (self._registry.changed(seen) if self._unusable is None else self._registry.read())
-                self._apply(latest)
-                await self._registration.offer(latest, self._folder.kept if self._lost else None)
-                self._note_usable()
-                seen = latest
-            except EventStoreError as error:
-                self._note_unusable(error.message)
-                await trio.sleep(_RETRY_S)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._registry.watch, lambda: seen.revision, lambda: self._heard.set())
+            while True:
+                try:
+                    if self._unusable is None:
+                        await self._heard.wait()
+                    self._heard = trio.Event()
+                    latest = await self._registry.read()
+                    if self._unusable is not None or latest.entries != seen.entries:
+                        self._apply(latest)
+                        await self._registration.offer(latest, self._folder.kept if self._lost else None)
+                        self._note_usable()
+                    seen = latest
+                except EventStoreError as error:
+                    self._note_unusable(error.message)
+                    await trio.sleep(_RETRY_S)
 
     def _note_unusable(self, why: str) -> None:
         if self._unusable is None:

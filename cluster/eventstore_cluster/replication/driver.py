@@ -90,7 +90,7 @@ class Driver:
             self.do(self.replica.start())
             self._nursery.start_soon(self._tick)
             self._nursery.start_soon(self._read)
-            self._nursery.start_soon(self._watch)
+            self._nursery.start_soon(self.run_of.registry.watch, lambda: self._read_wanted.set())
             self._nursery.start_soon(self._links.run, self.replica, self.do)
             task_status.started()
 
@@ -104,11 +104,6 @@ class Driver:
         self.do(actions)
         if self.leadership is not None:
             self.leadership.send_held()
-
-    async def _watch(self) -> None:
-        while True:
-            await self.run_of.registry.hint()
-            self._read_wanted.set()
 
     async def _read(self) -> None:
         """Reads the registry whenever it is wanted, one read at a time."""

@@ -88,6 +88,10 @@ class ShardRegistry:
         """Returns when the keys may have changed since the last read."""
         await self._registry.hint(self.revision, self._concerns)
 
+    async def watch(self, heard: Callable[[], None]) -> None:
+        """Calls `heard` whenever the keys may have changed since they were read last; until cancelled."""
+        await self._registry.watch(lambda: self.revision, heard, self._concerns)
+
     def _concerns(self, key: str) -> bool:
         """Whether a key is read here: with many shards, most changes are of others."""
         kind, _, rest = key.partition("/")

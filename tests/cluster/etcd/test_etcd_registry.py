@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from eventstore.errors import InvalidArgument
+from eventstore_cluster.registry.etcd import etcd_registry
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
 from eventstore_cluster.registry.etcd.etcd_registry import FEW_MAX, OPERATIONS_MAX, EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
@@ -208,6 +209,59 @@ async def test_a_change_by_another_client_ends_the_wait_for_one(etcd: Etcd) -> N
 
             nursery.start_soon(changed)
             await other.transact({}, {"map": {"version": 2}})
+
+
+class Streams(Gateway):
+    """Counts the streams that are opened."""
+
+    opened = 0
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[str]]:
+        self.opened += 1
+        return super().stream(path, body)
+
+
+async def test_one_stream_tells_of_all_changes_that_concern_the_caller(etcd: Etcd) -> None:
+    async with Streams(EtcdOptions((etcd.url,))) as gateway, connected(etcd, name="streamed") as (_, other):
+        registry, heard, news = EtcdRegistry(gateway, "streamed"), 0, trio.Event()
+        last = await other.transact({}, {"shard/1": {"n": 0}})
+        assert last is not None
+        known = last - 1  # a change of the past is told, too
+
+        def hear() -> None:
+            nonlocal heard
+            heard += 1
+            news.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(registry.watch, lambda: known, hear, lambda key: key == "shard/1")
+            for n in range(1, 20):
+                await news.wait()
+                news = trio.Event()
+                assert heard == n
+                assert await other.transact({}, {"shard/2": {"n": n}})
+                assert await other.transact({}, {"shard/1": {"n": n}})
+            await news.wait()
+            nursery.cancel_scope.cancel()
+        assert (heard, gateway.opened) == (20, 1)
+
+
+async def test_a_watch_that_hears_nothing_says_so_and_begins_again_where_the_caller_is(
+    etcd: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_registry, "SILENCE_S", 0.05)
+    async with Streams(EtcdOptions((etcd.url,))) as gateway:
+        registry, seen = EtcdRegistry(gateway, "silent"), await EtcdRegistry(gateway, "silent").read()
+        asked: list[int] = []
+
+        def known() -> int:
+            asked.append(seen.revision + len(asked))
+            return asked[-1]
+
+        with trio.CancelScope() as scope:
+            await registry.watch(known, lambda: scope.cancel() if len(asked) == 3 else None)
+        assert gateway.opened == len(asked)
+        assert asked == [seen.revision + n for n in range(len(asked))]
 
 
 async def test_a_revision_that_was_compacted_away_is_no_obstacle(etcd: Etcd) -> None:

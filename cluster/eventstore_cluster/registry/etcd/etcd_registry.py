@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
@@ -213,21 +214,39 @@ class EtcdRegistry:
 
     async def hint(self, after: int, concerns: Callable[[str], bool] = lambda _: True) -> None:
         """Returns when keys that concern the caller may have changed after this revision, at the latest after `SILENCE_S`."""
-        with trio.move_on_after(SILENCE_S):
-            await self._wait_for_an_event(after + 1, concerns)
+        with trio.CancelScope() as heard:
+            await self.watch(lambda: after, heard.cancel, concerns)
 
-    async def _wait_for_an_event(self, first: int, concerns: Callable[[str], bool]) -> None:
-        """Returns on the first such event from this revision on, or when the watch ends."""
+    async def watch(
+        self, known: Callable[[], int], heard: Callable[[], None], concerns: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        """Calls `heard` whenever keys that concern the caller may have changed, and after each `SILENCE_S`; until cancelled.
+        `known`: the revision up to which the caller knows them.
+
+        A stream is kept while something comes over it: etcd tells a new one of what has changed already up to 100 ms later.
+        """
+        while True:
+            with trio.CancelScope() as silence:
+                await self._listen(known() + 1, heard, concerns, silence)
+            if trio.current_time() < silence.deadline:  # it has ended, or did not begin: the read that follows says why
+                await trio.sleep(SILENCE_S / 10)
+            heard()
+
+    async def _listen(
+        self, first: int, heard: Callable[[], None], concerns: Callable[[str], bool], silence: trio.CancelScope
+    ) -> None:
+        """Passes on what etcd says of changes from this revision on, until it ends that, or is silent."""
+        silence.deadline = trio.current_time() + SILENCE_S
         request = {"create_request": {**self._range(), "start_revision": str(first)}}
-        try:
-            with trio.CancelScope() as heard:  # the generators of httpx end by a cancellation, not by leaving the loop
-                async with self._gateway.stream("/v3/watch", request) as lines:
-                    async for line in lines:
-                        result = json.loads(line).get("result", {})
-                        if result.get("canceled") or any(map(concerns, self._changed_keys(result))):
-                            heard.cancel()
-        except (RegistryUnavailable, ValueError):
-            await trio.sleep(SILENCE_S / 10)  # the read that follows says whether etcd is away
+        with suppress(RegistryUnavailable, ValueError):
+            async with self._gateway.stream("/v3/watch", request) as lines:
+                async for line in lines:
+                    result = json.loads(line).get("result", {})
+                    silence.deadline = trio.current_time() + SILENCE_S
+                    if result.get("canceled"):
+                        silence.cancel()  # the generators of httpx end by a cancellation, not by leaving the loop
+                    elif any(map(concerns, self._changed_keys(result))):
+                        heard()
 
     def _changed_keys(self, result: Mapping[str, Any]) -> Iterator[str]:
         for event in result.get("events", ()):
