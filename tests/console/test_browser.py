@@ -122,11 +122,13 @@ def test_the_form_to_sign_in_and_what_a_reader_sees_have_labels_contrast_and_roo
         page.fill("#token", given)
         page.click("button:has-text('Sign in')")
         page.wait_for_selector(shown)
+        page.wait_for_load_state()  # with its style: the text is there before
         assert page.evaluate(CHECKS) == []
     assert "Add queues" not in page.content()
     page.goto(f"{server.http}/console/do/close-queue?topic=bills&queue=0")
     page.click("button.danger")
     page.wait_for_selector("text=topics")  # the permission that it lacks
+    page.wait_for_load_state()
     assert page.evaluate(CHECKS) == []
 
 
