@@ -50,11 +50,11 @@ def place_in(snapshot: Snapshot, upto: Offsets) -> str | None:
     """
     if (own := snapshot.data_folder.store) in upto:
         return own
-    before = next((each for each in reversed(snapshot.data_folder.ancestors) if str(each.store) in upto), None)
-    if before is None:
+    shared = snapshot.shared_with(upto)
+    if shared is None:
         return None
-    common = max((file.last_sequence for file in snapshot.files if file.number <= before.through), default=0)
-    return str(before.store) if upto[str(before.store)] <= common else None
+    store, last = shared
+    return store if upto[store] <= last else None
 
 
 def check_identities(what: str, upto: Offsets, recorded: Identities, snapshots: Iterable[Snapshot], next_step: str) -> None:

@@ -9,7 +9,7 @@ must exist.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -83,6 +83,15 @@ class Snapshot:
     data_folder: DataFolder
     files: tuple[EventFile, ...]
     last_sequence: int
+
+    def shared_with(self, stores: Container[str]) -> tuple[str, int] | None:
+        """Returns the nearest of these stores that its shard was split off from, and the last sequence of the files that it has
+        of that; None if there is none.
+        """
+        nearest = next((each for each in reversed(self.data_folder.ancestors) if str(each.store) in stores), None)
+        if nearest is None:
+            return None
+        return str(nearest.store), max((each.last_sequence for each in self.files if each.number <= nearest.through), default=0)
 
 
 @dataclass(slots=True)

@@ -75,15 +75,15 @@ class SplitFolders:
         The folders between the two may be gone: the last event file that it has of that ancestor ends where they were split.
         """
         shard, snapshot = self._shards[key], self._snapshots[key]
-        read = next((each for each in reversed(shard.ancestors) if str(each.store) in start), None)
-        if read is None:
+        shared = snapshot.shared_with(start)
+        if shared is None:
             return None
+        store, last = shared
         born = next((split.through for split in shard.splits if split.child == shard.shard), None)
-        ends = [0, *(file.last_sequence for file in snapshot.files if file.number <= read.through)]
         if born is None or snapshot.last_sequence < born:
             what = f"ends at sequence {snapshot.last_sequence}, before all that it begins with: where it goes on cannot be told"
             raise FolderRefused(snapshot.data_folder.path, f"{what}; wait until it is complete, or put the right one back")
-        return min(start[str(read.store)], ends[-1])
+        return min(start[store], last)
 
     def read_by(self, folder: DataFolder, start: Mapping[str, int], named: Collection[str]) -> DataFolder:
         """Returns the folder of a shard, read after its place in `start`, as one whose slots are also those of shards split off
