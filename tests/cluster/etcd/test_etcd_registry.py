@@ -226,7 +226,7 @@ async def test_one_stream_tells_of_all_changes_that_concern_the_caller(etcd: Etc
         registry, heard, news = EtcdRegistry(gateway, "streamed"), 0, trio.Event()
         last = await other.transact({}, {"shard/1": {"n": 0}})
         assert last is not None
-        known = last - 1  # a change of the past is told, too
+        known = last - 1  # an earlier change is heard as well
 
         def hear() -> None:
             nonlocal heard

@@ -26,7 +26,7 @@ OPERATIONS_MAX: Final = 128
 NAMED_MAX: Final = 32
 """The most clusters of an etcd whose names are looked at."""
 FEW_MAX: Final = 128
-"""So many keys are read by one request, though only some of them are wanted: each request costs what 100 more keys do."""
+"""The most keys that are read by one request though only some are wanted: each request costs what 100 more keys do."""
 SILENCE_S: Final = 3.0
 """A watch is only a hint: after such a silence the keys are read."""
 _LEASE_GONE: Final = 5
