@@ -6,7 +6,7 @@ client raises the same class with the same fields as an embedded store.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 Field = str | int | bool | None
 
@@ -27,6 +27,17 @@ class EventStoreError(Exception):
             return self.__dict__["fields"][name]  # type: ignore[no-any-return] # a dict typed Field, seen as Any through __dict__
         except KeyError:
             raise AttributeError(name) from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles and copies all that the error holds: `Exception` would call the class with the message alone."""
+        state = {name: value.copy() if isinstance(value, dict | list) else value for name, value in vars(self).items()}
+        return _restored, (self.__class__, self.args), state
+
+
+def _restored(cls: type[EventStoreError], args: tuple[object, ...]) -> EventStoreError:
+    error = cls.__new__(cls)
+    error.args = args
+    return error
 
 
 class InvalidArgument(EventStoreError):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from eventstore.errors import InvalidArgument, PayloadInvalid
 from eventstore.json_values import Json, bytes_of, parsed
@@ -75,8 +76,12 @@ class NewEvent(tuple[int, str, bytes, bytes | None]):
     def __repr__(self) -> str:
         return f"NewEvent(type={self.type!r}, data={self.data!r}, metadata={self.metadata!r})"
 
-    def __getnewargs__(self) -> tuple[str, bytes, bytes | None]:  # pickles the arguments, not the layout
-        return self.type, self.data, self.metadata
+    def __reduce__(self) -> tuple[Any, ...]:  # by its arguments, bytes that are JSON would become mere bytes
+        return _restored_event, (self.__class__, tuple(self))
+
+
+def _restored_event(cls: type[NewEvent], values: tuple[int, str, bytes, bytes | None]) -> NewEvent:
+    return tuple.__new__(cls, values)
 
 
 class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
@@ -189,18 +194,13 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
         )
 
 
+@dataclass(frozen=True, slots=True)
 class CaughtUp:
     """Marks where a subscription has delivered every stored event; later events are live. `sequence`: that of the last one; of
     several shards the sum of theirs, which is not a place: `stream.position` is.
     """
 
-    __slots__ = ("sequence",)
-
-    def __init__(self, sequence: int) -> None:
-        self.sequence = sequence
-
-    def __repr__(self) -> str:
-        return f"CaughtUp(sequence={self.sequence})"
+    sequence: int
 
 
 def fresh_command_id() -> str:

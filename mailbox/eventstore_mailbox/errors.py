@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class MailboxError(Exception):
     """Base of the errors that this package raises."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles and copies all that the error holds: `Exception` would call the class with the message alone."""
+        return _restored, (self.__class__, self.args), vars(self).copy()
+
+
+def _restored(cls: type[MailboxError], args: tuple[object, ...]) -> MailboxError:
+    error = cls.__new__(cls)
+    error.args = args
+    return error
 
 
 class Overloaded(MailboxError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 
 from eventstore.chunks.record import PREFIX
 from eventstore.client.consumer.commit_window import Window
@@ -29,9 +29,19 @@ class Delivery(Message):
     """A message handed out by a consumer, to be finished by `done` or `retry`; both are safe on any thread.
 
     A message that is redelivered after a failure looks like the first time: topic, queue, offset and id are the original's.
+    In another process a pickled delivery is a `Message`: it is finished where it was received.
     """
 
     __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Message, (tuple(self)[:_WINDOW],)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
     @property
     def times_failed(self) -> int:
