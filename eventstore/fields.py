@@ -16,8 +16,11 @@ _DIGITS_MAX = 19  # of a signed number of 64 bits; `int` raises ValueError at mo
 
 
 def shown(value: object) -> str:
-    """Returns the value as an error message quotes it: short and printable."""
-    text = ascii(value[:_SHOWN_CHARACTERS] if isinstance(value, str | bytes) else value)
+    """Returns the value as an error message quotes it: short and printable, even if its `__repr__` raises."""
+    try:
+        text = ascii(value[:_SHOWN_CHARACTERS] if isinstance(value, str | bytes) else value)
+    except Exception as error:
+        text = f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 

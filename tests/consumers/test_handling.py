@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from typing import Any
@@ -10,7 +11,8 @@ import anyio
 import pytest
 
 import eventstore as es
-from tests.consumers.clients import World, take_done, with_each_client
+from tests.consumers.clients import World, opened, take_done, with_each_client
+from tests.consumers.raising import FAILURES, OF_LOOP
 from tests.waiting import eventually
 
 
@@ -64,6 +66,77 @@ async def test_a_message_whose_handler_raises_is_retried_and_then_dead_and_the_o
 
 
 @with_each_client
+@pytest.mark.parametrize("options", [{}, {"mode": "sequential"}, {"order": "key"}], ids=["parallel", "sequential", "by key"])
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_whatever_a_handler_raises_is_the_failure_of_its_message_and_of_no_other(
+    world: World, concurrency: int, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = {**FAILURES, **OF_LOOP[world.kind]}
+    topic, broker = await world.create(queues=1), world.store.broker
+    bodies = [each for name in failures for each in (name, f"after {name}")]
+    await topic.send_many([es.NewMessage(body.encode(), key=body) for body in bodies])
+    calls: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def handler(message: Any) -> Any:
+        name = message.body.decode()
+        with lock:
+            calls[name] += 1
+        return failures[name]() if name in failures else None
+
+    async def consume() -> None:
+        async with world.store.consumer("billing", "orders", commit_interval=0.02, **options) as consumer:
+            await consumer.run(handler, concurrency=concurrency)
+
+    async def are_dead() -> bool:
+        return len(await broker.dead_letters("billing")) >= len(failures)
+
+    await broker.set_retries("billing", es.Retries((0.01,), attempts=2))
+    with caplog.at_level("CRITICAL"):
+        async with anyio.create_task_group() as group:
+            group.start_soon(consume)
+            await eventually(are_dead, "all are dead")
+            await world.backlog_is("billing", 0)
+            group.cancel_scope.cancel()
+    assert calls == {body: 2 if body in failures else 1 for body in bodies}
+    reasons = {each.body.decode(): each.properties[":reason"] for each in await broker.dead_letters("billing")}
+    assert reasons.keys() == failures.keys()
+    assert {name: reasons[name] for name in ("no text", "half a character", "cancelled by asyncio")} == {
+        "no text": "NoText: its text raised AttributeError",
+        "half a character": "ValueError: \\ud83d and lines",
+        "cancelled by asyncio": "CancelledError",
+    }
+
+
+@with_each_client
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit], ids=lambda each: each.__name__)
+async def test_what_ends_the_process_ends_the_run_as_it_is_and_its_message_is_dead_after_its_attempts(
+    world: World, error: type[BaseException], concurrency: int
+) -> None:
+    topic, broker = await world.create(queues=1), world.store.broker
+    await topic.send_many([b"0", b"deadly", b"1"])
+    retries, ends = es.Retries((0.01,), attempts=2), []
+
+    def handler(message: Any) -> None:
+        if message.body == b"deadly":
+            ends.append(message.times_failed)
+            raise error(3)
+
+    async def consume() -> None:
+        async with opened(world.kind, world.server.address) as store:
+            async with store.consumer("billing", "orders", retries=retries, commit_interval=0.02) as consumer:
+                await consumer.run(handler, concurrency=concurrency)
+
+    for _ in range(2):
+        with pytest.raises(error) as ended:
+            await consume()
+        assert ended.value.args == (3,)
+    assert ends == [0, 1]
+    assert [each.body for each in await broker.dead_letters("billing")] == [b"deadly"]
+
+
+@with_each_client
 async def test_a_handler_may_say_itself_what_becomes_of_its_message(world: World) -> None:
     topic = await world.create(queues=1)
     await topic.send_many([b"again", b"end"])
@@ -82,9 +155,10 @@ async def test_a_handler_may_say_itself_what_becomes_of_its_message(world: World
     assert seen == [(b"again", 0), (b"end", 0), (b"again", 1)]
 
 
+@pytest.mark.parametrize("waits_in", ["a task", "groups of tasks"])
 @with_each_client(kinds=("trio", "asyncio"))
-async def test_a_cancelled_run_cancels_its_handlers_commits_what_is_done_and_leaves(world: World) -> None:
-    topic = await world.create(queues=1)
+async def test_a_cancelled_run_cancels_its_handlers_commits_what_is_done_and_leaves(world: World, waits_in: str) -> None:
+    topic, broker = await world.create(queues=1), world.store.broker
     await topic.send_many([b"%d" % n for n in range(10)])
     waiting: list[int] = []
 
@@ -96,13 +170,69 @@ async def test_a_cancelled_run_cancels_its_handlers_commits_what_is_done_and_lea
             waiting.append(message.queue_offset)
             if len(waiting) == 3:
                 scope.cancel()
-            await anyio.sleep_forever()
+            if waits_in == "a task":
+                await anyio.sleep_forever()
+            async with anyio.create_task_group() as group:
+                group.start_soon(anyio.sleep_forever)
+                group.start_soon(anyio.sleep_forever)
 
         async with world.store.consumer("billing", "orders", commit_interval=5.0) as consumer:
             await consumer.run(handler, concurrency=3)
     assert sorted(waiting) == [7, 8, 9]
-    assert await world.store.broker.members("billing") == []
-    assert (await world.store.broker.group("billing")).backlog == 3
+    assert await broker.members("billing") == []
+    assert (await broker.group("billing")).backlog == 3
+    assert [each.name for each in await broker.topics()] == ["orders"], "none of them counts as failed"
+
+
+@with_each_client(kinds=("asyncio",))
+async def test_a_run_that_asyncio_cancels_with_all_tasks_of_its_loop_counts_no_message_as_failed(world: World) -> None:
+    topic, broker = await world.create(queues=1), world.store.broker
+    await topic.send_many([b"0", b"1"])
+    waiting: list[int] = []
+    began = anyio.Event()
+
+    async def handler(message: es.Delivery) -> None:
+        waiting.append(message.times_failed)
+        if len(waiting) == 2:
+            began.set()
+        await anyio.sleep_forever()
+
+    async def consume() -> None:
+        async with world.store.consumer("billing", "orders") as consumer:
+            await consumer.run(handler, concurrency=2)
+
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(consume())
+    await began.wait()
+    for each in asyncio.all_tasks() - before:
+        each.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert waiting == [0, 0]
+    assert [each.name for each in await broker.topics()] == ["orders"]
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError], ids=lambda each: each.__name__)
+@with_each_client
+async def test_whatever_ends_an_iteration_counts_as_a_failure_of_its_message(world: World, error: type[BaseException]) -> None:
+    topic, broker = await world.create(queues=1), world.store.broker
+    await topic.send_many([b"deadly", b"1"])
+    seen: list[int] = []
+
+    async def consume() -> None:
+        retries = es.Retries((0.01,), attempts=2)
+        async with world.store.consumer("billing", "orders", retries=retries, commit_interval=0.02) as consumer:
+            async for message in consumer:
+                if message.body == b"deadly":
+                    seen.append(message.times_failed)
+                    raise error
+                message.done()
+
+    for _ in range(2):
+        with pytest.raises(error):
+            await consume()
+    assert seen == [0, 1]
+    assert [each.body for each in await broker.dead_letters("billing")] == [b"deadly"]
 
 
 @with_each_client(kinds=("trio", "blocking"))

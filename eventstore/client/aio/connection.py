@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address, Addresses
+from eventstore.client.aio.cancellation import is_cancellation, leave
 from eventstore.client.aio.link import Link, open_link
 from eventstore.client.aio.settled import settled
 from eventstore.client.backoff import Backoff
@@ -86,14 +87,12 @@ class Connection:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
+        cancelled = error is not None and is_cancellation(error)
         self.close()
         tasks, self.user_tasks = self.user_tasks, None
         if tasks is None:
             return None
-        if isinstance(error, Exception):  # kept out of the task group, which would wrap it into an ExceptionGroup
-            await tasks.__aexit__(None, None, None)
-            return None
-        return await tasks.__aexit__(kind, error, trace)
+        return await leave(tasks, kind, error, trace, cancelled=cancelled)
 
     async def _open(self, tasks: TaskGroup) -> None:
         if self._closing:

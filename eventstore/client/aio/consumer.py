@@ -93,8 +93,10 @@ class Consumer:
     async def run(self, handler: Handler, *, concurrency: int = 1) -> NoReturn:
         """Calls `handler` with each message, up to `concurrency` (1 to 1,000) at once, for as long as the consumer is open.
 
-        If it returns, the message is done. If it raises an `Exception`, the message is retried after the delays of the group,
-        and is a dead letter after the last; the error is logged. A handler may also call `done` or `retry` itself.
+        If it returns, the message is done. Whatever it raises, unless this call is being cancelled, is its failure: the message
+        is retried after the delays of the group, and is a dead letter after the last; the error is logged. What is neither an
+        `Exception` nor a cancellation, such as SystemExit, is raised as well, once the other handlers have ended. A handler may
+        also call `done` or `retry` itself.
 
         Ends only by an error or by being cancelled or interrupted. Tasks are cancelled with their handlers; threads of a
         blocking consumer end their message first. What was finished is committed when the consumer is left.

@@ -6,11 +6,14 @@ import inspect
 from typing import NoReturn
 
 import anyio
+import anyio.lowlevel
 
+from eventstore.client.aio.cancellation import is_cancellation_of_group
 from eventstore.client.aio.member import Member
 from eventstore.client.consumer.delivery import Delivery
 from eventstore.client.consumer.handling import Handler, check_concurrency, handled, raised
 from eventstore.errors import EventStoreError
+from eventstore.failures import ends_process
 
 
 async def run_handler(member: Member, handler: Handler, concurrency: int) -> NoReturn:
@@ -45,20 +48,29 @@ class _Workers:
             except EventStoreError as error:  # of the consumer: each task gets it once its handler has ended
                 self.ended_by = self.ended_by or error
                 return
+            except anyio.get_cancelled_exc_class() as error:
+                if await is_cancellation_of_group(error):
+                    raise
+                continue  # the last handler had its own task cancelled, and returned
             try:
                 await self._handle(message)
-            except anyio.get_cancelled_exc_class():
-                raise
-            except BaseException as error:  # a KeyboardInterrupt, say
+            except BaseException as error:
+                if await is_cancellation_of_group(error):
+                    await anyio.lowlevel.checkpoint_if_cancelled()  # raises it as the event loop does: `error` may be a group
                 self.ended_by = self.ended_by or error
                 scope.cancel()
 
     async def _handle(self, message: Delivery) -> None:
+        """Raises a cancellation of this task, and what is to end the process."""
         try:
             result = self._handler(message)
             if inspect.isawaitable(result):
                 await result
-        except Exception as error:
+        except BaseException as error:
+            if await is_cancellation_of_group(error):
+                raise
             raised(message, error)
+            if ends_process(error):
+                raise
         else:
             handled(message)

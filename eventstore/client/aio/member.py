@@ -12,6 +12,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
+from eventstore.client.aio.cancellation import is_cancellation, leave
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.members.member_tasks import MemberTasks
 from eventstore.client.consumer.delivery import Delivery, DeliveryItem, RawBatch
@@ -66,14 +67,12 @@ class Entered(ABC):
     ) -> bool | None:
         group, self._group = self._group, None
         assert group is not None
-        if not self.failed:
+        cancelled = error is not None and is_cancellation(error)
+        if error is not None and not self.failed and not cancelled:
             ended_consumer(self._last, error)
         self._stop(group)
         try:
-            if error is None or isinstance(error, Exception):  # kept out of the task group, which would wrap it
-                await group.__aexit__(None, None, None)
-                return None
-            return await group.__aexit__(kind, error, trace)
+            return await leave(group, kind, error, trace, cancelled=cancelled)
         finally:
             await self._leave()
 

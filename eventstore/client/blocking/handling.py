@@ -15,6 +15,7 @@ from eventstore.client.blocking.member import Member
 from eventstore.client.consumer.delivery import Delivery
 from eventstore.client.consumer.handling import Handler, check_concurrency, handled, raised
 from eventstore.errors import InvalidArgument
+from eventstore.failures import ends_process
 
 
 def run_handler(member: Member, handler: Handler, concurrency: int) -> NoReturn:
@@ -39,8 +40,10 @@ def run_handler(member: Member, handler: Handler, concurrency: int) -> NoReturn:
 def _handle(handler: Handler, message: Delivery) -> None:
     try:
         handler(message)
-    except Exception as error:
+    except BaseException as error:
         raised(message, error)
+        if ends_process(error):
+            raise
     else:
         handled(message)
 

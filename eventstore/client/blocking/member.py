@@ -66,7 +66,7 @@ class Member:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        if self._running is not None and not self._running[1].failed:
+        if error is not None and self._running is not None and not self._running[1].failed:
             ended_consumer(self._last, error)
         self._running = None
         self._some = iter(())

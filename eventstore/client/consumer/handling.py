@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from eventstore.client.consumer.delivery import Delivery, place_of
+from eventstore.failures import described, log_failure
 from eventstore.fields import check_int
 
 CONCURRENCY_MAX: Final = 1_000
@@ -33,24 +34,20 @@ def handled(message: Delivery) -> None:
         message.done()
 
 
-def ended_consumer(message: Delivery | None, error: BaseException | None) -> None:
+def ended_consumer(message: Delivery | None, error: BaseException) -> None:
     """Has the message retried that an iteration handed out last, and whose handling ended the consumer by an exception.
 
     Without it, a consumer that is started again would get the same message first, and end by it again, for ever.
     """
-    if message is None or not isinstance(error, Exception):
+    if message is None:
         return
     window, offset = place_of(message)
     if window.is_held(offset) and not window.is_failing(offset):
         raised(message, error)
 
 
-def raised(message: Delivery, error: Exception) -> None:
+def raised(message: Delivery, error: BaseException) -> None:
     """Has a message retried whose handler has raised."""
-    _log.warning(
-        "the handler of message %s failed; it is retried, or a dead letter after its last attempt",
-        message.message_id,
-        exc_info=error,
-    )
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    message.retry(text.encode("utf-8", "replace").decode("utf-8")[:_REASON_CHARACTERS_MAX])
+    message.retry(" ".join(described(error).split())[:_REASON_CHARACTERS_MAX])
+    text = "the handler of message %s failed; it is retried, or a dead letter after its last attempt"
+    log_failure(_log, logging.WARNING, text, message.message_id, error=error)

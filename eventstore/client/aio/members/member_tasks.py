@@ -32,6 +32,7 @@ from eventstore.client.session.broker_calls import set_retries_request
 from eventstore.client.session.calls import Call
 from eventstore.client.session.results import read_values
 from eventstore.errors import Closed, EventStoreError, Rebalanced, UnknownGroup, UnknownQueue, UnknownTopic
+from eventstore.failures import described
 from eventstore.flat import Scalar
 from eventstore.protocol.broker_requests import BrokerRequest
 
@@ -171,7 +172,7 @@ class MemberTasks:
                 await anyio.sleep(backoff.delay_s())
             except Exception as error:  # raised from here, it would reach the user in an exception group
                 _log.exception("a bug ended the consumer %s", self.state.options.member)
-                self.end(EventStoreError(f"the consumer failed: {type(error).__name__}: {error}; make another one"))
+                self.end(EventStoreError(f"the consumer failed: {described(error)}; make another one"))
 
     # ---- pulling
 
