@@ -103,6 +103,7 @@ class Entry:
             nursery.start_soon(self._gate.run_timeouts)
             if self._door is not None:
                 nursery.start_soon(self._door.run)
+                nursery.start_soon(self._door.budgets.run)
             task_status.started()
 
     def say_goodbye(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import trio
@@ -13,12 +14,13 @@ from eventstore.errors import Elsewhere
 from eventstore.protocol.answers import Failure, Ok
 from eventstore.protocol.handshake import read_map
 from eventstore.protocol.request_declaration import Request
-from eventstore.protocol.requests import Append, Map, Ping, Read, Stats, Subscribe, Unsubscribe, Version
+from eventstore.protocol.requests import Append, Hello, Map, Ping, Read, Stats, Subscribe, Unsubscribe, Version
 from eventstore.records.cluster_map import ClusterMap, Shard, even_slots
 from eventstore.server.access.security import Security
 from eventstore.server.bootstrap import bind, gate_limits, listen
 from eventstore.settings.server import ServerSettings
 from eventstore_cluster.entry import Entry
+from tests.security.access_file import give
 from tests.server.raw import RawClient
 from tests.service_thread import ServiceThread
 
@@ -44,9 +46,8 @@ class Running:
 async def begin(nursery: trio.Nursery, settings: ServerSettings) -> Running:
     listener = bind(settings.listen)
     listen(listener, settings.listen)
-    entry = Entry(
-        listener, gate_limits(settings), lambda: {"shards": 2}, map_of_version(3), security=Security(ServerSettings())
-    )
+    security = Security(settings)
+    entry = Entry(listener, gate_limits(settings), lambda: {"shards": 2}, map_of_version(3), security=security)
     await nursery.start(entry.run)
     return Running(entry, f"tcp://127.0.0.1:{listener.getsockname()[1]}", nursery.cancel_scope)
 
@@ -94,3 +95,12 @@ def test_a_newer_map_is_told_to_those_who_wait_for_it_and_not_to_one_that_has_en
         assert isinstance(answer, Ok)
         assert read_map(answer.values) == map_of_version(5)
         assert ended.quiet()
+
+
+def test_an_identity_at_its_limit_of_requests_is_answered_one_after_the_other(tmp_path: Path) -> None:
+    token = give(tmp_path, "billing", "reader", limits={"requests": 1})
+    with ServiceThread(begin, {"data": tmp_path}) as guarded, RawClient(guarded.port, greet=False) as client:
+        assert isinstance(client.ask(Hello(1, "raw", token=token)), Ok)
+        asked = [client.send_request(Ping()) for _ in range(20)]
+        assert [client.answer() for _ in asked] == [(number, Ok()) for number in asked]
+        assert guarded.ask(lambda running: running.entry._door.budgets.held) == 21

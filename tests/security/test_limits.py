@@ -11,9 +11,11 @@ import pytest
 import eventstore as es
 from eventstore.errors import Overloaded
 from eventstore.protocol.answers import Ok
-from eventstore.protocol.requests import Hello, Read, Version
+from eventstore.protocol.broker_requests import SendMessages
+from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.requests import Credit, Hello, Map, Ping, Read, Send, Unsubscribe, Version
 from tests.security.access_file import give
-from tests.server.raw import RawClient, append_frame, commit, outcomes_of
+from tests.server.raw import LENGTH, RawClient, append_frame, commit, outcomes_of
 from tests.server_thread import ServerThread
 from tests.waiting import wait_until
 
@@ -89,6 +91,61 @@ def test_a_limit_of_bytes_that_is_given_later_counts_answers_too(tmp_path: Path)
         assert len(list(store.read("a"))) == 1
         used = server.ask(lambda running: running.security._doorkeepers[0].budgets._bytes["billing"].taken)
         assert used > 300_000
+
+
+FRAMES = {
+    "SEND": lambda: encode_request(2, Send([("T", "a", "c", b"1", None)])),
+    "SEND of none": lambda: encode_request(2, Send([])),
+    "SEND_MESSAGES": lambda: encode_request(2, SendMessages("orders", ((b"m", "k", None, None, None),))),
+    "APPEND": lambda: append_frame(2, commit("a", "c-1")),
+    "VERSION": lambda: encode_request(2, Version("a")),
+    "PING": lambda: encode_request(2, Ping()),
+    "MAP": lambda: encode_request(2, Map()),
+    "CREDIT": lambda: encode_request(0, Credit(7, 1)),
+    "UNSUBSCRIBE": lambda: encode_request(2, Unsubscribe(7)),
+    "a second HELLO": lambda: encode_request(2, Hello(1, "raw")),
+    "no request": lambda: LENGTH.pack(1) + b"\xc1",
+}
+
+
+def held_in(server: ServerThread) -> int:
+    return server.ask(lambda running: running.security._doorkeepers[0].budgets.held)
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_every_frame_is_counted_whatever_it_asks_for(tmp_path: Path, kind: str) -> None:
+    data = tmp_path / "data"
+    token = give(data, "billing", "admin", limits={"requests": 1})
+    with ServerThread(data) as server, RawClient(server.port, greet=False) as client:
+        assert isinstance(client.ask(Hello(1, "raw", token=token)), Ok)
+        greeted = held_in(server)
+        for count in (1, 2):
+            client.send(FRAMES[kind]())
+            wait_until(lambda count=count: held_in(server) >= greeted + count, "it is counted")
+
+
+def test_the_first_hello_is_counted_once_it_is_known_whose_it_is(tmp_path: Path) -> None:
+    token = give(tmp_path / "data", "billing", "admin", limits={"requests": 1})
+    with ServerThread(tmp_path / "data") as server, RawClient(server.port, greet=False) as client:
+        assert isinstance(client.ask(Hello(1, "raw", token=token)), Ok)
+        assert held_in(server) == 1
+
+
+def test_a_frame_is_counted_once(tmp_path: Path) -> None:
+    data, large = tmp_path / "data", bytes(600_000)
+    frames = {
+        "append": append_frame(2, commit("a", "c-1", large)),
+        "send": encode_request(2, Send([("T", "a", "c", large, None)])),
+        "message": encode_request(2, SendMessages("orders", ((large, "k", None, None, None),))),
+    }
+    tokens = {name: give(data, name, "admin", limits={"bytes_a_second": 1_000_000}) for name in frames}
+    with ServerThread(data) as server:
+        for name, frame in frames.items():
+            with RawClient(server.port, greet=False) as client:
+                client.ask(Hello(1, "raw", token=tokens[name]))
+                client.send(frame)
+                assert client.answer()[0] == 2
+                assert held_in(server) == 0, f"{name}: counted twice it would be over the limit"
 
 
 def test_connections_share_turns_with_those_of_their_identity_wherever_they_come_from(tmp_path: Path) -> None:

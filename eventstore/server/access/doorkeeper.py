@@ -96,7 +96,9 @@ class Doorkeeper:
         connections.add(connection)
         connection.peer = peer_of_identity(identity.name)
         self._admitted[connection] = Admitted(proof, identity, connections)
-        self.budgets.count_answers(connection, identity)
+        self._limit(connection, identity)
+        if connection.charge is not None:
+            connection.charge(connection)  # for this HELLO: until now it was not known whose it is
         return True
 
     def identity_of(self, connection: Connection) -> Identity | None:
@@ -156,9 +158,8 @@ class Doorkeeper:
         audited = self._audit is not None and needs.permission in AUDITED_PERMISSIONS
 
         def checked(connection: Connection, request_id: int, request: Any) -> None:
-            admitted = self._charged(connection)
             try:
-                admitted.identity.grants.check_request(needs, request)
+                self._admitted[connection].identity.grants.check_request(needs, request)
             except PermissionDenied:
                 self.denied += 1
                 raise
@@ -189,16 +190,18 @@ class Doorkeeper:
         self._audit.note(record, recorded)
         self._gate.hold(connection, HELD_BY_AUDIT)
 
-    def _charged(self, connection: Connection) -> Admitted:
-        """Returns who a connection is of, whose request is counted."""
+    def _limit(self, connection: Connection, identity: Identity) -> None:
+        """Has every frame of a connection counted from now on, whatever it asks for, and its answers, if there are limits."""
+        connection.charge = None if identity.limits == UNLIMITED else self._charge
+        self.budgets.count_answers(connection, identity)
+
+    def _charge(self, connection: Connection) -> None:
         admitted = self._admitted[connection]
-        if admitted.identity.limits != UNLIMITED:
-            self.budgets.charge(connection, admitted.identity, admitted.connections)
-        return admitted
+        self.budgets.charge(connection, admitted.identity, admitted.connections)
 
     def refused_appends(self, connection: Connection, aggregate_ids: Sequence[str]) -> Mapping[int, EventStoreError]:
         """Returns the error of each aggregate that the connection may not append to, by its place."""
-        refused = self._charged(connection).identity.grants.refused_appends(aggregate_ids)
+        refused = self._admitted[connection].identity.grants.refused_appends(aggregate_ids)
         self.denied += len(refused)
         return refused
 
@@ -235,7 +238,7 @@ class Doorkeeper:
                 self._gate.drop(connection)
             else:
                 admitted.identity = current
-                self.budgets.count_answers(connection, current)
+                self._limit(connection, current)
 
     def _forget(self, connection: Connection) -> None:
         admitted = self._admitted.pop(connection)

@@ -1,6 +1,7 @@
 """Limits of an identity over all its connections: over them, these are not read for a while, as one over its own limit is.
 
-Nothing is refused: TCP holds back the sender. Each connection may exceed a limit by one request and the answers it waits for.
+Every frame counts, also one that any client may send, or that makes no sense. Nothing is refused: TCP holds back the
+sender. Each connection may exceed a limit by one request and the answers it waits for.
 """
 
 from __future__ import annotations

@@ -73,13 +73,14 @@ class Connection:
       took everything the last time, or has room again.
     - `durability`: of what is committed, for its answers; None: they do not say. `doing`: its last kind of request, or a text.
     - `uses`: what it has sent to and consumed from, the first `USES_MAX`, for people. `since_us`: when it was accepted.
+    - `charge`: counts a request against the limits of its identity; None: there are none, and then nothing is called.
     - `request_bytes`: of the request that is being handled. `waiting_bytes`: of its commands that are not answered.
     - `held`: why nothing is read until there is room; TCP then holds back the sender.
     - `bound`: requests to cancel when the connection closes, by request id.
     """
 
     __slots__ = (
-        "_receive_bytes", "accepted", "blocked_since", "bound", "busy", "closed", "counted_bytes", "doing", "due_s",
+        "_receive_bytes", "accepted", "blocked_since", "bound", "busy", "charge", "closed", "counted_bytes", "doing", "due_s",
         "durability", "frame_began", "frame_since", "greeted", "heard", "held", "host", "in_parts", "name", "owed", "peer",
         "pending", "pending_bytes", "port", "queued", "reader", "request_bytes", "reserved_bytes", "rested_at", "resting",
         "room", "sent_of_first", "since_us", "slow_answer_s", "socket", "taken_at", "taken_s", "unsent", "unsent_bytes",
@@ -99,6 +100,7 @@ class Connection:
         self.doing: type | str = "no request"
         self.greeted, self.in_parts, self.closed, self.writable = False, False, False, True
         self.durability: Callable[[], int | None] | None = None
+        self.charge: Callable[[Connection], None] | None = None
         self.pending: deque[bytes] = deque()
         self.taken_s = self.taken_at = self.due_s = 0.0
         self.resting, self.queued, self.rested_at = False, False, float("-inf")

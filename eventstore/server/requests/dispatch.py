@@ -72,6 +72,8 @@ class Dispatch:
         """Handles one payload; it is answered by an error if by nothing else. Raises nothing that a client can cause."""
         self.requests += 1
         connection.request_bytes = len(payload)
+        if connection.charge is not None:
+            connection.charge(connection)
         try:
             request_id, request = self._decode(payload)
         except BadRequest as bad:
