@@ -99,13 +99,14 @@ class Aggregate(metaclass=EventMethods):
         return self._aggregate_version
 
     def apply(self, event: object, *, metadata: Mapping[str, object] | None = None) -> None:
-        """Applies the event to the state at once. It is stored after the handler has returned.
+        """Applies the event to the state at once, as it will be read back. It is stored after the handler has returned.
 
         `metadata` is added to that of the command, and stored with the event.
 
         Raises:
             UnknownEvent: this class has no `@applies` method for it.
-            PayloadInvalid: the value of a field does not match its type. The state is as before.
+            PayloadInvalid: the value of a field does not match its type, or would be read back as another one, or not at all.
+                The state is as before.
             InvalidArgument: the metadata is not a JSON object, or too large. The state is as before.
         """
         change = (self._applies_by_class or _applies_of(type(self))).get(type(event))
@@ -121,9 +122,9 @@ class Aggregate(metaclass=EventMethods):
             raise RuntimeError("apply was called inside an @applies method, or after an @applies method had raised")
         inherited = self._aggregate_metadata
         if inherited is None and metadata is None:
-            packed = change[0].pack(event)
+            packed, event = change[0].pack(event)
         else:
-            packed = change[0].pack_with(event, merged_metadata(inherited, metadata))
+            packed, event = change[0].pack_with(event, merged_metadata(inherited, metadata))
         self._aggregate_applying = True  # stays True if the method raises: no more events may be applied
         change[1](self, event)
         self._aggregate_applying = False

@@ -199,8 +199,8 @@ class Domain:
         """Checks all classes, by building everything that is otherwise built at first use.
 
         Raises:
-            DomainRefused: a field has a type that JSON cannot hold, an upcast is missing, two classes have the same name,
-                an aggregate needs arguments, or a command's aggregate id is not text.
+            DomainRefused: a field has a type that JSON cannot hold, instances of a class are read back as others, an upcast is
+                missing, two classes have the same name, an aggregate needs arguments, or a command's aggregate id is not text.
         """
         for handler in self._handlers.values():
             handler.command.check()

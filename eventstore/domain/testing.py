@@ -23,7 +23,7 @@ from eventstore.command_metadata import SCHEMA
 from eventstore.domain.aggregate import Aggregate, applies_by_name
 from eventstore.domain.domain import Domain, domains_handling
 from eventstore.domain.encoding.codec import class_path
-from eventstore.domain.encoding.command_type import encode_command
+from eventstore.domain.encoding.command_type import command_type, encode_command
 from eventstore.domain.encoding.event_type import event_type
 from eventstore.domain.handler import Handled, Handler
 from eventstore.domain.projections.projection import Projection, Row, fold, keys_of
@@ -142,11 +142,22 @@ class Scenario:
             )
 
     def then(self, *expected: object) -> Self:
-        """Asserts that the command applied exactly these events, in this order."""
+        """Asserts that the command applied exactly these events, in this order.
+
+        Raises:
+            PayloadInvalid: one of them could not be stored.
+        """
         handled = self._run_before()
         assert handled.error is None, f"expected {_shown(expected)}, but {_outcome_text(handled)}"
-        assert self._events == list(expected), "the events differ:\n" + _difference(expected, self._events)
+        read = [self._as_read(event) for event in expected]
+        assert self._events == read, "the events differ:\n" + _difference(read, self._events)
         return self
+
+    def _as_read(self, expected: object) -> object:
+        """Returns an expected event in the form in which the events of the command are: as it would be read back."""
+        kinds = {kind.cls: kind for kind, _ in applies_by_name(type(self._aggregate)).values()} if self._aggregate else {}
+        kind = kinds.get(type(expected))
+        return expected if kind is None else kind.codec.written(expected)[1]
 
     def then_nothing(self) -> Self:
         """Asserts that the command was accepted and applied no event."""
@@ -193,7 +204,7 @@ class Scenario:
 
 
 class Sent(NamedTuple):
-    """A command that a reaction sent, and its command id."""
+    """A command that a reaction sent, as its handler gets it, and its command id."""
 
     command: object
     command_id: str
@@ -205,7 +216,7 @@ async def sent_by(reaction: Reaction, cause: Event) -> list[Sent]:
 
     async def send(command: object, command_id: str, *, metadata: Mapping[str, object]) -> Committed | None:
         raw = encode_command(command)
-        sent.append(Sent(command, command_id))
+        sent.append(Sent(command_type(type(command)).decode(raw.payload, raw.aggregate_id), command_id))
         return Committed(raw.aggregate_id, 1, 1)
 
     await reaction.run(cause, send)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import eventstore as es
+import eventstore.domain as d
 from eventstore.domain.aggregate import new
-from tests.domain.things import Added, Broken, Careful, Do, Foreign, Listed, Nested, Point, Shelf, Thing, run
+from eventstore.domain.restore import restore
+from tests.domain.encoding.shapes import Everything, everything, loose
+from tests.domain.things import Added, Broken, Careful, Do, Foreign, Listed, Nested, Point, Shelf, Thing, decoded, run
 
 
 def apply_and_raise(command: Do, thing: Thing) -> None:
@@ -96,3 +104,91 @@ def test_apply_inside_an_applies_method_is_refused() -> None:
 def test_apply_refuses_a_class() -> None:
     with pytest.raises(TypeError, match=r"apply takes an event, but got the class .*Added; pass an instance of it"):
         new(Thing, "t-1").apply(Added)
+
+
+class Collection(d.Aggregate):
+    """Keeps the events themselves, so its state says how they arrived."""
+
+    def __init__(self) -> None:
+        self.events: list[Everything] = []
+
+    @d.applies(Everything)
+    def _(self, event: Everything) -> None:
+        self.events.append(event)
+
+
+def restored(aggregate: d.Aggregate, events: list[es.NewEvent]) -> d.Aggregate:
+    stored = [
+        tuple.__new__(es.Event, (aggregate.id, version, new.type, new.data, new.metadata, "c-1", 0, version, new[0]))
+        for version, new in enumerate(events, start=1)
+    ]
+    return restore(type(aggregate), aggregate.id, stored)
+
+
+@given(st.lists(everything | loose, max_size=2), st.booleans())
+def test_a_live_aggregate_is_the_one_that_is_restored(events: list[Everything], with_metadata: bool) -> None:
+    def apply_all(command: Do, collection: Collection) -> None:
+        for event in events:
+            collection.apply(event, metadata={"user": "ada"} if with_metadata else None)
+            event.numbers.append(7)  # the event has been applied as it was
+            event.names["later"] = 7
+
+    live = new(Collection, "c-1")
+    handled = run(apply_all, live)
+    assert handled.error is None
+    assert repr(vars(live)) == repr(vars(restored(live, decoded(handled))))
+
+
+@dataclass(frozen=True)
+class Booked:
+    at: datetime
+    price: float
+
+
+class Room(d.Aggregate):
+    at: datetime
+    price: float = 0.0
+
+    @d.applies(Booked)
+    def _(self, event: Booked) -> None:
+        self.at, self.price = event.at, event.price
+
+
+def test_what_is_decided_next_does_not_depend_on_whether_the_aggregate_was_restored() -> None:
+    def book(command: Do, room: Room) -> None:
+        room.apply(Booked(datetime(2026, 3, 28, 20, tzinfo=ZoneInfo("Europe/Berlin")), 5))
+
+    live = new(Room, "r-1")
+    again = restored(live, decoded(run(book, live)))
+    assert isinstance(again, Room)
+    for room in (live, again):  # the clocks go forward in that night, which an offset does not know
+        assert (room.at + timedelta(days=1)).isoformat() == "2026-03-29T20:00:00+01:00"
+        assert room.at.tzinfo == timezone(timedelta(hours=1))
+        assert f"{room.price}" == "5.0"
+
+
+@dataclass(frozen=True)
+class Doubled:
+    cents: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cents", self.cents * 2)
+
+
+class Purse(d.Aggregate):
+    cents = 0
+
+    @d.applies(Doubled)
+    def _(self, event: Doubled) -> None:
+        self.cents += event.cents
+
+
+@pytest.mark.parametrize("metadata", [None, {"user": "ada"}])
+def test_an_event_that_would_be_read_back_as_another_is_refused_and_nothing_changed(metadata: Any) -> None:
+    purse = new(Purse, "p-1")
+    handled = run(lambda command, purse: purse.apply(Doubled(3), metadata=metadata), purse)
+    assert isinstance(handled.error, es.PayloadInvalid)
+    assert handled.error.fields["field"] == "cents"
+    assert "is read back as another: field cents is written as 6, and after reading as 12" in handled.error.message
+    assert not handled.touched
+    assert (purse.cents, purse.version) == (0, 0)

@@ -179,6 +179,26 @@ def test_the_check_finds_a_class_that_cannot_be_stored() -> None:
         app.check()
 
 
+@pytest.mark.parametrize("as_command", [True, False])
+def test_the_check_finds_a_class_whose_instances_are_read_back_as_others(as_command: bool) -> None:
+    @dataclass(frozen=True)
+    class Doubled:
+        thing: str
+        cents: int
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "cents", self.cents * 2)
+
+    class Purse(d.Aggregate):
+        @d.applies(Doubled)
+        def _(self, event: Doubled) -> None: ...
+
+    app = d.Domain()
+    app.handles(Doubled if as_command else Paint)(handler_for(Thing if as_command else Purse))
+    with pytest.raises(es.DomainRefused, match=r"Doubled is read back as another: field cents is written as"):
+        app.check()
+
+
 def test_reactions_are_async_functions_with_unique_names() -> None:
     app = d.Domain()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -10,7 +12,9 @@ import bank
 import eventstore as es
 import eventstore.domain as d
 from bank import Deposit, Deposited, Opened
-from eventstore.domain.testing import decoded, given, old, stored
+from eventstore.domain.testing import decoded, given, old, sent_by, stored
+
+BERLIN = ZoneInfo("Europe/Berlin")
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,41 @@ class Waited:
     pass
 
 
+@dataclass(frozen=True)
+class Book:
+    thing: str
+    at: str
+    price: int
+
+
+@dataclass(frozen=True)
+class Remind:
+    thing: str
+
+
+@dataclass(frozen=True)
+class Booked:
+    at: datetime
+    price: float
+
+
+@dataclass(frozen=True)
+class Reminded:
+    text: str
+
+
+class Room(d.Aggregate):
+    at: datetime
+    price = 0.0
+
+    @d.applies(Booked)
+    def _(self, event: Booked) -> None:
+        self.at, self.price = event.at, event.price
+
+    @d.applies(Reminded)
+    def _(self, event: Reminded) -> None: ...
+
+
 class Thing(d.Aggregate):
     leaked = 0
 
@@ -56,6 +95,61 @@ async def wait(command: Wait, thing: Thing) -> None:
 @app.handles(Leak)
 def leak(command: Leak, thing: Thing) -> None:
     thing.leaked += 1
+
+
+@app.handles(Book)
+def book(command: Book, room: Room) -> None:
+    room.apply(Booked(datetime.fromisoformat(command.at).replace(tzinfo=BERLIN), command.price))
+
+
+@app.handles(Remind)
+def remind(command: Remind, room: Room) -> None:
+    room.apply(Reminded(f"{(room.at + timedelta(days=1)).isoformat()} for {room.price}"))
+
+
+@app.reacts(Booked)
+async def confirm(event: Booked, send: d.Send) -> None:
+    await send(Confirm("t-1", event.at.replace(tzinfo=BERLIN), [2]))
+
+
+@dataclass(frozen=True)
+class Confirm:
+    thing: str
+    at: datetime
+    shares: list[float]
+
+
+@pytest.mark.parametrize(
+    ("at", "offset"),
+    [
+        ("2026-03-28T20:00", 1), ("2026-10-25T02:30", 2),  # that occurs twice
+        ("2026-03-29T02:30", 1),  # that does not exist
+    ],
+)  # fmt: skip
+def test_expected_events_may_have_any_form_that_is_read_back_the_same(at: str, offset: int) -> None:
+    local = datetime.fromisoformat(at)
+    given().when(Book("t-1", at, 5)).then(Booked(local.replace(tzinfo=BERLIN), 5))
+    given().when(Book("t-1", at, 5)).then(Booked(local.replace(tzinfo=timezone(timedelta(hours=offset))), 5.0))
+
+
+def test_a_command_decides_in_a_test_as_after_a_restart() -> None:
+    booked = given().when(Book("t-1", "2026-03-28T20:00", 5))
+    booked.when(Remind("t-1")).then(Reminded("2026-03-29T20:00:00+01:00 for 5.0"))
+    given(Booked(datetime(2026, 3, 28, 20, tzinfo=BERLIN), 5)).when(Remind("t-1")).then(
+        Reminded("2026-03-29T20:00:00+01:00 for 5.0")
+    )
+
+
+def test_an_expected_event_that_cannot_be_stored_is_refused() -> None:
+    with pytest.raises(es.PayloadInvalid, match="field cents is True, expected a whole number"):
+        given(Opened("Ada")).when(Deposit("acc-1", 1)).then(Deposited(True))
+
+
+async def test_the_commands_of_a_reaction_are_those_that_their_handlers_get() -> None:
+    (cause,) = stored(Booked(datetime(2026, 3, 28, 20, tzinfo=BERLIN), 5))
+    ((command, command_id),) = await sent_by(app.reactions["confirm"], cause)
+    assert repr(command) == repr(Confirm("t-1", datetime(2026, 3, 28, 20, tzinfo=timezone(timedelta(hours=1))), [2.0]))
+    assert command_id == "confirm/aggregate-1/1/0"
 
 
 def test_other_events_are_shown_as_a_difference() -> None:

@@ -5,6 +5,10 @@ takes about a microsecond.
 
 A field that is missing in a payload gets its default, if it has one: that is how fields are added. An unknown name is refused,
 because its value would be lost silently.
+
+What was written is read back as it was. Where that does not follow from the types of fields, `PayloadCodec.written` reads it
+at once: the first instance of each class, those with lists or dicts, which their owner may change later, with values that
+are read back in another form, and of classes that run code when they are created.
 """
 
 from __future__ import annotations
@@ -14,14 +18,16 @@ import enum
 import json
 import types
 from collections.abc import Callable
+from itertools import count
 from typing import Final, Generic, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from eventstore.domain.encoding.annotations import Contents, EndlessError, made_up, refusing_parameters, without_new_types
 from eventstore.domain.encoding.canonical import canonical_decoder
 from eventstore.domain.encoding.containers import dict_codec, list_codec, optional_codec, tuple_codec
 from eventstore.domain.encoding.field_mismatch import FieldMismatch, expected
-from eventstore.domain.encoding.objects import object_decoder, object_encoder
-from eventstore.domain.encoding.values import VALUES, Codec, enum_codec
-from eventstore.errors import DomainRefused, PayloadInvalid
+from eventstore.domain.encoding.objects import object_decoder, object_encoder, object_exact
+from eventstore.domain.encoding.values import VALUES, Codec, Exact, enum_codec
+from eventstore.errors import DomainRefused, EventStoreError, PayloadInvalid
 from eventstore.fields import shown
 
 T = TypeVar("T")
@@ -29,6 +35,11 @@ _ALLOWED: Final = (
     "str, int, float, bool, None, bytes, datetime, date, Decimal, UUID, enums of text or whole numbers, frozen dataclasses, "
     "X | None, list[X], tuple[X, ...], tuple[X, Y], dict[str, X]"
 )
+_MADE_UP_FROM: Final = (3, 1, -20)
+"""Made-up values begin with these numbers: a class may refuse some of them."""
+_UNWRITABLE: Final = (FieldMismatch, ValueError, RecursionError, AttributeError)
+"""What encoders raise, also for text that is not UTF-8, numbers with thousands of digits, cycles, fields that were not set."""
+
 _codecs: dict[type, Codec] = {}
 
 
@@ -53,6 +64,14 @@ class PayloadCodec(Generic[T]):
         self._encode, self._decode = codec.encode, cast("Callable[[object], T]", codec.decode)
         self.decode_canonical = cast("Callable[[bytes], T | None]", codec.decode_canonical or _not_canonical)
         """As `decode`, of what `encode` returns; None if these bytes are something else, or that is not known."""
+        self.exact = codec.exact
+        """Returns whether reading an instance would give one of the same types and digits; None: it always does."""
+        contents = Contents(cls)
+        self._runs_code = contents.runs_code
+        self._rebuilds = contents.runs_code or contents.mutable
+        self._proves = True
+        self._kept: Exact | None = _never
+        """Returns whether an instance is certain to be what is read back; None: it always is."""
 
     def encode(self, value: T) -> bytes:
         """Returns the JSON of `value`: fields in order, no white space, UTF-8.
@@ -62,10 +81,88 @@ class PayloadCodec(Generic[T]):
         """
         try:
             return self._encode(value).encode()
-        except FieldMismatch as mismatch:
-            raise self._invalid(mismatch) from None
-        except (ValueError, RecursionError) as error:  # not UTF-8, a number with thousands of digits, a cycle
-            raise self._invalid(FieldMismatch(f"cannot be written as JSON: {error}")) from None
+        except _UNWRITABLE as error:
+            raise self._unwritable(error) from None
+
+    def written(self, value: T) -> tuple[bytes, T]:
+        """Returns the JSON of `value`, and the value that is read from it: `value` itself if that is certain to be the same.
+
+        Raises:
+            PayloadInvalid: the value of a field does not match its type, or would be read back as another one, or not at all.
+        """
+        try:
+            data = self._encode(value).encode()  # as `encode`: each event passes through here
+            if self._kept is None or self._kept(value):
+                return data, value
+        except _UNWRITABLE as error:
+            raise self._unwritable(error) from None
+        return data, self._read_back(data)
+
+    def proven(self, value: T) -> bytes:
+        """Returns the JSON of `value`. Raises as `written`."""
+        try:
+            data = self._encode(value).encode()  # as `encode`: each command that is sent passes through here
+        except _UNWRITABLE as error:
+            raise self._unwritable(error) from None
+        if self._proves:
+            self._read_back(data)
+        return data
+
+    def check(self) -> None:
+        """Writes and reads made-up instances, unless the class refuses them.
+
+        Raises:
+            DomainRefused: one is read back as another.
+        """
+        for start in _MADE_UP_FROM:
+            try:
+                data = self.encode(self._decode(made_up(self.cls, count(start))))
+            except (EndlessError, FieldMismatch, EventStoreError):
+                continue
+            try:
+                self._prove(data, self._read(data))
+            except PayloadInvalid as error:
+                raise DomainRefused(error.message, name=class_path(self.cls), field=error.fields.get("field")) from None
+
+    def _read_back(self, data: bytes) -> T:
+        again = self._read(data)
+        if self._proves:
+            self._prove(data, again)
+            self._proves = self._runs_code
+            self._kept = _never if self._rebuilds else self.exact
+        return again
+
+    def _read(self, data: bytes) -> T:
+        """As `decode`, of what was just written."""
+        try:
+            return self.decode(data)
+        except EventStoreError as error:
+            raise PayloadInvalid(
+                f"{self._what} can be written, but not be read back: {error.message}", type=self.name, field=None
+            ) from None
+
+    def _prove(self, data: bytes, again: T) -> None:
+        """Raises PayloadInvalid unless writing what was read gives the same data."""
+        try:
+            found = self.encode(again)
+        except PayloadInvalid as error:
+            raise PayloadInvalid(f"{self._what} is read back as another: {error.message}", **error.fields) from None
+        if found == data:
+            return
+        one, other = self.parse(data), self.parse(found)
+        field = next(name for name in one if one[name] != other[name])
+        raise PayloadInvalid(
+            f"{self._what} of class {class_path(self.cls)} is read back as another: field {field} is written as "
+            f"{shown(one[field])}, and after reading as {shown(other[field])}; its __init__ or __post_init__ must not change "
+            "the values of an instance that is read: do that in a classmethod",
+            type=self.name,
+            field=field,
+        )
+
+    def _unwritable(self, error: Exception) -> PayloadInvalid:
+        if isinstance(error, FieldMismatch):
+            return self._invalid(error)
+        return self._invalid(FieldMismatch(f"cannot be written as JSON: {error}"))
 
     def decode(self, data: bytes) -> T:
         """Returns the instance encoded in `data`.
@@ -117,6 +214,10 @@ def _not_canonical(data: bytes) -> None:
     """Nothing is known of what a class encodes."""
 
 
+def _never(value: object) -> bool:
+    return False
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
@@ -136,13 +237,6 @@ def check_dataclass(cls: type) -> None:
         raise DomainRefused(f"{shown(cls)} is not a dataclass; put @dataclass(frozen=True) above it", name=shown(cls))
     if not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined] # typed as a plain class
         raise DomainRefused(f"{class_path(cls)} is not frozen; make it @dataclass(frozen=True)", name=class_path(cls))
-
-
-def without_new_types(hint: object) -> object:
-    """Returns the supertype of a `NewType`; any other annotation unchanged."""
-    while hasattr(hint, "__supertype__"):
-        hint = hint.__supertype__
-    return hint
 
 
 def _class_codec(cls: type) -> Codec:
@@ -165,7 +259,11 @@ def _late_bound(cls: type) -> Codec:
     def decode(value: object) -> object:
         return _codecs[cls].decode(value)
 
-    return Codec(encode, decode)
+    def exact(value: object) -> bool:
+        found = _codecs[cls].exact
+        return found is None or found(value)
+
+    return Codec(encode, decode, exact=exact)
 
 
 def _build(cls: type) -> Codec:
@@ -182,12 +280,20 @@ def _build(cls: type) -> Codec:
         raise DomainRefused(
             f"field {hidden[0]} of {class_path(cls)} has init=False and cannot be restored; remove init=False", name=hidden[0]
         )
+    why = refusing_parameters(cls)
+    if why is not None:
+        raise DomainRefused(
+            f"{class_path(cls)} can be written, but not be read back: {why}; keep what it needs in fields, and let a "
+            "classmethod create it from anything else",
+            name=class_path(cls),
+        )
     codecs = [_hinted(hints[field.name], f"field {field.name} of {class_path(cls)}") for field in fields]
     names = [field.name for field in fields]
     return Codec(
         object_encoder(cls, names, [codec.encode for codec in codecs]),
         object_decoder(cls, fields, [codec.decode for codec in codecs], tuple(codec.json_type for codec in codecs)),
         decode_canonical=canonical_decoder(cls, fields, codecs),
+        exact=object_exact(cls, names, [codec.exact for codec in codecs]),
     )
 
 

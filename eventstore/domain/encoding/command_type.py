@@ -10,7 +10,8 @@ from operator import attrgetter
 from typing import Final, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from eventstore.commands import RawCommand, encode_with
-from eventstore.domain.encoding.codec import PayloadCodec, check_dataclass, class_path, without_new_types
+from eventstore.domain.encoding.annotations import without_new_types
+from eventstore.domain.encoding.codec import PayloadCodec, check_dataclass, class_path
 from eventstore.domain.encoding.fingerprint import Fingerprints
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument
 from eventstore.fields import check_text, shown
@@ -38,8 +39,9 @@ class CommandType(Generic[C]):
         return Fingerprints(self.name, self.codec)
 
     def check(self) -> None:
-        """Raises DomainRefused if a field cannot be sent, or the field with the aggregate's id is not text."""
-        _ = self.codec
+        """Raises DomainRefused if a field cannot be sent, instances are read back as others, or the field with the aggregate's
+        id is not text."""
+        self.codec.check()
         hint = without_new_types(get_type_hints(self.cls)[self.id_field])
         # A command whose id is None is refused when it is sent.
         choices = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
@@ -71,9 +73,9 @@ class CommandType(Generic[C]):
 
         Raises:
             InvalidArgument: it has no aggregate id.
-            PayloadInvalid: the value of a field does not match its type.
+            PayloadInvalid: the value of a field does not match its type, or the handler would get another command.
         """
-        return RawCommand(self.name, self.aggregate_id(command), self.codec.encode(command))
+        return RawCommand(self.name, self.aggregate_id(command), self.codec.proven(command))
 
     def decode(self, payload: bytes, aggregate_id: str) -> C:
         """Decodes a command that was sent to this aggregate.
@@ -157,7 +159,7 @@ def encode_command(command: object) -> RawCommand:
     Raises:
         DomainRefused: it is not an instance of a frozen dataclass.
         InvalidArgument: it has no aggregate id.
-        PayloadInvalid: the value of a field does not match its type.
+        PayloadInvalid: the value of a field does not match its type, or the handler would get another command.
     """
     return command_type(type(command)).encode(command)
 

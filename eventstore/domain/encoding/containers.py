@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
+from operator import call
 
 from eventstore.domain.encoding.field_mismatch import FieldMismatch, expected
 from eventstore.domain.encoding.values import Codec, Decode, quote
@@ -10,7 +12,7 @@ from eventstore.domain.encoding.values import Codec, Decode, quote
 
 def optional_codec(inner: Codec) -> Codec:
     """Returns the codec of X | None: the value, or null."""
-    encode_inner, decode_inner = inner.encode, inner.decode
+    encode_inner, decode_inner, exact_inner = inner.encode, inner.decode, inner.exact
 
     def encode(value: object) -> str:
         return "null" if value is None else encode_inner(value)
@@ -24,12 +26,13 @@ def optional_codec(inner: Codec) -> Codec:
         decode,
         canonical=inner.canonical and f"(?:null|{inner.canonical})",
         read=read and (lambda text: None if text is None else read(text)),
+        exact=exact_inner and (lambda value: value is None or exact_inner(value)),
     )
 
 
 def list_codec(member: Codec) -> Codec:
     """Returns the codec of list[X]: an array."""
-    encode_member, decode_member = member.encode, member.decode
+    encode_member, decode_member, exact_member = member.encode, member.decode, member.exact
 
     def encode(value: object) -> str:
         if type(value) is not list:
@@ -41,7 +44,7 @@ def list_codec(member: Codec) -> Codec:
             raise expected("an array", value)
         return _members(value, [decode_member] * len(value))
 
-    return Codec(encode, decode)
+    return Codec(encode, decode, exact=exact_member and (lambda value: type(value) is list and all(map(exact_member, value))))
 
 
 def tuple_codec(members: Sequence[Codec], *, repeated: bool) -> Codec:
@@ -61,7 +64,12 @@ def tuple_codec(members: Sequence[Codec], *, repeated: bool) -> Codec:
             raise expected("an array" if repeated else f"an array of {len(decoders)}", value)
         return tuple(_members(value, decoders * len(value) if repeated else decoders))
 
-    return Codec(encode, decode)
+    exacts = [member.exact or _always for member in members]
+
+    def exact(value: object) -> bool:
+        return type(value) is tuple and all(map(call, exacts * len(value) if repeated else exacts, value))
+
+    return Codec(encode, decode, exact=exact if any(member.exact for member in members) else None)
 
 
 def dict_codec(key: Codec, member: Codec) -> Codec:
@@ -76,6 +84,8 @@ def dict_codec(key: Codec, member: Codec) -> Codec:
                 pieces.append(f"{key.encode(name)}:{member.encode(inner)}")
             except FieldMismatch as mismatch:
                 raise mismatch.within(f"[{name!r:.80}]") from None
+        if key.exact is not None:
+            _check_distinct(value, key)
         return f"{{{','.join(pieces)}}}"
 
     def decode(value: object) -> object:
@@ -89,7 +99,25 @@ def dict_codec(key: Codec, member: Codec) -> Codec:
                 raise mismatch.within(f"[{quote(name):.80}]") from None
         return found
 
-    return Codec(encode, decode)
+    exact_key, exact_member = key.exact or _always, member.exact or _always
+
+    def exact(value: object) -> bool:
+        return type(value) is dict and all(map(exact_key, value)) and all(map(exact_member, value.values()))
+
+    return Codec(encode, decode, exact=exact if key.exact or member.exact else None)
+
+
+def _always(value: object) -> bool:
+    return True
+
+
+def _check_distinct(names: Iterable[object], key: Codec) -> None:
+    """Raises FieldMismatch if two keys are read back as the same one: times of a zone when its clocks go back, for instance."""
+    found: dict[object, object] = {}
+    for name in names:
+        first = found.setdefault(key.decode(json.loads(key.encode(name))), name)
+        if first is not name:
+            raise FieldMismatch(f"is one key with [{first!r:.80}] when it is read back", f"[{name!r:.80}]")
 
 
 def _array(values: Iterable[object], encoders: Sequence[Callable[[object], str]]) -> str:

@@ -44,36 +44,36 @@ class EventType(Generic[E]):
         return PayloadCodec(self.cls, self.name, "event")
 
     def check(self) -> None:
-        """Raises DomainRefused if a field cannot be stored, or an upcast is missing."""
-        _ = self.codec
+        """Raises DomainRefused if a field cannot be stored, instances are read back as others, or an upcast is missing."""
+        self.codec.check()
         check_steps(self.name, self.version)
 
     def encode(self, event: E) -> NewEvent:
         """Encodes an event to append it.
 
         Raises:
-            PayloadInvalid: the value of a field does not match its type.
+            PayloadInvalid: the value of a field does not match its type, or would be read back as another one, or not at all.
             InvalidArgument: it is larger than an event may be.
         """
-        data = self.codec.encode(event)
+        data = self.codec.proven(event)
         self._check_size(data)
         return tuple.__new__(NewEvent, (self._format, self.name, data, self._metadata))
 
-    def pack(self, event: E) -> bytes:
-        """As `encode`, in the form of a commit record."""
-        data = self.codec.encode(event)
+    def pack(self, event: E) -> tuple[bytes, E]:
+        """As `encode`, in the form of a commit record. Also returns the event as it will be read back."""
+        data, event = self.codec.written(event)
         if len(data) <= _SHORT_MAX:
-            return b"".join((self._packed_head, _SHORT_MARKS[len(data)], data, self._packed_metadata))
+            return b"".join((self._packed_head, _SHORT_MARKS[len(data)], data, self._packed_metadata)), event
         self._check_size(data)
-        return b"".join((self._packed_head, flat.encode((data,)), self._packed_metadata))
+        return b"".join((self._packed_head, flat.encode((data,)), self._packed_metadata)), event
 
-    def pack_with(self, event: E, metadata: bytes) -> bytes:
+    def pack_with(self, event: E, metadata: bytes) -> tuple[bytes, E]:
         """As `pack`, with metadata: a JSON object without `schema`."""
-        data = self.codec.encode(event)
+        data, event = self.codec.written(event)
         self._check_size(data, len(metadata))
         if self._metadata is not None:
             metadata = json.dumps({**json.loads(metadata), SCHEMA: self.version}, separators=(",", ":")).encode()
-        return flat.encode((DATA_IS_JSON | METADATA_IS_JSON, self.name, data, metadata))
+        return flat.encode((DATA_IS_JSON | METADATA_IS_JSON, self.name, data, metadata)), event
 
     def _check_size(self, data: bytes, metadata_bytes: int = 0) -> None:
         limit = _DATA_BYTES_MAX - metadata_bytes

@@ -7,12 +7,12 @@ values are the field values. Only if something does not match are the fields exa
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter, call, itemgetter
 from typing import Final, cast
 
 from eventstore.domain.encoding.field_mismatch import FieldMismatch, expected
-from eventstore.domain.encoding.values import Decode, Encode, quote
+from eventstore.domain.encoding.values import Decode, Encode, Exact, quote
 from eventstore.errors import EventStoreError
 from eventstore.fields import shown
 
@@ -50,6 +50,21 @@ def _field_encoder(cls: type, name: str, encode_field: Encode) -> Encode:
             raise mismatch.within(name) from None
 
     return encode
+
+
+def object_exact(cls: type, names: Sequence[str], exacts: Sequence[Exact | None]) -> Exact | None:
+    """Returns whether all fields are `exact`; None if all always are."""
+    doubtful = [(attrgetter(name), exact) for name, exact in zip(names, exacts, strict=True) if exact is not None]
+
+    def exact(value: object) -> bool:
+        if type(value) is not cls:
+            return False
+        for get, field_exact in doubtful:  # noqa: SIM110 # a generator takes two more calls
+            if not field_exact(get(value)):
+                return False
+        return True
+
+    return exact if doubtful else None
 
 
 def object_decoder(

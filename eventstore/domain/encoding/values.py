@@ -6,6 +6,8 @@
     enum                            the member's value, text or a whole number
 
 Both directions are strict: a value that could not be read back is not written, and JSON that does not match is refused.
+Some values are read back as others that mean the same: an int in a float field as a float, a time in a zone with the offset it
+has there. `Codec.exact` tells them.
 Encoders return JSON text, not objects: joining pieces takes a third of the time of `json.dumps`.
 """
 
@@ -17,7 +19,7 @@ import json.encoder
 import math
 import re
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -33,11 +35,16 @@ Decode: TypeAlias = Callable[[object], object]
 quote: Final[Callable[[str], str]] = json.encoder.encode_basestring  # in C; does not escape non-ASCII characters
 
 
+Exact: TypeAlias = Callable[[object], bool]
+"""Value → whether reading what was written of it gives a value of the same types and digits. May be asked about any value."""
+
+
 class Codec(NamedTuple):
     """Encoder and decoder of one type. `textual`: its JSON is always text, so it may be a key of a dict. `json_type`: set if
     the parsed JSON is the value exactly when it has this type. `canonical`: a regular expression with one group; JSON that it
     matches is what `encode` returns for the value, which `read` makes from the group (None: the group is the value); None if
-    no expression can tell. `decode_canonical`: of a class, see the module `canonical`."""
+    no expression can tell. `decode_canonical`: of a class, see the module `canonical`. `exact`: None if every value that can
+    be written is."""
 
     encode: Encode
     decode: Decode
@@ -46,6 +53,7 @@ class Codec(NamedTuple):
     canonical: str | None = None
     read: Callable[[str], object] | None = None
     decode_canonical: Callable[[bytes], object] | None = None
+    exact: Exact | None = None
 
 
 def _encode_text(value: object) -> str:
@@ -87,7 +95,14 @@ def _decode_bool(value: object) -> object:
 
 
 def _encode_float(value: object) -> str:
-    return repr(_decode_float(value))
+    number = _decode_float(value)
+    if number != value:  # an int above 2**53
+        raise expected("a number that a float holds without rounding", value)
+    return repr(number)
+
+
+def _is_float(value: object) -> bool:
+    return type(value) is float
 
 
 def _decode_float(value: object) -> float:
@@ -144,6 +159,10 @@ def _decode_datetime(value: object) -> object:
             if time.utcoffset() is not None:
                 return time
     raise expected("a time with a time zone, such as 2030-01-31T12:00:00+00:00", value)
+
+
+def _is_in_utc(value: object) -> bool:
+    return type(value) is datetime and value.tzinfo is UTC and not value.fold
 
 
 def _encode_date(value: object) -> str:
@@ -204,9 +223,12 @@ def enum_codec(cls: type[enum.Enum]) -> Codec | None:
     allowed = f"one of {', '.join(map(str, texts.values()))}"[:200]
 
     def encode(value: object) -> str:
-        if type(value) is not cls:
-            raise expected(f"a member of {cls.__name__}", value)
-        return texts[value.value]
+        if type(value) is cls:
+            try:
+                return texts[value.value]
+            except KeyError:  # made by `_missing_`
+                pass
+        raise expected(f"a member of {cls.__name__}", value)
 
     def decode(value: object) -> object:
         if type(value) in kinds:  # True == 1, and a list is not hashable
@@ -224,10 +246,10 @@ VALUES: Final[dict[object, Codec]] = {
     str: Codec(_encode_text, _decode_text, textual=True, json_type=str, canonical=r'"([^"\\\x00-\x1f]*)"'),
     int: Codec(_encode_int, _decode_int, json_type=int, canonical="(0|-?[1-9][0-9]{0,17})", read=int),
     bool: Codec(_encode_bool, _decode_bool, json_type=bool, canonical="(true|false)", read="true".__eq__),
-    float: Codec(_encode_float, _decode_float),
+    float: Codec(_encode_float, _decode_float, exact=_is_float),
     type(None): Codec(_encode_none, _decode_none, json_type=type(None)),
     bytes: Codec(_encode_bytes, _decode_bytes, textual=True),
-    datetime: Codec(_encode_datetime, _decode_datetime, textual=True),
+    datetime: Codec(_encode_datetime, _decode_datetime, textual=True, exact=_is_in_utc),
     date: Codec(_encode_date, _decode_date, textual=True, canonical='"([0-9]{4}-[0-9]{2}-[0-9]{2})"', read=date.fromisoformat),
     # With more places Decimal may write an exponent.
     Decimal: Codec(

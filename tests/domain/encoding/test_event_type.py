@@ -68,7 +68,7 @@ def test_a_later_version_is_in_the_metadata() -> None:
 
 def test_a_version_and_the_metadata_of_a_command_are_kept_together() -> None:
     kind, given = event_type(Current), Current("Ada", 1)
-    format_, name, data, metadata = flat.decode_trusted(kind.pack_with(given, b'{"user":"Bob"}'), 4)
+    format_, name, data, metadata = flat.decode_trusted(kind.pack_with(given, b'{"user":"Bob"}')[0], 4)
     assert (format_, name) == (DATA_IS_JSON | METADATA_IS_JSON, "Renamed")
     assert json.loads(metadata) == {"user": "Bob", "schema": 3}
     assert kind.decode(as_stored(data, metadata)) == given
