@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.cli.transfer.event_lines import LineRefused, format_event, parse_line
+from eventstore.cli.transfer.event_lines import LineRefused, format_event, parse_ids, parse_line
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Event, NewEvent
 from tests.cli.processes import line
 
@@ -23,7 +23,8 @@ def _event(event: NewEvent, time: int) -> Event:
 
 
 def test_a_line_in_the_usual_order_is_an_event() -> None:
-    aggregate_id, command_id, time, event = parse_line(line("order-1", "c-1", "Placed", {"total": 12}))
+    aggregate_id, command_id, time, event, version = parse_line(line("order-1", "c-1", "Placed", {"total": 12}))
+    assert version == 0
     assert (aggregate_id, command_id, time) == ("order-1", "c-1", 1_769_857_200_000_001)
     assert event == NewEvent("Placed", {"total": 12})
 
@@ -36,7 +37,8 @@ def test_data_is_kept_as_it_is_spelled() -> None:
 def test_members_may_come_in_any_order_and_spelling() -> None:
     usual = json.loads(line('ä"\\', "c", "T", [1, None], metadata={"by": "me"}, version=9, sequence=99))
     shuffled = json.dumps(dict(reversed(usual.items())), indent=1).replace("\n", " ")
-    aggregate_id, _, _, event = parse_line(f"  {shuffled}  ")
+    aggregate_id, _, _, event, version = parse_line(f"  {shuffled}  ")
+    assert version == 9
     assert aggregate_id == 'ä"\\'
     assert (json.loads(event.data), json.loads(event.metadata or b"")) == ([1, None], {"by": "me"})
     assert event[0] == DATA_IS_JSON | METADATA_IS_JSON
@@ -83,6 +85,24 @@ def test_the_ids_of_a_refused_line_are_read_if_possible() -> None:
     assert refused.value.ids == ("order-1", "c-1")
 
 
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("{broken", (None, None)),
+        (line("order-1", "c-1")[:30], ("order-1", None)),
+        ('{"data":{"aggregate_id":"other","command_id":"c"},"aggregate_id":"order-1",', (None, None)),  # may be the payload's
+        ('{"data":{"aggregate_id":"other"},"aggregate_id":"order-1","command_id":"c-1"}', ("order-1", "c-1")),  # is JSON
+        (line("data", "c-1")[:-5], ("data", "c-1")),
+        (line("order-\ufffd", "c-1")[:-5], (None, "c-1")),  # may be another order's
+    ],
+)
+def test_only_ids_that_are_surely_those_of_a_refused_line_are_read(text: str, ids: tuple[str | None, str | None]) -> None:
+    with pytest.raises(LineRefused) as refused:
+        parse_line(text)
+    assert refused.value.ids == ids
+    assert parse_ids(text) == (ids, 0)
+
+
 @given(
     st.one_of(
         st.tuples(st.just(0), st.binary(max_size=20)),
@@ -104,7 +124,8 @@ def test_every_event_is_read_back_from_its_line(
     stored = _event(tuple.__new__(NewEvent, (data[0] | metadata[0], event_type, data[1], metadata[1])), time)
     text = format_event(stored)
     assert "\n" not in text
-    aggregate_id, command_id, read_time, event = parse_line(text)
+    aggregate_id, command_id, read_time, event, version = parse_line(text)
+    assert parse_ids(text) == ((aggregate_id, command_id), version)
     assert (aggregate_id, command_id, read_time) == ("a", "c", time)
     assert (event.type, event.data, event.metadata) == (stored.type, stored.data, stored.metadata)
     is_text = True

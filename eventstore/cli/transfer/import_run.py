@@ -1,8 +1,15 @@
 """Sends commits to the store in the order of the file: one batch is in flight while the next is read and parsed.
 
-More batches would gain nothing, because the client splits a batch and keeps several frames in flight. With one batch, few
-commits can be stored after the first refusal if the store stops accepting commits (a full disk). If some of them belong to
-the aggregate of a refused one, its events have changed places, and the import reports it.
+More batches would gain nothing, because the client splits a batch and keeps several frames in flight.
+
+A refused line or commit holds back what follows of its aggregate: were that stored, the corrected line would come after it for
+ever. So nothing is sent behind a commit that may be refused. A commit that breaks a limit is known without asking. A command
+id may have been used before only on an aggregate that was there before: commits of all aggregates that this import has not
+created are first sent on condition that the aggregate does not exist, which finds the commits that the store has, and those
+whose command id it has with other content, and stores nothing else. The others are sent again without a condition.
+
+A line whose aggregate cannot be read holds back everything that follows. If the store stops accepting commits (a full disk)
+and some behind the first were stored, the import reports that they have changed places.
 """
 
 from __future__ import annotations
@@ -16,11 +23,12 @@ import trio
 import eventstore as es
 from eventstore.cli.terminal.output import print_note
 from eventstore.cli.transfer.line_source import Group, Source, SourceFailed
-from eventstore.cli.transfer.refusals import Refusal, Refusals
+from eventstore.cli.transfer.refusals import Refusals
 from eventstore.client.aio.store import NetworkStore
 from eventstore.errors import CommandIdReused, EventStoreError, InvalidArgument, VersionConflict
 from eventstore.fields import counted
-from eventstore.model import Commit, Committed
+from eventstore.model import ANY, Committed, ExpectedVersion
+from eventstore.records.raw_commit import encode_commits
 
 # Large enough to make a round trip to a distant server negligible; takes about 10 ms to parse.
 BATCH_COMMITS: Final = 1_000
@@ -30,6 +38,7 @@ _SLICE: Final = 50
 _RECONNECT_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.2
 _ABOUT_THE_COMMIT: Final = (InvalidArgument, CommandIdReused, VersionConflict)
+_CREATED_KEPT: Final = 100_000  # aggregates: some 20 MB
 
 
 class Stopped(EventStoreError):
@@ -38,10 +47,13 @@ class Stopped(EventStoreError):
 
 @dataclass(slots=True)
 class Summary:
-    """Counts of an import, in events. `repeated` ones were in the store before."""
+    """Counts of an import, in events. `repeated` ones were in the store before, or twice in the files; `held_back` ones follow
+    a refused line of their aggregate.
+    """
 
     new: int = 0
     repeated: int = 0
+    held_back: int = 0
     commits: int = 0
     interrupted: bool = False
     refusals: Refusals = field(default_factory=Refusals)
@@ -52,27 +64,24 @@ class Summary:
 
     @property
     def events(self) -> int:
-        return self.new + self.repeated + self.refused
+        return self.new + self.repeated + self.refused + self.held_back
 
 
 @dataclass(slots=True)
 class _Batch:
-    """Commits that are sent together, with the lines they came from."""
+    """Commits that are sent together."""
 
     groups: list[Group] = field(default_factory=list)
-    commits: list[Commit] = field(default_factory=list)
     size_bytes: int = 0
-    outcomes: list[Committed | EventStoreError] = field(default_factory=list)
     answered: trio.Event = field(default_factory=trio.Event)
 
     def add(self, group: Group) -> None:
         self.groups.append(group)
-        self.commits.append(group.commit())
         self.size_bytes += group.size_bytes
 
     @property
     def full(self) -> bool:
-        return len(self.commits) >= BATCH_COMMITS or self.size_bytes >= BATCH_BYTES
+        return len(self.groups) >= BATCH_COMMITS or self.size_bytes >= BATCH_BYTES
 
 
 async def run_import(
@@ -100,6 +109,11 @@ class _Import:
         self._strict = strict
         self._on_progress = on_progress
         self._sent: _Batch | None = None
+        self._failed: EventStoreError | None = None
+        self._unread: set[str] = set()  # aggregates of which a line was refused; what was read before it is still sent
+        self._nothing_more = False  # such a line may be of any aggregate
+        self._held: set[str] = set()  # aggregates of which the store refused a commit
+        self._created: dict[str, None] = {}  # aggregates, the last 100,000; of others the store is asked once more
 
     async def run(self) -> None:
         failed: EventStoreError | OSError | None = None
@@ -114,6 +128,9 @@ class _Import:
             raise failed
 
     async def _send_all(self, nursery: trio.Nursery) -> None:
+        for _ in self._source.survey():
+            self._on_progress()
+            await trio.lowlevel.checkpoint()
         failed: SourceFailed | OSError | None = None
         batch = _Batch()
         try:
@@ -142,55 +159,98 @@ class _Import:
                 print_note("connected again")
 
     def _groups(self) -> Iterator[Group]:
-        """Yields the commits to send, and counts those that are refused without asking the store."""
+        """Yields the commits to send, and counts those that are refused or held back without asking the store."""
         for item in self._source.groups():
-            if isinstance(item, Group) and item.why is None:
-                yield item
-                continue
             if isinstance(item, Group):
-                item = item.refusal(item.at, item.why or "")
-            self._refuse(item)
+                if item.why is None:
+                    if self._nothing_more or item.aggregate_id in self._unread or item.aggregate_id in self._held:
+                        self._summary.held_back += item.lines
+                    else:
+                        yield item
+                    continue
+                item = item.refusal(item.at, item.why)
+            self._summary.refusals.add(item)
+            if self._strict:
+                raise SourceFailed(str(item))
+            if item.aggregate_id is None:
+                self._nothing_more = True
+            else:
+                self._unread.add(item.aggregate_id)
 
     async def _send(self, nursery: trio.Nursery, batch: _Batch) -> None:
         """Sends a batch after the previous one was answered; returns without waiting for the answer."""
         await self._settle()
-        if batch.commits:
+        if batch.groups:
             self._sent = batch
             nursery.start_soon(self._append, batch)
             await trio.lowlevel.checkpoint()
 
+    async def _settle(self) -> None:
+        """Waits for the batch in flight."""
+        batch, self._sent = self._sent, None
+        if batch is not None:
+            await batch.answered.wait()
+            self._on_progress()
+        if self._failed is not None:
+            raise self._failed
+
     async def _append(self, batch: _Batch) -> None:
-        try:
-            batch.outcomes = await self._store.append_many(batch.commits)
-        except EventStoreError as error:
-            batch.outcomes = [error] * len(batch.commits)
+        again = await self._round(self._valid(batch.groups), lambda group: ANY if group.aggregate_id in self._created else 0)
+        if again and self._failed is None:
+            await self._round(again, lambda _: ANY)
+        while len(self._created) > _CREATED_KEPT:
+            del self._created[next(iter(self._created))]
         batch.answered.set()
 
-    async def _settle(self) -> None:
-        """Waits for the batch in flight, and counts its results."""
-        batch, self._sent = self._sent, None
-        if batch is None:
-            return
-        await batch.answered.wait()
+    def _valid(self, groups: list[Group]) -> list[Group]:
+        """Returns the commits that break no limit, up to the first of each aggregate that does."""
+        valid = []
+        for group, encoded in zip(groups, encode_commits([group.commit(ANY) for group in groups]), strict=True):
+            if isinstance(encoded, InvalidArgument) or group.aggregate_id in self._held:
+                self._refuse(group, encoded.message if isinstance(encoded, InvalidArgument) else "")
+            else:
+                valid.append(group)
+        return valid
+
+    async def _round(self, groups: list[Group], expected_version: Callable[[Group], ExpectedVersion]) -> list[Group]:
+        """Sends commits. Returns those that were refused for their version only, up to the first refusal of each aggregate."""
+        try:
+            outcomes = await self._store.append_many([group.commit(expected_version(group)) for group in groups])
+        except EventStoreError as error:
+            outcomes = [error] * len(groups)
+        again: list[Group] = []
+        refused: set[str] = set()  # aggregates; `_held` has also those of commits that come after these
         stopped: dict[str, tuple[Group, EventStoreError]] = {}  # by aggregate, the first of each
         overtaken: list[str] = []
-        for group, outcome in zip(batch.groups, batch.outcomes, strict=True):
+        for group, outcome in zip(groups, outcomes, strict=True):
+            aggregate_id = group.aggregate_id
             if isinstance(outcome, Committed):
                 self._count(group, outcome)
-                if not outcome.duplicate and group.aggregate_id in stopped:
-                    overtaken.append(group.aggregate_id)
+                if not outcome.duplicate and outcome.version == len(group.events):
+                    self._created[aggregate_id] = None
+                if not outcome.duplicate and aggregate_id in stopped:
+                    overtaken.append(aggregate_id)
+            elif isinstance(outcome, VersionConflict) and aggregate_id not in refused:
+                again.append(group)
             elif isinstance(outcome, _ABOUT_THE_COMMIT):
-                self._refuse(group.refusal(group.line, outcome.message))
+                refused.add(aggregate_id)
+                self._refuse(group, outcome.message)
             else:
-                stopped.setdefault(group.aggregate_id, (group, outcome))
-        self._on_progress()
-        if stopped:
-            raise Stopped(_stopped(*next(iter(stopped.values())), overtaken))
+                stopped.setdefault(aggregate_id, (group, outcome))
+        if stopped and self._failed is None:
+            self._failed = Stopped(_stopped(*next(iter(stopped.values())), overtaken))
+        return again
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, group: Group, why: str) -> None:
+        """Counts a commit that the store refused, or one that follows such a commit of its aggregate."""
+        if group.aggregate_id in self._held:
+            self._summary.held_back += group.lines
+            return
+        self._held.add(group.aggregate_id)
+        refusal = group.refusal(group.line, why)
         self._summary.refusals.add(refusal)
-        if self._strict:
-            raise SourceFailed(str(refusal))
+        if self._strict and self._failed is None:
+            self._failed = SourceFailed(str(refusal))
 
     def _count(self, group: Group, outcome: Committed) -> None:
         summary = self._summary
@@ -198,7 +258,8 @@ class _Import:
         if outcome.duplicate:
             summary.repeated += group.lines
         else:
-            summary.new += group.lines
+            summary.new += len(group.events)
+            summary.repeated += group.lines - len(group.events)
 
 
 def _stopped(group: Group, error: EventStoreError, overtaken: list[str]) -> str:

@@ -1,32 +1,47 @@
 """Reads files of events, packed or not, and groups their lines into commits. Knows nothing of the network.
 
-Consecutive lines with the same aggregate and command id form one commit. A commit is imported whole or not at all: if one
-of its lines is not an event, none of them is imported.
+The lines of one file with the same aggregate and command id form one commit, which is imported whole or not at all. Lines of
+other aggregates may stand between them. Lines of the same aggregate may not, since its order would be a guess; nor may the
+lines of a commit be in several files. To know when a commit is complete, and to send no part of one that is not, the files
+are read twice: `survey` finds the commands whose lines are apart, `groups` yields commits.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
+import shutil
 import sys
+import tempfile
 import zlib
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from eventstore.cli.transfer.event_lines import LineRefused, ParsedLine, guess_ids, parse_line
+from eventstore.cli.transfer.event_lines import LineIds, LineRefused, ParsedLine, guess_ids, parse_ids, parse_line
 from eventstore.cli.transfer.refusals import Refusal
 from eventstore.errors import EventStoreError
-from eventstore.model import ANY, COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, Commit, NewEvent
+from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, Commit, ExpectedVersion, NewEvent
 
 # An event of 4 MB, each byte of which is spelled as an escape of six, and the rest of the line.
 LINE_BYTES_MAX: Final = 32 * 1024 * 1024
 STANDARD_INPUT: Final = "-"
-_DOUBTFUL_MAX: Final = 1_000
+OPEN_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Payload bytes of commits whose lines are apart and not all read yet: they are kept in memory."""
 _BUFFER_BYTES: Final = 256 * 1024  # GzipFile's own readline is Python, a buffered reader's is C
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_SURVEYED_LINES: Final = 2_000  # between two turns of other tasks: a few milliseconds
+_IN_SEVERAL_FILES: Final = -1
+_OVERTAKEN: Final = -2
+_WHY: Final = {
+    _IN_SEVERAL_FILES: "its command has lines in several files; import them one after the other if they hold the same "
+    "commits, or put them into one file if one continues the other",
+    _OVERTAKEN: "a line of another command of the aggregate stands between lines of this one; put the lines of a command "
+    "next to each other",
+}
 
 
 class SourceFailed(EventStoreError):
@@ -35,64 +50,125 @@ class SourceFailed(EventStoreError):
 
 @dataclass(slots=True)
 class Group:
-    """Consecutive lines of one command. If they must not be imported, `why` is set, and `at` is the line to blame."""
+    """The lines of one command. If they must not be imported, `why` is set, and `at` is the line to blame.
+
+    `runs_left`: how many runs of neighbouring lines belong to it, without those that were read to their end.
+    """
 
     file: str
     line: int
     aggregate_id: str
     command_id: str
-    time: int
     events: list[NewEvent] = field(default_factory=list)
+    time: int | None = None
+    version: int = 0  # of its last event, as an export wrote it
     lines: int = 0
     size_bytes: int = 0
     last: int = 0
     why: str | None = None
     at: int = 0
+    runs_left: int = 1
 
     def refuse(self, line: int, why: str) -> None:
-        """Counts a line that is not an event; the whole group is refused because of it."""
-        self.lines, self.last = self.lines + 1, line
+        """Refuses the group because of the last line that was counted."""
         if self.why is None:
             self.why, self.at = why, line
             self.events.clear()
 
-    def add(self, line: int, time: int, event: NewEvent) -> None:
-        self.size_bytes += len(event[2])
+    def count(self, line: int) -> None:
+        """Counts a line of the group, whatever it holds."""
+        self.lines, self.last = self.lines + 1, line
+
+    def add(self, line: int, parsed: ParsedLine) -> None:
+        """Adds the event of a line. A line with a version that the group has already is the same event once more."""
+        self.count(line)
+        _, _, time, event, version = parsed
+        if self.why is not None:
+            return
+        if self.time is None:
+            self.time = time
         if time != self.time:
             self.refuse(line, "the timestamp differs from the line before, of the same command; a commit has one time")
-        elif self.lines >= COMMIT_EVENTS_MAX or self.size_bytes > COMMIT_BYTES_MAX:
-            self.refuse(line, f"too much for one commit: over {COMMIT_EVENTS_MAX} events or {COMMIT_BYTES_MAX} bytes")
+        elif version and version <= self.version:
+            if version != self.version or event != self.events[-1]:
+                self.refuse(line, f"version {version} stands after version {self.version} of the same command")
         else:
-            self.lines, self.last = self.lines + 1, line
-            if self.why is None:
+            self.size_bytes += len(event[2])
+            if self.lines > COMMIT_EVENTS_MAX or self.size_bytes > COMMIT_BYTES_MAX:
+                self.refuse(line, f"too much for one commit: over {COMMIT_EVENTS_MAX} events or {COMMIT_BYTES_MAX} bytes")
+            else:
+                self.version = version
                 self.events.append(event)
 
     def refusal(self, line: int, why: str) -> Refusal:
         """Refuses all lines, because of one of them or because the store refused the commit."""
-        return Refusal(self.file, line, self.lines, why, self.line, self.last)
+        return Refusal(self.file, line, self.lines, why, self.line, self.last, self.aggregate_id)
 
-    def commit(self) -> Commit:
-        """Makes the commit. The expected version is "any": a file holds histories, and an import makes no new decisions."""
-        return Commit(self.aggregate_id, self.events, ANY, self.command_id, self.time)
+    def commit(self, expected_version: ExpectedVersion) -> Commit:
+        """Makes the commit."""
+        return Commit(self.aggregate_id, self.events, expected_version, self.command_id, self.time)
 
 
 class Source:
-    """Reads files one after the other. `done_bytes` of `total_bytes` on disk were read (None: unknown)."""
+    """Reads files one after the other, twice. `done_bytes` of `total_bytes` on disk were read by the present pass.
+
+    Standard input is kept in a temporary file, because it cannot be read twice.
+    """
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
         self._before = 0
         self._raw: BinaryIO | None = None
+        self._spool: BinaryIO | None = None
+        self._apart: dict[int, int] = {}
         self.total_bytes: int | None = None
+        self.is_surveyed = False
         if STANDARD_INPUT not in paths:
             self.total_bytes = sum(Path(path).stat().st_size for path in paths)
 
     @property
     def done_bytes(self) -> int:
-        return self._before + (self._raw.tell() if self._raw is not None and self.total_bytes is not None else 0)
+        return self._before + (self._raw.tell() if self._raw is not None else 0)
+
+    def survey(self) -> Iterator[None]:
+        """Finds the commands whose lines are not neighbours. Yields every few milliseconds, for other tasks.
+
+        Keeps 16 bytes per commit while it runs, and afterwards some 100 bytes per command whose lines are apart.
+
+        Raises:
+            OSError: standard input could not be kept.
+            SourceFailed: a file is damaged, and lines of some commands are apart: those that are whole are not known.
+        """
+        runs = _Runs()
+        failed: SourceFailed | OSError | None = None
+        for path in self._paths:
+            if path == STANDARD_INPUT:
+                self._keep_standard_input()
+            runs.begin_file()
+            try:
+                with self._opened(path) as lines:
+                    for count, (_, raw) in enumerate(_numbered(path, lines)):
+                        if count % _SURVEYED_LINES == 0:
+                            yield
+                        try:
+                            runs.add(*parse_ids(_text(raw)))
+                        except LineRefused as refused:
+                            runs.add(refused.ids, 0)
+            except (SourceFailed, OSError) as error:  # met again by `groups`, after what can be imported
+                failed = error
+            runs.end_run()
+        self._apart = runs.apart()
+        if isinstance(failed, SourceFailed) and self._apart:
+            raise SourceFailed(
+                f"{failed.message}; lines of one command are apart in these files, so which commits are whole is not known; "
+                "nothing of them was imported"
+            )
+        self._before, self.is_surveyed = 0, True
 
     def groups(self) -> Iterator[Group | Refusal]:
-        """Yields the commits of all files, and the lines that are not events.
+        """Yields the commits of all files, and the lines that are not events. After `survey`.
+
+        A commit is yielded with its last line. A refused line is yielded before any commit that it may belong to.
 
         Raises:
             OSError, SourceFailed: a file cannot be read. Everything yielded before is whole; a commit that the file may
@@ -100,63 +176,168 @@ class Source:
         """
         for path in self._paths:
             with self._opened(path) as lines:
-                yield from _groups(path, lines)
+                yield from _groups(path, lines, self._apart)
+
+    def _keep_standard_input(self) -> None:
+        if self._spool is None:
+            self._spool = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 # read again by `groups`
+            shutil.copyfileobj(sys.stdin.buffer, self._spool)
+            if len(self._paths) == 1:
+                self.total_bytes = self._spool.tell()
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[BinaryIO]:
-        if path == STANDARD_INPUT:
-            yield sys.stdin.buffer
-            return
-        with open(path, "rb") as raw:
+        raw = self._spool if path == STANDARD_INPUT and self._spool is not None else cast(BinaryIO, open(path, "rb"))  # noqa: SIM115
+        try:
             self._raw = raw
+            raw.seek(0)
             packed = raw.read(2) == _GZIP_MAGIC
             raw.seek(0)
-            try:
-                yield cast(BinaryIO, io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER_BYTES)) if packed else raw
-            finally:
-                self._before, self._raw = self.done_bytes, None
+            yield cast(BinaryIO, io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER_BYTES)) if packed else raw
+        finally:
+            self._before, self._raw = self.done_bytes, None
+            if raw is not self._spool:
+                raw.close()
+
+
+def _key(aggregate_id: str, command_id: str) -> int:
+    """Python's hash, which differs between processes: nothing outside this process sees it."""
+    return hash((aggregate_id, command_id))
+
+
+class _Runs:
+    """The runs of neighbouring lines of one command, of all files: the hash of their ids, and of the versions they span."""
+
+    def __init__(self) -> None:
+        self._keys = array("q")
+        self._spans = array("q")
+        self._files: list[int] = []  # each file's first run
+        self._ids = LineIds(None, None)
+        self._first = self._last = 0
+
+    def begin_file(self) -> None:
+        self._files.append(len(self._keys))
+
+    def add(self, ids: LineIds, version: int) -> None:
+        if ids == self._ids:
+            self._last = version
+        elif None not in ids:
+            self.end_run()
+            self._ids = ids
+            self._first = self._last = version
+
+    def end_run(self) -> None:
+        aggregate_id, command_id = self._ids
+        if aggregate_id is not None and command_id is not None:
+            self._keys.append(_key(aggregate_id, command_id))
+            self._spans.append(hash((self._first, self._last)) if self._first and self._last else 0)
+        self._ids = LineIds(None, None)
+
+    def apart(self) -> dict[int, int]:
+        """Returns by key how many runs of lines it has, of those that have several in one file, or what is wrong with it.
+
+        Runs of the same versions are the same commit several times, as in exports that overlap, and do not count.
+        """
+        if not self._keys:
+            return {}
+        import numpy as np
+
+        keys, spans = np.frombuffer(self._keys, np.int64), np.frombuffer(self._spans, np.int64)
+        order = np.argsort(keys, kind="stable")
+        keys, spans = keys[order], spans[order]
+        is_apart = (keys[1:] == keys[:-1]) & ((spans[1:] != spans[:-1]) | (spans[1:] == 0))
+        apart = np.unique(keys[1:][is_apart])
+        begins, ends = np.searchsorted(keys, apart), np.searchsorted(keys, apart, "right")
+        files = np.searchsorted(self._files, order, "right")
+        counts = np.where(files[begins] == files[ends - 1], ends - begins, _IN_SEVERAL_FILES)
+        return dict(zip(apart.tolist(), counts.tolist(), strict=True))
 
 
 class _Grouper:
-    """Groups lines into commits. Returns complete groups, in the order of the file."""
+    """Groups the lines of one file into commits. Returns complete groups, each with the end of its last run of lines."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, apart: dict[int, int]) -> None:
         self._path = path
-        self._group: Group | None = None
-        # lines after the group whose ids cannot be read: the next line decides whether they belong to it
-        self._doubtful: list[Refusal] = []
+        self._apart = apart
+        self._run: Group | None = None  # the group of the line before
+        self._open: dict[str, Group] = {}  # by aggregate: groups whose lines are apart and not all read
+        self._open_bytes = 0
 
     def good(self, number: int, parsed: ParsedLine) -> list[Group | Refusal]:
-        aggregate_id, command_id, time, event = parsed
-        group = self._group
-        if group is not None and aggregate_id == group.aggregate_id and command_id == group.command_id:
-            for refusal in self._doubtful:
-                group.refuse(refusal.line, refusal.why)
-            self._doubtful.clear()
-            group.add(number, time, event)
-            return []
-        ended = self.end()
-        self._group = group = Group(self._path, number, aggregate_id, command_id, time)
-        group.add(number, time, event)
+        ended, group = self._turn_to(number, parsed.aggregate_id, parsed.command_id)
+        before = group.size_bytes
+        group.add(number, parsed)
+        if group.aggregate_id in self._open:
+            self._open_bytes += group.size_bytes - before
+            if self._open_bytes > OPEN_BYTES_MAX:
+                group.refuse(
+                    number,
+                    f"commits whose lines are apart take more than {OPEN_BYTES_MAX // 1024**2} MB; put the lines of a command "
+                    "next to each other",
+                )
+                self._open_bytes -= group.size_bytes
+                group.size_bytes = 0
         return ended
 
     def bad(self, number: int, refused: LineRefused) -> list[Group | Refusal]:
-        group = self._group
-        if group is not None and refused.ids == (group.aggregate_id, group.command_id):
-            group.refuse(number, refused.what)
-            return []
-        self._doubtful.append(Refusal(self._path, number, 1, refused.what, number, number))
-        return [] if refused.ids is None and len(self._doubtful) < _DOUBTFUL_MAX else self.end()
-
-    def end(self) -> list[Group | Refusal]:
-        ended: list[Group | Refusal] = [] if self._group is None else [self._group]
-        ended += self._doubtful
-        self._group, self._doubtful = None, []
+        aggregate_id, command_id = refused.ids
+        if aggregate_id is None or command_id is None:
+            return [Refusal(self._path, number, 1, refused.what, number, number, aggregate_id)]
+        ended, group = self._turn_to(number, aggregate_id, command_id)
+        group.count(number)
+        group.refuse(number, refused.what)
         return ended
 
+    def end_file(self) -> list[Group | Refusal]:
+        # the open groups are whole: this happens if the file has changed since it was surveyed
+        return [*self._end_run(), *self._open.values()]
 
-def _groups(path: str, lines: BinaryIO) -> Iterator[Group | Refusal]:
-    grouper = _Grouper(path)
+    def _turn_to(self, number: int, aggregate_id: str, command_id: str) -> tuple[list[Group | Refusal], Group]:
+        """Returns the groups that end before this line, and the group that it belongs to."""
+        run = self._run
+        if run is not None and run.aggregate_id == aggregate_id and run.command_id == command_id:
+            return [], run
+        ended = self._end_run()
+        group = self._open.get(aggregate_id) if self._open else None
+        if group is not None and group.command_id != command_id:
+            group.refuse(number, _WHY[_OVERTAKEN])
+            self._apart[_key(aggregate_id, group.command_id)] = _OVERTAKEN
+            self._close(group)
+            ended.append(group)
+            group = None
+        if group is None:
+            group = self._begin(number, aggregate_id, command_id)
+        self._run = group
+        return ended, group
+
+    def _begin(self, number: int, aggregate_id: str, command_id: str) -> Group:
+        group = Group(self._path, number, aggregate_id, command_id)
+        runs = self._apart.get(_key(aggregate_id, command_id), 1) if self._apart else 1
+        if runs < 0:
+            group.refuse(number, _WHY[runs])
+        elif runs > 1:
+            group.runs_left = runs
+            self._open[aggregate_id] = group
+        return group
+
+    def _end_run(self) -> list[Group | Refusal]:
+        group, self._run = self._run, None
+        if group is None:
+            return []
+        group.runs_left -= 1
+        if group.runs_left > 0:
+            return []
+        self._close(group)
+        return [group]
+
+    def _close(self, group: Group) -> None:
+        if self._open.get(group.aggregate_id) is group:
+            del self._open[group.aggregate_id]
+            self._open_bytes -= group.size_bytes
+
+
+def _groups(path: str, lines: BinaryIO, apart: dict[int, int]) -> Iterator[Group | Refusal]:
+    grouper = _Grouper(path, apart)
     for number, raw in _numbered(path, lines):
         try:
             parsed = parse_line(_text(raw))
@@ -164,7 +345,7 @@ def _groups(path: str, lines: BinaryIO) -> Iterator[Group | Refusal]:
             yield from grouper.bad(number, refused)
         else:
             yield from grouper.good(number, parsed)
-    yield from grouper.end()
+    yield from grouper.end_file()
 
 
 def _text(raw: bytes) -> str:

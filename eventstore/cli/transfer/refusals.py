@@ -19,7 +19,7 @@ KEPT: Final = 1_000
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """A line or commit that was not imported. `line` is the one to blame; `events` lines from `first` to `last` are refused
-    with it, because a commit is imported whole or not at all.
+    with it, because a commit is imported whole or not at all. `aggregate_id`: None if it cannot be read.
     """
 
     file: str
@@ -28,9 +28,14 @@ class Refusal:
     why: str
     first: int
     last: int
+    aggregate_id: str | None
 
     def __str__(self) -> str:
-        commit = f" (lines {self.first} to {self.last} are one commit)" if self.last > self.first else ""
+        commit = ""
+        if self.last - self.first + 1 == self.events > 1:
+            commit = f" (lines {self.first} to {self.last} are one commit)"
+        elif self.events > 1:
+            commit = f" ({self.events} lines from {self.first} to {self.last} are one commit)"
         return f"{self.file}, line {self.line}: {self.why}{commit}"
 
 

@@ -35,8 +35,9 @@ def import_(
     """Import events from files, one JSON object per line.
 
     Each has aggregate_id, command_id, event_type, timestamp (ISO 8601 with zone), data (any JSON) and perhaps metadata.
-    Consecutive lines with the same aggregate and command id form one commit. Times are kept. Importing again writes
-    nothing, so run an interrupted import again. The exit code is 1 if anything was refused.
+    The lines of a file with the same aggregate and command id form one commit. Times are kept. Importing again writes
+    nothing, so run an interrupted import again. A refused line holds back what follows of its aggregate; correct it and
+    import the file again. The exit code is 1 if anything was refused.
 
     \b
     Example:
@@ -61,8 +62,10 @@ def import_(
         print_error(f"{why}; {_imported(summary)}, run it again to continue")
         raise typer.Exit(1)
     if summary.refused:
+        held = f", {summary.held_back:,} behind them held back" if summary.held_back else ""
         print_error(
-            f"{counted(summary.refused, 'event was', 'events were')} refused; correct these lines and import the file again"
+            f"{counted(summary.refused, 'event was', 'events were')} refused{held}; "
+            "correct these lines and import the file again"
         )
         raise typer.Exit(1)
 
@@ -85,7 +88,8 @@ def _run(
 
         def on_progress() -> None:
             rate = summary.events / (time.perf_counter() - started)
-            bar.update(source.done_bytes, source.total_bytes, f"{counted(summary.events, 'event')}, {rate:,.0f}/s")
+            text = f"{counted(summary.events, 'event')}, {rate:,.0f}/s" if source.is_surveyed else "looking for commits"
+            bar.update(source.done_bytes, source.total_bytes, text)
 
         try:
             try:
@@ -107,17 +111,25 @@ def _print_summary(summary: Summary, seconds: float, as_json: bool) -> None:
     if as_json:
         print_json(
             {
-                "events": summary.events, "new": summary.new, "repeated": summary.repeated, "refused": summary.refused,
-                "commits": summary.commits, "seconds": round(seconds, 3), "events_per_second": round(summary.events / seconds),
+                "events": summary.events,
+                "new": summary.new,
+                "repeated": summary.repeated,
+                "refused": summary.refused,
+                "held_back": summary.held_back,
+                "commits": summary.commits,
+                "seconds": round(seconds, 3),
+                "events_per_second": round(summary.events / seconds),
                 "refusals": [asdict(item) for item in refusals.kept],
                 "refusals_not_shown": refusals.count - len(refusals.kept),
             }
-        )  # fmt: skip
+        )
         return
     print(f"{counted(summary.events, 'event')} in {seconds:.1f} s ({summary.events / seconds:,.0f} events/s)")
     print(f"  new       {summary.new:>12,}")
     print(f"  repeated  {summary.repeated:>12,}")
     print(f"  refused   {summary.refused:>12,}")
+    if summary.held_back:
+        print(f"  held back {summary.held_back:>12,}  (behind refused lines of their aggregates)")
     for item in refusals.kept[:_REFUSALS_SHOWN]:
         print_line(f"    {item}")
     more = refusals.count - _REFUSALS_SHOWN

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from eventstore import blocking
+from eventstore import NewEvent, blocking
 from tests.cli.processes import Server, fork, line, output, refused, run, start, wait_for
 
 Serve = Callable[..., Server]
@@ -69,42 +69,134 @@ def test_lines_of_one_command_form_one_commit(serve: Serve, tmp_path: Path) -> N
 
 def test_lines_that_are_not_events_are_counted_and_named(serve: Serve, tmp_path: Path) -> None:
     server = serve()
-    lines = [line("a", "c-1"), "{broken", line("a", "c-2"), line("", "c-3"), line("a", "c-1", data=2), line("a", "c-4")]
+    lines = [line("a", "c-1"), line("b", "c-2")[:-3], line("", "c-3"), line("c", "c-4", timestamp=None), line("d", "c-5")]
     path = _write(tmp_path / "a.jsonl", lines)
     result = run("import", path, "--json", store=server.store)
     assert result.returncode == 1
     summary = json.loads(result.stdout)
-    assert _counts(summary) == (3, 0, 3)
-    assert [item["line"] for item in sorted(summary["refusals"], key=lambda item: item["line"])] == [2, 4, 5]
-    assert "3 events were refused" in result.stderr
+    assert (*_counts(summary), summary["held_back"]) == (2, 0, 3, 0)
+    assert sorted(item["line"] for item in summary["refusals"]) == [2, 3, 4]
+    assert "3 events were refused; correct" in result.stderr
     text = run("import", path, store=server.store)
     assert text.returncode == 1
     assert f"{path}, line 2: not a JSON object" in text.stdout
-    assert server.stats()["events"] == 3
+    assert server.stats()["events"] == 2
 
 
 def test_every_refusal_is_named_in_a_file(serve: Serve, tmp_path: Path) -> None:
     server = serve()
-    commit = [line("a", "c-1"), "", line("a", "c-1", event_type="B"), "{broken", line("a", "c-1")]
+    commit = [line("a", "c-1"), "", line("a", "c-1", event_type="B"), line("a", "c-1")[:-1], line("a", "c-1")]
     path = _write(tmp_path / "a.jsonl", [*commit, *["rubbish"] * 1_500, line("b", "c-1")])
     first = run("import", path, store=server.store)
     assert "… and 1,491 more; --refusals FILE writes all of them" in first.stdout
     refusals = tmp_path / "refusals.jsonl"
     result = run("import", path, "--refusals", refusals, "--json", store=server.store)
     assert result.returncode == 1
-    assert "1,504 events were refused" in result.stderr
+    assert "1,504 events were refused, 1 behind them held back" in result.stderr
     written = [json.loads(item) for item in refusals.read_text().splitlines()]
     summary = json.loads(result.stdout)
     assert (summary["refused"], summary["refusals"], summary["refusals_not_shown"]) == (1_504, written[:1_000], 501)
-    assert written[0] | {"why": ""} == {"file": str(path), "line": 4, "events": 4, "why": "", "first": 1, "last": 5}
-    assert [item["line"] for item in written[1:]] == list(range(6, 1_506))
-    assert "(lines 1 to 5 are one commit)" in first.stdout
+    refused_commit = {"file": str(path), "line": 4, "events": 4, "why": "", "first": 1, "last": 5, "aggregate_id": "a"}
+    assert next(item for item in written if item["aggregate_id"] == "a") | {"why": ""} == refused_commit
+    assert [item["line"] for item in written if item["aggregate_id"] is None] == list(range(6, 1_506))
     kept = refusals.read_bytes()
     said = refused("import", path, "--refusals", refusals, store=server.store)
     assert said == f"{refusals}: exists; name another file for the refusals, or remove it"
     assert refusals.read_bytes() == kept
     shown = run("import", path, "--refusals", tmp_path / "more.jsonl", store=server.store).stdout
     assert f"… and 1,491 more; all are in {tmp_path / 'more.jsonl'}" in shown
+
+
+def test_lines_of_a_command_that_are_no_neighbours_form_one_commit(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    coin, counted = line("box", "c-1", "CoinInserted", 50), line("till", "c-1", "CoinCounted", 50)
+    path = _write(tmp_path / "a.jsonl", [coin, counted, coin, counted, coin, line("box", "c-2", "Closed")])
+    summary = _import(server, path)
+    assert (*_counts(summary), summary["commits"]) == (6, 0, 0, 3)
+    with blocking.connect(server.store) as store:
+        assert [event.type for event in store.read("box")] == [*["CoinInserted"] * 3, "Closed"]
+        assert [event.type for event in store.read("till")] == ["CoinCounted"] * 2
+    assert _counts(_import(server, path)) == (0, 6, 0)
+
+
+def test_lines_of_a_command_around_another_one_of_its_aggregate_are_refused_and_nothing_of_it_is_stored(
+    serve: Serve, tmp_path: Path
+) -> None:
+    server = serve()
+    path = _write(tmp_path / "a.jsonl", [line("a", "c-1", "A"), line("a", "c-2", "B"), line("a", "c-1", "A"), line("b", "c-1")])
+    result = run("import", path, "--json", store=server.store)
+    summary = json.loads(result.stdout)
+    assert (*_counts(summary), summary["held_back"]) == (1, 0, 2, 1)
+    assert "a line of another command of the aggregate stands between lines of this one" in summary["refusals"][0]["why"]
+    assert output("read", "a", store=server.store) == ""
+
+
+def test_standard_input_is_grouped_as_a_file_is(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    text = "\n".join([line("a", "c-1", "A"), line("b", "c-1", "B"), line("a", "c-1", "A")])
+    summary = json.loads(output("import", "-", "--json", store=server.store, text=text))
+    assert (*_counts(summary), summary["commits"]) == (3, 0, 0, 2)
+
+
+def test_exports_that_overlap_are_imported_once(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    path = _write(tmp_path / "a.jsonl", [line("a", "c-1"), line("b", "c-1"), line("a", "c-2"), line("a", "c-2", "B")])
+    _import(server, path)
+    exported = [tmp_path / "e1.jsonl", tmp_path / "e2.jsonl"]
+    output("export", "-o", exported[0], store=server.store)
+    output("export", "-o", exported[1], "--after", "1", store=server.store)
+    both = tmp_path / "both.jsonl"
+    both.write_bytes(exported[0].read_bytes() + exported[1].read_bytes())
+    other = serve(data=tmp_path / "other")
+    assert _counts(_import(other, *exported)) == (4, 3, 0)
+    assert _counts(_import(other, both)) == (0, 7, 0)
+    with blocking.connect(other.store) as store:
+        assert [(event.command_id, event.type) for event in store.read("a")] == [
+            ("c-1", "Happened"),
+            ("c-2", "Happened"),
+            ("c-2", "B"),
+        ]
+
+
+def test_a_refused_line_holds_back_its_aggregate_and_a_second_import_puts_all_in_order(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    whole = [line(aggregate, f"c-{number}", f"Step{number}") for number in range(1, 6) for aggregate in ("a", "b", "c")]
+    broken = list(whole)
+    broken[6] = broken[6][:-5]  # step 3 of "a" is cut off
+    broken[7] = line("b", "c-3", "Step3", data="x" * 4_300_000)  # step 3 of "b" is too large for the store
+    path = _write(tmp_path / "a.jsonl", broken)
+    result = run("import", path, store=server.store)
+    assert "2 events were refused, 4 behind them held back" in result.stderr
+    assert "  held back            4  (behind refused lines of their aggregates)" in result.stdout
+    summary = json.loads(run("import", path, "--json", store=server.store).stdout)
+    assert (*_counts(summary), summary["held_back"]) == (0, 9, 2, 4)
+    assert _counts(_import(server, _write(path, whole))) == (6, 9, 0)
+    with blocking.connect(server.store) as store:
+        for aggregate in ("a", "b", "c"):
+            assert [event.type for event in store.read(aggregate)] == [f"Step{number}" for number in range(1, 6)]
+
+
+def test_a_line_whose_aggregate_cannot_be_read_holds_back_all_that_follows_and_its_commit(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    lines = [line("a", "c-1"), line("a", "c-2"), "{broken", line("b", "c-1"), line("a", "c-2"), line("a", "c-3")]
+    result = run("import", _write(tmp_path / "a.jsonl", lines), "--json", store=server.store)
+    summary = json.loads(result.stdout)
+    assert (*_counts(summary), summary["held_back"]) == (1, 0, 1, 4)
+    with blocking.connect(server.store) as store:
+        assert [(event.aggregate_id, event.command_id) for event in store.read_all()] == [("a", "c-1")]
+
+
+def test_an_import_into_aggregates_with_other_events_keeps_the_order_behind_a_refusal(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    with blocking.connect(server.store) as store:
+        for number in range(3):
+            store.append("a", [NewEvent("Live")], expected_version=number, command_id=f"live-{number}")
+        store.append("a", [NewEvent("Other")], expected_version=3, command_id="c-2")
+    lines = [line("a", f"c-{number}", f"Step{number}") for number in range(1, 7)]
+    summary = json.loads(run("import", _write(tmp_path / "a.jsonl", lines), "--json", store=server.store).stdout)
+    assert (*_counts(summary), summary["held_back"]) == (1, 0, 1, 4)  # command c-2 has other content
+    with blocking.connect(server.store) as store:
+        assert [event.type for event in store.read("a")] == ["Live", "Live", "Live", "Other", "Step1"]
 
 
 def test_without_refusals_no_file_of_refusals_is_created(serve: Serve, tmp_path: Path) -> None:
@@ -116,16 +208,14 @@ def test_without_refusals_no_file_of_refusals_is_created(serve: Serve, tmp_path:
 
 def test_strict_stops_at_the_first_refusal(serve: Serve, tmp_path: Path) -> None:
     server = serve()
-    path = _write(tmp_path / "a.jsonl", [line("a", "c-1"), "{broken", line("a", "c-2")])
+    path = _write(tmp_path / "a.jsonl", [line("a", "c-1"), line("a", "c-2"), "{broken", line("a", "c-3")])
     result = run("import", path, "--strict", store=server.store)
     assert result.returncode == 1
-    assert f"{path}, line 2" in result.stderr
-    assert server.stats()["events"] == 1
+    assert f"{path}, line 3" in result.stderr
+    assert server.stats()["events"] == 1  # the last commit before it may go on in it
 
 
-@pytest.mark.parametrize(
-    "broken", [line("a", "c-1")[:-1], line("a", "c-1", timestamp="2027-01-01T00:00:00Z"), "whose line is this?"]
-)
+@pytest.mark.parametrize("broken", [line("a", "c-1")[:-1], line("a", "c-1", timestamp="2027-01-01T00:00:00Z")])
 def test_a_commit_with_a_bad_line_is_refused_whole(serve: Serve, tmp_path: Path, broken: str) -> None:
     server = serve()
     path = _write(tmp_path / "a.jsonl", [line("a", "c-1"), broken, line("a", "c-1"), line("b", "c-1")])
@@ -152,6 +242,15 @@ def test_a_truncated_file_is_named_and_the_commits_before_are_stored(serve: Serv
     assert _counts(_import(server, path)) == (2_000 - before, before, 0)
 
 
+def test_of_a_truncated_file_in_which_lines_of_a_command_are_apart_nothing_is_stored(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    path = _write(tmp_path / "a.jsonl.gz", [line("a", "c-1"), line("b", "c-1"), line("a", "c-1"), *_lines(2_000)])
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    said = refused("import", path, store=server.store)
+    assert "which commits are whole is not known; nothing of them was imported" in said
+    assert server.stats()["events"] == 0
+
+
 def test_files_that_cannot_be_read_are_named_before_anything_is_sent(serve: Serve, tmp_path: Path) -> None:
     server = serve()
     path = _write(tmp_path / "a.jsonl", _lines(3))
@@ -163,17 +262,20 @@ def test_files_that_cannot_be_read_are_named_before_anything_is_sent(serve: Serv
 def test_a_line_that_is_not_utf_8_is_refused(serve: Serve, tmp_path: Path) -> None:
     server = serve()
     path = tmp_path / "a.jsonl"
-    path.write_bytes(line("a", "c-1").encode() + b"\n\xff\xfe\n" + line("a", "c-2").encode())
+    path.write_bytes(line("a", "c-1").encode() + b"\n" + line("b", "c-1", "\xff").encode("latin-1") + b"\n")
+    path.write_bytes(path.read_bytes().replace(b"\\u00ff", b"\xff") + line("a", "c-2").encode())
     result = run("import", path, "--json", store=server.store)
-    assert _counts(json.loads(result.stdout)) == (2, 0, 1)
+    summary = json.loads(result.stdout)
+    assert (*_counts(summary), summary["held_back"]) == (2, 0, 1, 0)
+    assert summary["refusals"][0]["aggregate_id"] == "b"
 
 
 def test_events_that_are_too_large_are_refused_and_the_rest_is_imported(serve: Serve, tmp_path: Path) -> None:
     server = serve()
-    path = _write(tmp_path / "a.jsonl", [line("a", "c-1", data="x" * 5_000_000), line("a", "c-2")])
+    path = _write(tmp_path / "a.jsonl", [line("a", "c-1", data="x" * 5_000_000), line("b", "c-2"), line("a", "c-2")])
     result = run("import", path, "--json", store=server.store)
     summary = json.loads(result.stdout)
-    assert _counts(summary) == (1, 0, 1)
+    assert (*_counts(summary), summary["held_back"]) == (1, 0, 1, 1)
     assert "limit" in summary["refusals"][0]["why"]
 
 

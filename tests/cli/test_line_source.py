@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from pathlib import Path
+
+import pytest
+import trio
+
+import eventstore as es
+from eventstore.cli.transfer import import_run, line_source
+from eventstore.cli.transfer.import_run import Summary, run_import
+from eventstore.cli.transfer.line_source import Group, Source
+from eventstore.cli.transfer.refusals import Refusal
+from tests.cli.processes import Server, line
+
+TOO_LARGE = "x" * 4_300_000
+
+
+def _source(path: Path, *files: list[str]) -> Source:
+    paths = [path / f"{number}.jsonl" for number in range(len(files))]
+    for each, lines in zip(paths, files, strict=True):
+        each.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    source = Source([str(each) for each in paths])
+    for _ in source.survey():
+        pass
+    return source
+
+
+def _commits(source: Source) -> list[tuple[str, str, list[str]]]:
+    groups = list(source.groups())
+    assert all(isinstance(group, Group) and group.why is None for group in groups)
+    return [(each.aggregate_id, each.command_id, [event.type for event in each.events]) for each in groups]  # type: ignore[union-attr]
+
+
+def _whys(source: Source) -> list[str | None]:
+    return [group.why for group in source.groups()]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_stands_between_them_lines_of_a_command_form_one_commit(seed: int, tmp_path: Path) -> None:
+    choose = random.Random(seed)
+    histories = {
+        aggregate: [(f"c-{number}", choose.choices("AB", k=choose.randint(1, 4))) for number in range(choose.randint(1, 5))]
+        for aggregate in "pqrs"
+    }
+    lines = {
+        aggregate: [line(aggregate, command, event) for command, events in commits for event in events]
+        for aggregate, commits in histories.items()
+    }
+    order = choose.sample(turns := [aggregate for aggregate in lines for _ in lines[aggregate]], len(turns))
+    waiting = {aggregate: iter(each) for aggregate, each in lines.items()}
+    commits = _commits(_source(tmp_path, [next(waiting[aggregate]) for aggregate in order]))
+    for aggregate, history in histories.items():
+        assert [(command, events) for of, command, events in commits if of == aggregate] == history
+
+
+def test_lines_of_a_command_in_several_files_are_refused_in_each(tmp_path: Path) -> None:
+    source = _source(tmp_path, [line("a", "c-1"), line("a", "c-2")], [line("a", "c-2"), line("a", "c-3")])
+    whys = _whys(source)
+    assert [why is None for why in whys] == [True, False, False, True]
+    assert "lines in several files" in (whys[1] or "")
+
+
+def test_lines_that_are_the_same_event_by_their_version_are_taken_once(tmp_path: Path) -> None:
+    first, second = line("a", "c-1", "A", version=7), line("a", "c-1", "A", version=8)
+    assert _commits(_source(tmp_path, [first, line("b", "c-1", "B"), first, second])) == [
+        ("b", "c-1", ["B"]),
+        ("a", "c-1", ["A", "A"]),
+    ]
+
+
+def test_lines_of_a_command_whose_versions_go_back_are_refused(tmp_path: Path) -> None:
+    source = _source(tmp_path, [line("a", "c-1", "B", version=8), line("b", "c-1"), line("a", "c-1", "A", version=7)])
+    assert sorted(filter(None, _whys(source))) == ["version 7 stands after version 8 of the same command"]
+
+
+def test_commits_whose_lines_are_apart_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_source, "OPEN_BYTES_MAX", 1_000)
+    lines = [line(f"a-{number}", "c-1", data="x" * 300) for number in range(5)]
+    groups = [group for group in _source(tmp_path, [*lines, *lines]).groups() if isinstance(group, Group)]
+    refused = [group for group in groups if group.why is not None]
+    assert 0 < len(refused) < 5
+    assert all("put the lines of a command next to each other" in (group.why or "") for group in refused)
+
+
+def _damaged(choose: random.Random, text: str) -> str:
+    """A line that cannot be imported until it is corrected."""
+    fault = choose.randrange(4)
+    if fault == 0:
+        return text[: choose.randrange(1, len(text))]
+    if fault == 1:
+        return json.dumps(json.loads(text) | {"data": TOO_LARGE})
+    return json.dumps(json.loads(text) | {"timestamp": None}) if fault == 2 else "rubbish"
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_is_refused_the_corrected_file_gives_the_order_of_its_lines(
+    seed: int, shared: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_run, "BATCH_COMMITS", 6)
+    choose = random.Random(seed)
+    places = [f"corrected-{seed}-{choose.randrange(4)}" for _ in range(60)]
+    whole = [line(aggregate, f"c-{number}", f"Step{number}") for number, aggregate in enumerate(places)]
+    expected: dict[str, list[str]] = {aggregate: [] for aggregate in places}
+    for number, aggregate in enumerate(places):
+        expected[aggregate].append(f"Step{number}")
+    path = tmp_path / "a.jsonl"
+    async with es.connect(shared.store) as store:
+        live = choose.randint(1, 3)
+        await store.append(places[0], [es.NewEvent("Live")] * live, es.ANY, "live")
+        expected[places[0]] = ["Live"] * live + expected[places[0]]
+        for wrong in range(4, -1, -1):  # fewer lines each time, in the end none
+            lines = list(whole)
+            for place in choose.sample(range(len(lines)), wrong):
+                lines[place] = _damaged(choose, whole[place])
+            path.write_text("\n".join(lines), encoding="utf-8")
+            summary = Summary()
+            await run_import(shared.store, Source([str(path)]), summary, strict=False, on_progress=lambda: None)
+            assert (summary.events, summary.refused > 0) == (len(whole), wrong > 0)
+        assert {each: [event.type async for event in store.read(each)] for each in expected} == expected
+
+
+async def test_a_writer_beside_an_import_puts_nothing_out_of_order(
+    shared: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_run, "BATCH_COMMITS", 5)
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(line("beside", f"c-{number}", f"Step{number}") for number in range(100)), encoding="utf-8")
+    summary = Summary()
+    ended = trio.Event()
+
+    async def write() -> None:
+        async with es.connect(shared.store) as store:
+            for number in itertools.count():
+                await store.append("beside", [es.NewEvent("Live")], es.ANY, f"live-{number}")
+                if ended.is_set():
+                    return
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        await run_import(shared.store, Source([str(path)]), summary, strict=False, on_progress=lambda: None)
+        ended.set()
+    assert summary.new == 100
+    async with es.connect(shared.store) as store:
+        types = [event.type async for event in store.read("beside") if event.type != "Live"]
+    assert types == [f"Step{number}" for number in range(100)]
+
+
+def test_a_refusal_names_the_aggregate_that_it_holds_back(tmp_path: Path) -> None:
+    source = _source(tmp_path, [line("a", "c-1")[:25], "rubbish"])
+    assert [item.aggregate_id for item in source.groups() if isinstance(item, Refusal)] == ["a", None]
+
+
+def test_the_lines_of_a_refused_commit_are_told() -> None:
+    told = [str(Refusal("f", 4, events, "no", 1, 5, "a")) for events in (4, 5)]
+    assert told == ["f, line 4: no (4 lines from 1 to 5 are one commit)", "f, line 4: no (lines 1 to 5 are one commit)"]
