@@ -54,8 +54,7 @@ def text_of(error: BaseException) -> str:
     try:
         if isinstance(error, EventStoreError) and type(message := vars(error).get("message")) is str:
             return encodable(message)
-        text = f"%.{_TEXT_CHARACTERS_MAX}s" % (error,)  # a `str` whatever `__str__` returns, or TypeError
-        return encodable(text)
+        return encodable(str.__str__(str(error))[:_TEXT_CHARACTERS_MAX])  # not of a subclass, which slices as it likes
     except KeyboardInterrupt:
         raise
     except BaseException as another:

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
+from eventstore import failures
 from eventstore.domain.aggregate import Aggregate, unmodified
 from eventstore.domain.asyncio_calls import way_out_of
 from eventstore.domain.encoding.command_type import CommandType
@@ -23,7 +24,6 @@ from eventstore.fields import shown
 from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX
 
 HandlerFunction: TypeAlias = Callable[[Any, Any], None] | Callable[[Any, Any], Awaitable[None]]
-_TEXT_CHARACTERS_MAX: Final = 300
 _LOG_INTERVAL_S: Final = 10.0  # at most one log record per handler in this time: it may raise for every command
 _FIELD_TYPES: Final = frozenset({str, int, bool, type(None)})
 _OURS: Final = (f"{os.path.dirname(__file__)}{os.sep}", "<frozen ")
@@ -130,16 +130,13 @@ class Handler:
         now = time.monotonic()
         if now >= self._next_log_s:
             self._next_log_s = now + _LOG_INTERVAL_S
-            _log.error("handler %s raised (%d so far)", self.name, self._raised, exc_info=error)
+            failures.log_failure(_log, logging.ERROR, "handler %s raised (%d so far)", self.name, self._raised, error=error)
 
 
 def text_of(error: BaseException) -> str:
-    """Returns the text of any exception, bounded, even if its `__str__` raises."""
-    try:
-        text = str(error)[:_TEXT_CHARACTERS_MAX]
-        return text + way_out_of(error, text)
-    except Exception as another:
-        return f"its text raised {type(another).__name__}"
+    """Returns the text of any error, as `failures.text_of`, and what to use in place of asyncio if it is about that."""
+    text = failures.text_of(error)
+    return text + way_out_of(error, text)
 
 
 def line_of(error: BaseException) -> str:
@@ -147,7 +144,11 @@ def line_of(error: BaseException) -> str:
 
     Skips the first frame: it is the code of this package that caught the error.
     """
-    outside = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if not frame.filename.startswith(_OURS)]
+    try:
+        found = traceback.extract_tb(error.__traceback__)[1:]
+    except Exception:  # it looks for source code wherever the author's code says it is from
+        return ""
+    outside = [frame for frame in found if not frame.filename.startswith(_OURS)]
     frames = [frame for frame in outside if not frame.filename.startswith(_STANDARD)] or outside
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 

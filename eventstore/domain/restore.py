@@ -9,6 +9,7 @@ from eventstore.domain.aggregate import Aggregate, applies_by_name, new
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.handler import text_of
 from eventstore.errors import EventStoreError, HandlerFailed, InvalidArgument, UnknownEvent
+from eventstore.failures import is_fault
 from eventstore.model import Event
 
 A = TypeVar("A", bound=Aggregate)
@@ -66,7 +67,9 @@ def replay(aggregate: Aggregate, events: Iterable[Event]) -> None:
                 change[1](aggregate, change[0].decode(stored))
             elif not aggregate.ignores_unknown:
                 raise _unknown(aggregate, stored[2])
-    except Exception as error:
+    except BaseException as error:
+        if not is_fault(error):
+            raise
         assert stored is not None
         raise _named(aggregate, stored, error) from error
     aggregate._aggregate_version = version
@@ -81,13 +84,13 @@ def _unknown(aggregate: Aggregate, name: str) -> UnknownEvent:
     )
 
 
-def _named(aggregate: Aggregate, stored: Event, error: Exception) -> EventStoreError:
+def _named(aggregate: Aggregate, stored: Event, error: BaseException) -> EventStoreError:
     """Returns the error with aggregate and version of the event that caused it."""
     where = f"aggregate {stored.aggregate_id!r}, version {stored.version}"
     place: dict[str, str | int | bool | None] = {"aggregate_id": stored.aggregate_id, "version": stored.version}
     if isinstance(error, EventStoreError):
         named = error.__class__.__new__(error.__class__)
-        EventStoreError.__init__(named, f"{where}: {error.message}", **{**error.fields, **place})
+        EventStoreError.__init__(named, f"{where}: {text_of(error)}", **{**error.fields, **place})
         return named
     handler = f"{class_path(type(aggregate))} @applies({stored.type})"
     text = f"{where}: {handler} raised {type(error).__name__}: {text_of(error)}"

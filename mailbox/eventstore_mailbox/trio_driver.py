@@ -6,6 +6,7 @@ serving one aggregate after the other.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
@@ -181,10 +182,10 @@ class TrioDriver:
                 change = await run_stepwise(
                     coroutine, self._ports.clock, self._options.slow_handler_s, partial(self._on_slow, entry)
                 )
-            except trio.Cancelled:
-                raise
-            except BaseException as error:  # as for a sync handler: it fails its own command
-                failed = error
+            except BaseException as error:
+                if trio.current_effective_deadline() == -math.inf and _is_cancellation(error):
+                    raise
+                failed = error  # as of a sync handler: it fails its own command
         del self._handlers[lane]
         self.machine.handled(lane, entry, change, failed)
         self.machine.pump()
@@ -192,3 +193,9 @@ class TrioDriver:
     def _on_slow(self, entry: AnyEntry, seconds: float) -> None:
         entry.lane.mailbox.slow += 1
         self._ports.on_slow(entry, seconds)
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_cancellation, error.exceptions))
+    return isinstance(error, trio.Cancelled)

@@ -12,7 +12,7 @@ import pytest
 
 import eventstore as es
 from tests.consumers.clients import World, opened, take_done, with_each_client
-from tests.consumers.raising import FAILURES, OF_LOOP
+from tests.raising import FAILURES, OF_LOOP
 from tests.waiting import eventually
 
 

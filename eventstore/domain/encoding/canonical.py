@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from eventstore.domain.encoding.values import Codec, quote
+from eventstore.failures import is_fault
 
 
 def canonical_decoder(
@@ -34,7 +35,9 @@ def canonical_decoder(
             for place, read in reads:
                 values[place] = read(values[place])  # type: ignore[arg-type] # text, or None of an optional value
             return cls(*values)
-        except Exception:  # not UTF-8, the 30th of February, or its __post_init__ raised: `PayloadCodec.decode` says so
-            return None
+        except BaseException as error:  # not UTF-8, the 30th of February, or its __post_init__ raised
+            if not is_fault(error):
+                raise
+            return None  # `PayloadCodec.decode` says what is wrong
 
     return decode

@@ -14,6 +14,7 @@ from typing import Final, cast
 from eventstore.domain.encoding.field_mismatch import FieldMismatch, expected
 from eventstore.domain.encoding.values import Decode, Encode, Exact, quote
 from eventstore.errors import EventStoreError
+from eventstore.failures import described, is_fault
 from eventstore.fields import shown
 
 _ABSENT: Final = object()
@@ -91,7 +92,9 @@ def object_decoder(
             return cls(*map(call, decoders, values))
         except FieldMismatch:
             raise _find_mismatch(names, decoders, values) from None
-        except Exception as error:
+        except BaseException as error:
+            if not is_fault(error):
+                raise
             raise _class_error(error) from None
 
     return decode
@@ -115,15 +118,17 @@ def _with_defaults(
             raise FieldMismatch("is missing and has no default", field.name)
     try:
         return cls(**present)
-    except Exception as error:
+    except BaseException as error:
+        if not is_fault(error):
+            raise
         raise _class_error(error) from None
 
 
-def _class_error(error: Exception) -> Exception:
+def _class_error(error: BaseException) -> Exception:
     """Returns the error for what the class's own check (`__post_init__`) raised."""
     if isinstance(error, EventStoreError):
         return error
-    return FieldMismatch(f"its __post_init__ raised {type(error).__name__}: {error!s:.200}")
+    return FieldMismatch(f"its __post_init__ raised {described(error)}")
 
 
 def _unknown(names: list[str], parsed: dict[str, object]) -> FieldMismatch:

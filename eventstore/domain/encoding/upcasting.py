@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias, TypeVar
 
 from eventstore.errors import DomainRefused, PayloadInvalid, UnknownEvent
+from eventstore.failures import described, is_fault
 from eventstore.fields import shown
 
 Fields: TypeAlias = dict[str, object]
@@ -92,9 +93,11 @@ def check_steps(name: str, version: int) -> None:
 def _apply_step(name: str, version: int, step: Step, fields: Fields) -> Fields:
     try:
         upcasted_fields = step(fields)
-    except Exception as error:
+    except BaseException as error:
+        if not is_fault(error):
+            raise
         raise PayloadInvalid(
-            f"event {name!r} of version {version}: its upcast {_location(step)} raised {type(error).__name__}: {error!s:.200}",
+            f"event {name!r} of version {version}: its upcast {_location(step)} raised {described(error)}",
             type=name,
             schema=version,
         ) from error

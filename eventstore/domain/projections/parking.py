@@ -15,6 +15,7 @@ from eventstore.domain.event_batches import Followable
 from eventstore.domain.projections.projection import Projection, keys_of, projection_failure
 from eventstore.domain.projections.targets.base import Checkpoint, Parked, StoredRow, Target
 from eventstore.errors import DomainRefused, ProjectionFailed
+from eventstore.failures import is_fault
 from eventstore.fields import encodable
 from eventstore.model import Event
 
@@ -66,14 +67,16 @@ def fold_one_by_one(
 
 def _folded_row(
     projection: Projection[Any], text: str | None, key: str, event: Event
-) -> tuple[StoredRow | None, Exception | None]:
+) -> tuple[StoredRow | None, BaseException | None]:
     """Returns the key's row after the event, or what the projection raised."""
     try:
         state = projection.apply(projection.initial() if text is None else projection.decode_state(text), event)
         if state is None:
             return None, None
         return (key, *projection.checked_row(key, state), projection.encode_state(state)), None
-    except Exception as error:
+    except BaseException as error:
+        if not is_fault(error):
+            raise
         return None, error
 
 

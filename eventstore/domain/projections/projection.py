@@ -22,6 +22,7 @@ from eventstore.domain.encoding.event_type import EventType
 from eventstore.domain.event_methods import EventMethods, accepts_positional, method_decorator
 from eventstore.domain.handler import line_of, text_of
 from eventstore.errors import DomainRefused, EventStoreError, ProjectionFailed
+from eventstore.failures import is_fault
 from eventstore.fields import check_text, shown
 from eventstore.model import Event
 
@@ -222,7 +223,9 @@ def keys_of(projection: Projection[Any], events: Iterable[Event]) -> list[str]:
     for event in events:
         try:
             keys.append(check_text("key", projection.key(event_for_key(projection, event)), 1, KEY_BYTES_MAX))
-        except Exception as error:
+        except BaseException as error:
+            if not is_fault(error):
+                raise
             raise projection_failure(projection, event, error) from error
     return keys
 
@@ -239,12 +242,15 @@ def fold(
         try:
             state = states.get(key)
             states[key] = projection.apply(projection.initial() if state is None else state, event)
-        except Exception as error:
+        except BaseException as error:
+            if not is_fault(error):
+                raise
             raise projection_failure(projection, event, error) from error
 
 
-def projection_failure(projection: Projection[Any], event: Event, error: Exception) -> ProjectionFailed:
-    text = error.message if isinstance(error, EventStoreError) else f"{type(error).__name__}: {text_of(error)}{line_of(error)}"
+def projection_failure(projection: Projection[Any], event: Event, error: BaseException) -> ProjectionFailed:
+    own = isinstance(error, EventStoreError)
+    text = text_of(error) if own else f"{type(error).__name__}: {text_of(error)}{line_of(error)}"
     return ProjectionFailed(
         f"projection {projection.name!r} failed at sequence {event.sequence}, aggregate {event.aggregate_id!r}, version "
         f"{event.version}, type {event.type!r}: {text}",

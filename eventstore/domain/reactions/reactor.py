@@ -19,6 +19,7 @@ from eventstore.domain.reactions.parked import ParkedEvents
 from eventstore.domain.reactions.reaction import SendCommand
 from eventstore.domain.reactions.run import ReactionRun
 from eventstore.errors import Diverged, EventStoreError
+from eventstore.failures import text_of
 from eventstore.fields import check_int
 
 EVENTS_MAX: Final = 256
@@ -122,7 +123,7 @@ class Reactor:
                 if raises:
                     self._error = error
                     return scope.cancel()
-                self.save_failure = str(error) or type(error).__name__
+                self.save_failure = text_of(error) or type(error).__name__
                 _log.error("the checkpoint of the reactions is written again in %g s: %s", _STOPPED_PAUSE_S, self.save_failure)
             await anyio.sleep(_STOPPED_PAUSE_S)
 
@@ -147,7 +148,7 @@ class Reactor:
 
     def _stopped(self, run: ReactionRun, error: Exception) -> None:
         run.status.state = "stopped"
-        run.status.error = error.message if isinstance(error, EventStoreError) else str(error) or type(error).__name__
+        run.status.error = text_of(error) or type(error).__name__
         trace = None if isinstance(error, EventStoreError | OSError) else error
         _log.error("%s; it is tried again in %g s", run.status.error, _STOPPED_PAUSE_S, exc_info=trace)
 

@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 import anyio
 import anyio.lowlevel
 
+from eventstore.client.aio.cancellation import is_cancellation_of_group
 from eventstore.domain.handler import line_of, text_of
 from eventstore.domain.reactions.checkpoint import Mark
 from eventstore.domain.reactions.feed import Feed
@@ -18,6 +19,7 @@ from eventstore.domain.reactions.parked import Lane, ParkedEvents
 from eventstore.domain.reactions.reaction import Reaction, SendCommand
 from eventstore.errors import Closed, EventStoreError, Poisoned, ProjectionFailed
 from eventstore.event_identity import event_identity
+from eventstore.failures import described, is_fault
 from eventstore.fields import encodable
 from eventstore.model import Event
 
@@ -127,7 +129,7 @@ class ReactionRun:
         pause, failures = _PAUSE_S_MIN, 0
         while True:
             try:
-                return await self.reaction.run(event, self._send)
+                return await self._run(event)
             except Exception as error:
                 self.status.error = str(self._failed(event, error))
                 if not isinstance(error, EventStoreError):
@@ -138,6 +140,17 @@ class ReactionRun:
                     raise
             await anyio.sleep(pause)
             pause = min(2 * pause, _PAUSE_S_MAX)
+
+    async def _run(self, event: Event) -> None:
+        """Calls the reaction's function. Whatever else than an Exception the function raises is its failure: RuntimeError."""
+        try:
+            await self.reaction.run(event, self._send)
+        except Exception:
+            raise
+        except BaseException as error:
+            if not is_fault(error) or await is_cancellation_of_group(error):
+                raise
+            raise RuntimeError(f"it ended by {described(error)}") from error
 
     async def retry(self, aggregate_id: str, read: ReadEvent, who: str, why: str, *, skip: bool = False) -> int:
         """Handles what is parked of an aggregate, in order, until one fails again; returns how many are done.
@@ -150,7 +163,7 @@ class ReactionRun:
                 if not skip:
                     event = await read(aggregate_id, parked.version)
                     try:
-                        await self.reaction.run(event, self._send)
+                        await self._run(event)
                     except Exception as error:
                         self.status.error = str(self._failed(event, error))
                         return done
@@ -174,4 +187,4 @@ class ReactionRun:
 
 
 def _why(error: Exception) -> str:
-    return encodable(error.message if isinstance(error, EventStoreError) else text_of(error) + line_of(error))
+    return text_of(error) if isinstance(error, EventStoreError) else encodable(text_of(error) + line_of(error))

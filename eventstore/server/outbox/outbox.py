@@ -19,6 +19,7 @@ import trio
 
 from eventstore.errors import Diverged, EventStoreError
 from eventstore.event_identity import event_identity
+from eventstore.failures import text_of
 from eventstore.model import Event
 from eventstore.records.event_message import origin_of_event
 from eventstore.records.message import RawMessage
@@ -292,7 +293,7 @@ class Outbox:
     def _report(self, error: Exception, *, refused: bool) -> None:
         self.refused = refused
         self.failures += not refused
-        failure = str(error) or type(error).__name__
+        failure = text_of(error) or type(error).__name__
         if failure != self.failure:
             trace = None if isinstance(error, EventStoreError | OSError) else error
             state = "is refused" if refused else f"stopped at sequence {self.place} and is retried"

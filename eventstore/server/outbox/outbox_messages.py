@@ -10,6 +10,7 @@ from eventstore.domain.handler import line_of, text_of
 from eventstore.domain.publication import Publication, PublishFunction, as_stored
 from eventstore.domain.reactions.parked import Parked
 from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.failures import is_fault
 from eventstore.fields import RESERVED, encodable
 from eventstore.model import Event
 from eventstore.records.event_message import EventMessages, marked_parked
@@ -100,7 +101,9 @@ class PublishedEvents:
             return Late(None)
         try:
             made = self._message(event, function)
-        except Exception as error:
+        except BaseException as error:
+            if not is_fault(error):
+                raise
             self.parked.error = str(self._failed(event, error))
             return None
         return Late(None if made is None else marked_parked(made, parked.record))
@@ -109,7 +112,9 @@ class PublishedEvents:
         """Raises EventStoreError if no message can be made of it, and it is not parked."""
         try:
             return self._message(event, function)
-        except Exception as error:
+        except BaseException as error:
+            if not is_fault(error):
+                raise
             failed = self._failed(event, error)
             if self._publication.on_failure == "stop":
                 raise failed from error
@@ -126,7 +131,7 @@ class PublishedEvents:
             raise ValueError(f"it returned {len(body)} bytes; a message has at most {BODY_BYTES_MAX}")
         return None if body is None else self._encode.made_from(event, body)
 
-    def _failed(self, event: Event, error: Exception) -> EventStoreError:
+    def _failed(self, event: Event, error: BaseException) -> EventStoreError:
         return InvalidArgument(
             f"event {event.type} at sequence {event.sequence}, version {event.version} of {event.aggregate_id!r}, cannot be "
             f"made a message of topic {self._publication.topic!r}: {_why(error)}; mend the function that publishes it, and "
@@ -136,6 +141,6 @@ class PublishedEvents:
         )
 
 
-def _why(error: Exception) -> str:
-    why = encodable(error.message if isinstance(error, EventStoreError) else text_of(error) + line_of(error))
+def _why(error: BaseException) -> str:
+    why = text_of(error) if isinstance(error, EventStoreError) else encodable(text_of(error) + line_of(error))
     return f"{type(error).__name__}: {why}"

@@ -23,6 +23,7 @@ from eventstore.domain.reactions.reactor import Reactor
 from eventstore.domain.reactions.run import ReactionRun
 from eventstore.domain.runtime import decide
 from eventstore.errors import Elsewhere, EventStoreError, InvalidArgument, ShuttingDown
+from eventstore.failures import text_of
 from eventstore.fields import counted, shown
 from eventstore.model import Committed, Event
 from eventstore.server.mailbox_wiring import CommandMailboxes, FindCommand, ServerEntry
@@ -102,7 +103,7 @@ class ReactionRunner:
                 try:
                     await self._reactor.run()
                 except Exception as error:  # such as a checkpoint that cannot be read; the server keeps serving
-                    self.failure = str(error) or type(error).__name__
+                    self.failure = text_of(error) or type(error).__name__
                     trace = None if isinstance(error, EventStoreError | OSError) else error
                     _log.error("reactions are tried again in %g s: %s", _PAUSE_S, self.failure, exc_info=trace)
                 await trio.sleep(_PAUSE_S)

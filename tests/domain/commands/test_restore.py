@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -12,6 +14,7 @@ import eventstore.domain as d
 from bank import Account, Deposited, Opened
 from eventstore.domain.encoding.event_type import event_type
 from eventstore.domain.testing import stored
+from tests.raising import NoText
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,11 @@ class Failing:
 
 
 class Fragile(d.Aggregate):
+    error: ClassVar[BaseException] = ValueError("a bug")
+
     @d.applies(Failing)
     def _(self, event: Failing) -> None:
-        raise ValueError("a bug")
+        raise self.error
 
 
 class Tolerant(d.Aggregate):
@@ -90,6 +95,21 @@ def test_a_bug_in_an_applies_method_is_named() -> None:
     with pytest.raises(
         es.HandlerFailed, match=r"aggregate 'f-1', version 1: .*Fragile @applies\(Failing\) raised ValueError: a bug"
     ):
+        d.restore(Fragile, "f-1", stored(Failing(), aggregate_id="f-1"))
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3), NoText(None)], ids=lambda each: type(each).__name__)
+async def test_whatever_an_applies_method_raises_makes_the_aggregate_unrestorable_and_ends_no_server(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fragile, "error", error)
+    with pytest.raises(es.HandlerFailed, match=rf"@applies\(Failing\) raised {type(error).__name__}: "):
+        d.restore(Fragile, "f-1", stored(Failing(), aggregate_id="f-1"))
+
+
+def test_an_interrupted_restore_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fragile, "error", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
         d.restore(Fragile, "f-1", stored(Failing(), aggregate_id="f-1"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import json
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from eventstore.domain.encoding.codec import PayloadCodec
 from eventstore.errors import DomainRefused, PayloadInvalid, Rejected
 from eventstore.model import NewEvent
 from tests.domain.encoding.shapes import Address, ByKeyword, Everything, Nothing, One, Tree, everything, text
+from tests.raising import NoText
 
 EVERYTHING = PayloadCodec(Everything, "Everything", "event")
 
@@ -173,6 +175,8 @@ class Positive:
     def __post_init__(self) -> None:
         if self.cents == 0:
             raise Rejected("zero", reason="zero")
+        if self.cents < -1:
+            raise asyncio.CancelledError if self.cents < -2 else NoText(None)
         if self.cents < 0:
             raise ValueError("not positive")
 
@@ -181,6 +185,10 @@ def test_an_error_of_the_class_itself_is_a_mismatch() -> None:
     codec = PayloadCodec(Positive, "P", "command")
     with pytest.raises(PayloadInvalid, match="ValueError: not positive"):
         codec.decode(b'{"cents":-1}')
+    with pytest.raises(PayloadInvalid, match="NoText: its text raised AttributeError"):
+        codec.decode(b'{"cents":-2}')
+    with pytest.raises(PayloadInvalid, match="its __post_init__ raised CancelledError"):
+        codec.decode(b'{"cents":-3}')
     with pytest.raises(Rejected):
         codec.decode(b'{"cents":0}')
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from eventstore.domain.encoding import upcasting
 from eventstore.domain.encoding.event_type import EventType, event_type
 from eventstore.domain.testing import stored
 from eventstore.model import DATA_IS_JSON, EVENT_BYTES_MAX, METADATA_IS_JSON
+from tests.raising import NoText, throw
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +153,14 @@ def test_a_step_that_raises_or_returns_no_dict_is_named() -> None:
         event_type(Current).decode(as_stored(b'{"name":"x"}', None))
     with pytest.raises(es.PayloadInvalid, match=r"version 2: its upcast .* returned None"):
         event_type(Current).decode(as_stored(b'{"name":"x"}', b'{"schema":2}'))
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3), NoText(None)], ids=lambda each: type(each).__name__)
+def test_whatever_a_step_raises_is_named(error: BaseException) -> None:
+    d.upcast("Renamed", version=1)(lambda old: throw(error))
+    d.upcast("Renamed", version=2)(lambda old: old)
+    with pytest.raises(es.PayloadInvalid, match=rf"its upcast .* raised {type(error).__name__}"):
+        event_type(Current).decode(as_stored(b'{"name":"x"}', None))
 
 
 def test_the_result_of_a_step_must_match_the_class() -> None:

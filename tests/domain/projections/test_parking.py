@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import eventstore as es
 import eventstore.domain as d
 from eventstore.domain.projections import parking
+from tests.raising import NoText, throw
 
 
 class Sums(d.Projection[int]):
@@ -97,6 +99,39 @@ async def test_a_parked_key_keeps_its_row_and_the_others_go_on(tmp_path: Path, e
         assert (await run(store, Sums(), path))[-1].parked_keys == 2
     assert rows(path) == {"a": 11, "b": 9}
     assert parked(path) == [("a", 4), ("c", 7)]
+
+
+class Raising(Sums):
+    error: BaseException
+
+    def apply(self, state: int, event: es.Event) -> int | None:
+        return throw(self.error) if event.aggregate_id == "folds" else super().apply(state, event)
+
+    def row(self, key: str, state: int) -> dict[str, object]:
+        return throw(self.error) if key == "rows" else super().row(key, state)
+
+
+class RaisingStopping(Raising):
+    on_failure = "stop"
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3), NoText(None)], ids=lambda each: type(each).__name__)
+async def test_whatever_a_projection_raises_parks_the_key_or_stops_it(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "rows.db"
+    going_on, stopping = Raising(), RaisingStopping()
+    going_on.error = stopping.error = error
+    async with es.open_store(tmp_path / "store") as store:
+        await put(store, ("folds", 1), ("a", 2), ("rows", 10))
+        await run(store, going_on, path)
+        assert rows(path) == {"a": 2}
+        assert parked(path) == [("folds", 1), ("rows", 3)]
+        with pytest.raises(es.ProjectionFailed, match=f"at sequence 1, .*: {type(error).__name__}: "):
+            await run(store, stopping, tmp_path / "others.db")
+        going_on.error = KeyboardInterrupt()
+        with pytest.raises(BaseExceptionGroup) as interrupted:
+            await run(store, going_on, tmp_path / "interrupted.db")
+        assert interrupted.group_contains(KeyboardInterrupt)
+    assert parked(tmp_path / "interrupted.db") == []
 
 
 @pytest.mark.parametrize("at_once", [1, 1_000])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from eventstore.domain.reactions.reactor import Reactor
 from eventstore.model import DATA_IS_JSON
 from eventstore.store.embedded import EmbeddedStore
 from tests.domain.runner import new_events
+from tests.raising import NoText, TextEnds, cancelled_by_asyncio, cancelled_by_trio
+from tests.server_thread import ServerThread
 
 
 async def nowhere(command: object, command_id: str, *, metadata: Mapping[str, object]) -> es.Committed | None:
@@ -24,7 +27,7 @@ async def nowhere(command: object, command_id: str, *, metadata: Mapping[str, ob
 
 
 def noting(
-    seen: list[tuple[str, int]], failing: dict[str, Exception], *, name: str = "note", start: Start = "beginning",
+    seen: list[tuple[str, int]], failing: Mapping[str, BaseException], *, name: str = "note", start: Start = "beginning",
     on_failure: OnFailure = "park", app: d.Domain | None = None,
 ) -> d.Domain:  # fmt: skip
     """Returns a domain with a reaction that notes aggregate and version of its events, and fails for some aggregates."""
@@ -68,6 +71,63 @@ async def test_what_fails_is_parked_with_what_follows_in_its_aggregate_and_all_o
     assert type(error).__name__ in records[0].json()["why"]
     assert records[1].json()["why"] == "waits for version 1"
     assert checkpoint.load().reactions["note"].sequence == 9  # two records of what is parked are between
+
+
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError(), SystemExit(3), NoText(None), TextEnds(), None], ids=lambda each: type(each).__name__
+)
+async def test_whatever_else_a_reaction_raises_is_parked_as_well(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, error: BaseException | None
+) -> None:
+    seen: list[str] = []
+    app = d.Domain()
+
+    @app.reacts(Opened, attempts=2)
+    async def note(event: Opened, send: d.Send) -> None:
+        seen.append(send.cause.aggregate_id)
+        if send.cause.aggregate_id == "a":
+            if error is None:
+                await cancelled_by_trio()
+            else:
+                raise error
+
+    async with es.open_store(tmp_path / "store") as store:
+        await opened(store, "a", "b")
+        await react(store, app, FileCheckpoint(tmp_path / "reactions.json"))
+        (record,) = [each async for each in store.read("$parked{a}")]
+    assert sorted(seen) == ["a", "a", "b"]
+    assert (record.type, record.json()["version"], record.json()["attempts"]) == ("$Parked", 1, 2)
+    assert record.json()["why"]
+
+
+def test_a_reaction_that_ends_by_a_cancellation_of_its_own_on_asyncio_is_parked(tmp_path: Path) -> None:
+    app, seen = d.Domain(), list[str]()
+
+    @app.reacts(Opened, attempts=2)
+    async def note(event: Opened, send: d.Send) -> None:
+        seen.append(send.cause.aggregate_id)
+        if send.cause.aggregate_id == "a":
+            await cancelled_by_asyncio()
+
+    async def main() -> None:
+        async with es.connect(server.address) as store:
+            for aggregate_id in "ab":
+                await store.append(aggregate_id, new_events(Opened("Ada")), es.ANY)
+            await d.react(store, app, nowhere, FileCheckpoint(tmp_path / "reactions.json"), until_caught_up=True)
+            assert [each.type async for each in store.read("$parked{a}")] == ["$Parked"]
+
+    with ServerThread(tmp_path / "data") as server:
+        asyncio.run(main())
+    assert sorted(seen) == ["a", "a", "b"]
+
+
+async def test_an_interrupted_reaction_is_not_parked(tmp_path: Path) -> None:
+    async with es.open_store(tmp_path / "store") as store:
+        await opened(store, "a")
+        with pytest.raises(BaseExceptionGroup) as raised:
+            await react(store, noting([], {"a": KeyboardInterrupt()}), FileCheckpoint(tmp_path / "reactions.json"))
+        assert raised.group_contains(KeyboardInterrupt)
+        assert [each async for each in store.read("$parked{a}")] == []
 
 
 @pytest.mark.parametrize("long", ["a" * 246, "a" * 247, "é" * 127 + "a", "x{ab}" * 51])

@@ -4,6 +4,7 @@ effect one after the other.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import trio
 
 import eventstore.domain as d
 from eventstore.errors import ShuttingDown
+from tests.raising import NoText, cancelled_by_trio
 
 gates: dict[str, trio.Event] = {}
 """The events that handlers of `Wait` wait for, by aggregate; set them in the thread of the handlers."""
@@ -58,6 +60,14 @@ class Write:
 @dataclass(frozen=True)
 class Break:
     """Adds one, then raises the error named by `how`."""
+
+    tally: str
+    how: str
+
+
+@dataclass(frozen=True)
+class BreakLate:
+    """Adds one, then awaits what raises."""
 
     tally: str
     how: str
@@ -193,6 +203,17 @@ def break_off(command: Break, tally: Tally) -> None:
     raise BREAKS[command.how]
 
 
+@app.handles(BreakLate)
+async def break_late(command: BreakLate, tally: Tally) -> None:
+    tally.add(1)
+    try:
+        await cancelled_by_trio()
+    except trio.Cancelled as cancelled:
+        if command.how == "in a group":
+            raise BaseExceptionGroup("", [cancelled]) from None
+        raise
+
+
 @app.handles(Block)
 def block(command: Block, tally: Tally) -> None:
     time.sleep(command.seconds)  # on purpose: a handler that blocks
@@ -230,6 +251,8 @@ class OddlyCoded(d.Rejected):
 BREAKS: dict[str, BaseException] = {
     "bug": ValueError("a bug"),
     "exit": SystemExit(3),
+    "cancelled by asyncio": asyncio.CancelledError(),
+    "no text": NoText(None),
     "text that is none": d.Rejected(ValueError("wrapped")),  # type: ignore[arg-type] # what an author may well write
     "code that is none": OddlyCoded("odd"),
     "too many fields": d.Rejected("many", **{f"field_{number}": "x" * 5_000 for number in range(10_000)}),

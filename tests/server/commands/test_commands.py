@@ -9,7 +9,7 @@ import eventstore as es
 from eventstore.model import ID_BYTES_MAX, Unchanged
 from eventstore.protocol.limits import PAYLOAD_BYTES_MAX
 from eventstore.protocol.requests import Send
-from tests.server.commands.tallies import Add, AddBelow, AddOften, Break, Raise, Rename, Write
+from tests.server.commands.tallies import Add, AddBelow, AddOften, Break, BreakLate, Raise, Rename, Write
 from tests.server.conftest import Begin, Serve
 from tests.server.raw import RawClient, outcomes_of
 
@@ -86,6 +86,8 @@ def test_a_rejection_has_its_code_text_and_fields_and_leaves_no_trace(host: Begi
     [
         ("bug", "tests.server.commands.tallies.break_off raised ValueError: a bug"),
         ("exit", "SystemExit"),
+        ("cancelled by asyncio", "CancelledError"),
+        ("no text", "NoText: its text raised AttributeError"),
         ("a word of the server's own", "not for a handler to say"),
     ],
 )
@@ -99,6 +101,19 @@ def test_a_handler_that_raises_fails_its_command_and_leaves_no_trace(host: Begin
             assert caught.value.code == 21
             assert store.send(Raise("a", 8)) == Unchanged("a")
         store.send(Add("a", 2))
+    assert amounts(running.events("a")) == [8, 2]
+
+
+@pytest.mark.parametrize("how", ["alone", "in a group"])
+def test_a_handler_that_ends_by_a_cancellation_of_its_own_fails_its_command_and_leaves_no_trace(host: Begin, how: str) -> None:
+    running = host()
+    with running.connect() as store:
+        store.send(Add("a", 8))
+        for _ in range(2):
+            with pytest.raises(es.HandlerFailed, match=r"break_late raised (Cancelled|BaseExceptionGroup)"):
+                store.send(BreakLate("a", how))
+        store.send(Add("a", 2))
+        store.send(Add("b", 1))
     assert amounts(running.events("a")) == [8, 2]
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import eventstore as es
 import eventstore.domain as d
+from tests.raising import NoText
 
-broken: set[str] = {"nowhere"}
+broken: set[str] = {"nowhere", "limbo", "hell", "void"}
 """The addresses that the functions for carriers and shipping cannot handle."""
+
+errors: dict[str, BaseException] = {"limbo": asyncio.CancelledError(), "hell": SystemExit(666), "void": NoText(None)}
+"""What they raise at some of them."""
 
 app = d.Domain()
 parking = d.Domain()
@@ -40,7 +45,7 @@ def carry(event: Sent, stored: es.Event) -> object:
 @app.publishes("shipping", Sent)
 def ship(event: Sent, stored: es.Event) -> object:
     if event.address in broken:
-        raise LookupError(f"no carrier goes to {event.address}")
+        raise errors.get(event.address, LookupError(f"no carrier goes to {event.address}"))
     return event.address.encode()
 
 

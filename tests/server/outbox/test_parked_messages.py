@@ -151,6 +151,18 @@ def test_a_topic_that_was_created_again_gets_everything_but_what_is_parked(tmp_p
             store.reactions.retry("topic:other", who="ada", why="a typing error")
 
 
+def test_whatever_the_function_raises_parks_its_event_and_ends_no_server(tmp_path: Path) -> None:
+    with ServerThread(tmp_path / "data", domain=SHOP) as server, blocking.connect(server.address) as store:
+        for address in ("limbo", "hell", "void", "Rome"):
+            append(store, f"o-{address}", Sent(address))
+        wait_until(lambda: len(parked(store)) == 3 and bodies(store) == {"o-Rome": ["Rome"]}, "the rest is published")
+        assert store.reactions.retry(NAME, "o-hell", who="ada", why="try") == (0, 3)
+        said = {each.aggregate_id: each.why for each in store.reactions.parked(NAME)}
+    assert said["o-limbo"].startswith("CancelledError: ")
+    assert said["o-hell"].startswith("SystemExit: 666")
+    assert said["o-void"].startswith("NoText: its text raised AttributeError")
+
+
 def test_a_topic_has_one_policy() -> None:
     @dataclass(frozen=True)
     class First:
