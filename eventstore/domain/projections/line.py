@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from eventstore.domain.event_batches import Batch, Followable, check_event, event_at, follow, uuid_and_last_sequence
 from eventstore.domain.projections.advance import advance, written
 from eventstore.domain.projections.parking import check_policy, read_parked
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.targets.base import Checkpoint, Parked, Target
+from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import InvalidArgument
 from eventstore.event_identity import event_identity
 
@@ -51,7 +51,7 @@ class Line:
         """Reads the checkpoint, which must stand at an event of the store. Raises as `project`."""
         uuid, last = await uuid_and_last_sequence(self._store)
         opened = partial(self._target.open, self._projection, begins=begins, store=uuid)
-        self.checkpoint = await anyio.to_thread.run_sync(opened)
+        self.checkpoint = await on_worker_thread(opened)
         if self.checkpoint.sequence > last:  # another projector may have followed the store meanwhile
             _, last = await uuid_and_last_sequence(self._store)
         await self._check_checkpoint(last)
@@ -59,16 +59,16 @@ class Line:
     async def take_up(self, *, retry: bool) -> None:
         """Retries the parked keys if wanted, and counts those that are parked."""
         target, projection = self._target, self._projection
-        parked = await anyio.to_thread.run_sync(target.parked, None)
+        parked = await on_worker_thread(target.parked, None)
         if parked and retry:
-            texts = await anyio.to_thread.run_sync(target.read, list(parked))
+            texts = await on_worker_thread(target.read, list(parked))
             folded = await read_parked(self._store, projection, target, texts, parked, self.checkpoint)
             again = folded.parked
             write = partial(
                 target.write, *written(folded), self.checkpoint.sequence, self.checkpoint, list(again.values()),
                 [key for key in parked if key not in again],
             )  # fmt: skip
-            await anyio.to_thread.run_sync(write)
+            await on_worker_thread(write)
             parked = again
         check_policy(projection, parked)
         self.parked_keys = len(parked)
@@ -91,9 +91,7 @@ class Line:
                 await self._check_checkpoint(before)
             if batch.position > before:
                 async with self._turn:
-                    rows, parked = await anyio.to_thread.run_sync(
-                        advance, projection, self._target, batch.events, before, reached
-                    )
+                    rows, parked = await on_worker_thread(advance, projection, self._target, batch.events, before, reached)
                 self.checkpoint = reached
                 self.parked_keys += len(parked)
             self.caught_up = batch.caught_up

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import anyio.to_thread
-
 from eventstore.domain.event_batches import Followable
 from eventstore.domain.projections.projection import Projection, keys_of, projection_failure
 from eventstore.domain.projections.targets.base import Checkpoint, Parked, StoredRow, Target
+from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import DomainRefused, ProjectionFailed
 from eventstore.failures import is_fault
 from eventstore.fields import encodable
@@ -123,6 +122,6 @@ async def read_parked(
             break
         events.append(event)
         if len(events) >= _EVENTS_AT_ONCE:
-            await anyio.to_thread.run_sync(fold_events)
-    await anyio.to_thread.run_sync(fold_events)
+            await on_worker_thread(fold_events)
+    await on_worker_thread(fold_events)
     return folded

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import anyio
-import anyio.to_thread
 
 from eventstore.client.routing.merging import RETRY_S, Away
 from eventstore.domain.event_batches import Followable, shards_of

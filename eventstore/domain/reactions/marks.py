@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import anyio
-import anyio.to_thread
 
 from eventstore.domain.event_batches import check_event, event_at, uuid_and_last_sequence
 from eventstore.domain.reactions.checkpoint import Checkpoint, Mark, Marks
 from eventstore.domain.reactions.feed import ReactionStore
 from eventstore.domain.reactions.reaction import Reaction
+from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import Diverged
 from eventstore.event_identity import check_identity, event_identity
 from eventstore.position import END
@@ -37,7 +37,7 @@ class MarkKeeper:
 
     async def load(self) -> int:
         """Reads the checkpoint; returns the sequence after which to look for what is parked."""
-        self._marks = await anyio.to_thread.run_sync(self._checkpoint.load)
+        self._marks = await on_worker_thread(self._checkpoint.load)
         self._uuid, end = await uuid_and_last_sequence(self._store)
         return self._marks.parked_after if self._marks.store == self._uuid and self._marks.parked_after <= end else 0
 
@@ -120,5 +120,5 @@ class MarkKeeper:
                 async for _ in items:
                     break
             marks = Marks(self._uuid, parked_after, reactions)
-            await anyio.to_thread.run_sync(self._checkpoint.save, marks)
+            await on_worker_thread(self._checkpoint.save, marks)
             self._saved = changes

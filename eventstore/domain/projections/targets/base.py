@@ -49,7 +49,9 @@ class Parked(NamedTuple):
 
 
 class Target(Protocol):
-    """The table of one projection. Its methods block; only one thread at a time may call them."""
+    """The table of one projection. Its methods block; only one thread at a time may call them. `close` is called after the last
+    of them has ended, also if the projection is cancelled.
+    """
 
     def of_shard(self, shard: int, born: Split | None = None) -> Target:
         """Returns the table, with the checkpoint and the parked keys of a shard: each shard's events have a sequence of their
