@@ -6,13 +6,13 @@ Events are a service's own; what others may rely on is a message of its own, whi
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from eventstore.domain.encoding.event_type import EventType
 from eventstore.domain.reactions.reaction import OnFailure
 from eventstore.errors import DomainRefused
+from eventstore.json_values import json_text
 from eventstore.model import Event
 
 PublishFunction: TypeAlias = Callable[[Any, Event], object]
@@ -84,4 +84,4 @@ class Publication:
             return None
         if isinstance(made, bytes):
             return bytes(made)  # the broker takes no subclass
-        return json.dumps(made, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        return json_text(made).encode()
