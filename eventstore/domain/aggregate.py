@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, ClassVar, Final, TypeVar, overload
+from typing import Any, ClassVar, Final, TypeVar, get_origin, overload
 from uuid import UUID
 
 from eventstore.command_metadata import merged_metadata
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.event_type import EventType
 from eventstore.domain.event_methods import EventMethods, accepts_positional, method_decorator
+from eventstore.domain.initial_state import have_in_common, is_mutable
 from eventstore.errors import DomainRefused, UnknownEvent
+from eventstore.failures import described, is_fault
 from eventstore.fields import shown
 
 A = TypeVar("A", bound="Aggregate")
@@ -28,6 +31,9 @@ F = TypeVar("F", bound=Callable[..., object])
 Apply = tuple[EventType[Any], Callable[..., object]]
 """An event type and the method that applies its events."""
 _RESERVED: Final = ("id", "version", "apply")
+_OURS: Final = re.compile(r"__.*__|_aggregate_.*|_applies_by_.*|event_methods")
+"""Names of class attributes that authors do not set."""
+_CLASS_VAR: Final = re.compile(r"(\w+\.)*ClassVar\b")
 _IMMUTABLE: Final = frozenset({type(None), bool, int, float, str, bytes, datetime, date, timedelta, Decimal, UUID})
 
 
@@ -50,7 +56,8 @@ def applies(*events: type) -> Callable[[F], F]:
 
 
 class Aggregate(metaclass=EventMethods):
-    """Base class of aggregates. The initial state is set by class attributes, or by an `__init__` without arguments.
+    """Base class of aggregates. The initial state is set by class attributes, or by an `__init__` without arguments. A list,
+    dict or set is set in `__init__`: as a class attribute all aggregates would share it.
 
     Only methods marked with `@applies` change the state. They run again each time the aggregate is restored, so they must not
     decide, send or raise anything.
@@ -87,6 +94,7 @@ class Aggregate(metaclass=EventMethods):
                     f"aggregate {class_path(cls)} defines {name!r}, which every aggregate already has; use another name",
                     name=class_path(cls),
                 )
+        check_class_attributes(cls)
         cls._applies_by_class = cls._applies_by_name = None  # do not inherit those of the base
 
     @property
@@ -144,6 +152,67 @@ def check_made_without_arguments(cls: type[Aggregate]) -> None:
             "and set them when the first event is applied",
             name=class_path(cls),
         )
+
+
+def check_class_attributes(cls: type[Aggregate]) -> None:
+    """Raises DomainRefused if a class attribute is a list, dict, set or another value that changes; one declared as `ClassVar`
+    is meant to be shared.
+    """
+    for name, value in _mutable_attributes(cls):
+        if not _is_class_var(cls, name):
+            raise DomainRefused(
+                f"aggregate {class_path(cls)}: all its instances would share the {type(value).__name__} {name!r}; set it in "
+                f"__init__, as in self.{name} = {value!r:.40}; if it never changes, make it a tuple or frozenset, or declare "
+                "it as ClassVar",
+                name=class_path(cls),
+                field=name,
+            )
+
+
+def _mutable_attributes(cls: type[Aggregate]) -> Iterator[tuple[str, object]]:
+    bases = [base for base in cls.__mro__ if base not in Aggregate.__mro__]
+    for name in sorted({name for base in bases for name in vars(base) if not _OURS.fullmatch(name)}):
+        value = inspect.getattr_static(cls, name)
+        if is_mutable(value):
+            yield name, value
+
+
+def _is_class_var(cls: type, name: str) -> bool:
+    for base in cls.__mro__:
+        hint = inspect.get_annotations(base).get(name)
+        if hint is ClassVar or get_origin(hint) is ClassVar or (isinstance(hint, str) and _CLASS_VAR.match(hint)):
+            return True
+    return False
+
+
+def shared_values(cls: type[Aggregate]) -> dict[str, str]:
+    """Returns the contents of class attributes that are shared and could be changed, as text."""
+    return {name: repr(value) for name, value in _mutable_attributes(cls)}
+
+
+def check_initial_state(cls: type[Aggregate]) -> None:
+    """Raises DomainRefused if two new aggregates would have a value in common that one of them may change, or cannot be
+    created.
+    """
+    check_made_without_arguments(cls)
+    check_class_attributes(cls)
+    try:
+        one, other = vars(new(cls, "one")), vars(new(cls, "other"))
+    except BaseException as error:
+        if not is_fault(error):
+            raise
+        raise DomainRefused(
+            f"aggregate {class_path(cls)} cannot be created: its __init__ raised {described(error)}",
+            name=class_path(cls),
+        ) from error
+    for name in one.keys() & other.keys():
+        if have_in_common(one[name], other[name]):
+            raise DomainRefused(
+                f"aggregate {class_path(cls)}: all its instances share what {name!r} contains, {one[name]!r:.80}; create it "
+                "in __init__",
+                name=class_path(cls),
+                field=name,
+            )
 
 
 def new(cls: type[A], aggregate_id: str) -> A:

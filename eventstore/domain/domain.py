@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
 from weakref import WeakSet
 
-from eventstore.domain.aggregate import Aggregate, applies_by_name, check_made_without_arguments
+from eventstore.domain.aggregate import Aggregate, applies_by_name, check_initial_state
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.command_type import CommandType, command_type
 from eventstore.domain.encoding.event_type import EventType, event_type
@@ -200,11 +200,12 @@ class Domain:
 
         Raises:
             DomainRefused: a field has a type that JSON cannot hold, instances of a class are read back as others, an upcast is
-                missing, two classes have the same name, an aggregate needs arguments, or a command's aggregate id is not text.
+                missing, two classes have the same name, an aggregate needs arguments, or shares a list with all others, or a
+                command's aggregate id is not text.
         """
         for handler in self._handlers.values():
             handler.command.check()
-            check_made_without_arguments(handler.aggregate)
+            check_initial_state(handler.aggregate)
         for each in self._find_event_types().values():
             each.check()
 

@@ -26,7 +26,7 @@ from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX
 HandlerFunction: TypeAlias = Callable[[Any, Any], None] | Callable[[Any, Any], Awaitable[None]]
 _LOG_INTERVAL_S: Final = 10.0  # at most one log record per handler in this time: it may raise for every command
 _FIELD_TYPES: Final = frozenset({str, int, bool, type(None)})
-_OURS: Final = (f"{os.path.dirname(__file__)}{os.sep}", "<frozen ")
+_OURS: Final = (f"{os.path.dirname(os.path.dirname(__file__))}{os.sep}", "<frozen ")
 _STANDARD: Final = f"{os.path.dirname(os.__file__)}{os.sep}"
 _log = logging.getLogger(__name__)
 

@@ -47,6 +47,7 @@ def load_projection(place: str, folder: str | Path | None = None) -> Projection[
             place,
             f"is {_kind_of(found)}, not an eventstore.domain.Projection{_candidates('projection', place)}",
         )
+    found.check_states()
     return found
 
 

@@ -20,16 +20,17 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from eventstore import flat
 from eventstore.command_metadata import SCHEMA
-from eventstore.domain.aggregate import Aggregate, applies_by_name
+from eventstore.domain.aggregate import Aggregate, applies_by_name, check_initial_state, shared_values
 from eventstore.domain.domain import Domain, domains_handling
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.command_type import command_type, encode_command
 from eventstore.domain.encoding.event_type import event_type
 from eventstore.domain.handler import Handled, Handler
-from eventstore.domain.projections.projection import Projection, Row, fold, keys_of
+from eventstore.domain.projections.projection import Projection, Row, fold, keys_of, projection_failure
 from eventstore.domain.reactions.reaction import Reaction
 from eventstore.domain.restore import restore
 from eventstore.errors import DomainRefused, EventStoreError, Rejected
+from eventstore.failures import is_fault
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Committed, Event, NewEvent
 
 E = TypeVar("E")
@@ -120,10 +121,17 @@ class Scenario:
         assert all(event.aggregate_id == raw.aggregate_id for event in self._history), (
             "a scenario is about one aggregate; start another with given()"
         )
+        shared = shared_values(handler.aggregate)
         if self._aggregate is None:
+            check_initial_state(handler.aggregate)
             self._aggregate = restore(handler.aggregate, raw.aggregate_id, self._history)
         self._handled = _run(handler, decoded, self._aggregate)
         self._store(handler.aggregate, raw.aggregate_id)
+        for name, value in shared_values(handler.aggregate).items():
+            assert shared.get(name) == value, (
+                f"{class_path(handler.aggregate)}.{name}, which all aggregates share, is {value}, but was {shared.get(name)} "
+                f"before the command; set it in __init__, as in self.{name} = …"
+            )
         return self
 
     def _store(self, cls: type[Aggregate], aggregate_id: str) -> None:
@@ -224,14 +232,25 @@ async def sent_by(reaction: Reaction, cause: Event) -> list[Sent]:
 
 
 def rows_of(projection: Projection[Any], events: Iterable[Event]) -> dict[str, Row]:
-    """Returns the rows of a projection after these events, by key."""
+    """Returns the rows of a projection after these events, by key.
+
+    Raises:
+        ProjectionFailed: it raised, or a state would be read back as another.
+        DomainRefused: `initial` gives all keys the same list.
+    """
+    projection.check_states()
     states: dict[str, Any] = {}
     for event in events:
         if projection.wanted_types is None or event.type in projection.wanted_types:
             fold(projection, states, [event])
             (key,) = keys_of(projection, [event])
             if states[key] is not None:
-                states[key] = projection.decode_state(projection.encode_state(states[key]))
+                try:
+                    states[key] = projection.decode_state(projection.encode_state(states[key]))
+                except BaseException as error:
+                    if not is_fault(error):
+                        raise
+                    raise projection_failure(projection, event, error) from error
     rows = {key: projection.checked_row(key, state) for key, state in states.items() if state is not None}
     return {key: dict(zip(projection.columns, values, strict=True)) for key, values in rows.items()}
 

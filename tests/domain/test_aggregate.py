@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter, defaultdict, deque
+from copy import deepcopy
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 
 import eventstore as es
 import eventstore.domain as d
-from eventstore.domain.aggregate import new
+from eventstore.domain.aggregate import check_initial_state, new
 from eventstore.domain.restore import restore
 from tests.domain.encoding.shapes import Everything, everything, loose
 from tests.domain.things import Added, Broken, Careful, Do, Foreign, Listed, Nested, Point, Shelf, Thing, decoded, run
@@ -192,3 +195,94 @@ def test_an_event_that_would_be_read_back_as_another_is_refused_and_nothing_chan
     assert "is read back as another: field cents is written as 6, and after reading as 12" in handled.error.message
     assert not handled.touched
     assert (purse.cents, purse.version) == (0, 0)
+
+
+@dataclass
+class Changing:
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Holding:
+    names: list[str] = field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[], {}, set(), bytearray(), deque(), defaultdict(list), Counter(), ([],), Changing(), Holding(), (1, Holding())],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_class_attribute_that_all_aggregates_would_share_is_refused(value: object) -> None:
+    for declare in (
+        lambda: type(d.Aggregate)("Cart", (d.Aggregate,), {"items": value}),
+        lambda: type(d.Aggregate)("Cart", (type("Mixin", (), {"items": value}), d.Aggregate), {}),
+        lambda: type(d.Aggregate)("Cart", (d.Aggregate,), {"items": value, "__annotations__": {"items": "list[ClassVar]"}}),
+    ):
+        with pytest.raises(
+            es.DomainRefused, match=r"would share the .* 'items'; set it in __init__, as in self.items ="
+        ) as caught:
+            declare()
+        assert caught.value.fields["field"] == "items"
+
+
+def test_class_attributes_that_do_not_change_are_accepted() -> None:
+    class Base(d.Aggregate):
+        rates: ClassVar[dict[str, int]] = {"std": 19}
+
+    class Cart(Base):
+        name: str | None = None
+        items: tuple[str, ...] = ()
+        point = Point(1)
+        rates = {"std": 20}  # noqa: RUF012 # declared by the base as one of the class
+        prices = MappingProxyType({"tea": 5})
+        kinds = frozenset({"tea"})
+
+        @property
+        def first(self) -> str:
+            return self.items[0]
+
+        def __init__(self) -> None:
+            self.counts: dict[str, list[int]] = {"tea": []}
+            self.holding = Holding()
+
+    check_initial_state(Cart)
+
+
+SHARED: list[str] = []
+
+
+@pytest.mark.parametrize(
+    "value", [SHARED, (1, SHARED), {"names": SHARED}, [SHARED], Holding(SHARED), Holding([]), Changing()],
+    ids=["list", "in a tuple", "in a dict", "in a list", "in a dataclass", "a dataclass", "that can change"],
+)  # fmt: skip
+def test_an_init_that_sets_what_all_aggregates_share_is_refused(value: object) -> None:
+    class Cart(d.Aggregate):
+        def __init__(self) -> None:
+            self.items = value
+
+    with pytest.raises(es.DomainRefused, match=r"all its instances share what 'items' contains"):
+        check_initial_state(Cart)
+
+    class OneEach(d.Aggregate):
+        def __init__(self) -> None:
+            self.items = deepcopy(value)
+
+    check_initial_state(OneEach)
+
+
+def test_an_init_that_raises_is_refused() -> None:
+    class Cart(d.Aggregate):
+        def __init__(self) -> None:
+            raise ValueError("no items")
+
+    with pytest.raises(es.DomainRefused, match="its __init__ raised ValueError: no items"):
+        check_initial_state(Cart)
+
+
+def test_an_attribute_that_is_set_after_the_class_was_declared_is_found_by_the_check() -> None:
+    class Cart(d.Aggregate):
+        items: Any = ()
+
+    Cart.items = []
+    with pytest.raises(es.DomainRefused, match="would share the list 'items'"):
+        check_initial_state(Cart)

@@ -169,6 +169,18 @@ def handler_for(aggregate: type[d.Aggregate]) -> Callable[[Any, Any], None]:
     return handler
 
 
+def test_the_check_finds_an_aggregate_that_shares_a_list_with_all_others() -> None:
+    app, names = d.Domain(), ["tea"]
+
+    class Cart(d.Aggregate):
+        def __init__(self) -> None:
+            self.names = names
+
+    app.handles(Paint)(handler_for(Cart))
+    with pytest.raises(es.DomainRefused, match=r"Cart: all its instances share what 'names' contains, \['tea'\]"):
+        app.check()
+
+
 def test_the_check_finds_a_class_that_cannot_be_stored() -> None:
     app = d.Domain()
 

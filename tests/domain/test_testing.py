@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from typing import ClassVar
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -194,6 +195,40 @@ def test_a_command_that_does_not_match_its_class_fails_as_on_a_server() -> None:
 def test_state_that_changes_without_an_event_is_found() -> None:
     with pytest.raises(AssertionError, match="change state only in @applies methods"):
         given().when(Leak("t-1"))
+
+
+class Cart(d.Aggregate):
+    names: ClassVar[list[str]] = []
+
+    @d.applies(Waited)
+    def _(self, event: Waited) -> None:
+        self.names.append("tea")
+
+
+class Basket(d.Aggregate):
+    def __init__(self) -> None:
+        self.names = Cart.names
+
+
+def test_a_shared_value_that_a_command_changes_is_found() -> None:
+    carts = d.Domain()
+
+    @carts.handles(Wait)
+    def _(command: Wait, cart: Cart) -> None:
+        cart.apply(Waited())
+
+    with pytest.raises(AssertionError, match=r"Cart.names, which all aggregates share, is \['tea'.*\], but was \[\]"):
+        given(domain=carts).when(Wait("t-1"))
+
+
+def test_an_aggregate_whose_init_shares_a_list_is_refused() -> None:
+    baskets = d.Domain()
+
+    @baskets.handles(Wait)
+    def _(command: Wait, basket: Basket) -> None: ...
+
+    with pytest.raises(es.DomainRefused, match="all its instances share what 'names' contains"):
+        given(domain=baskets).when(Wait("t-1"))
 
 
 def test_async_handlers_run_with_and_without_an_event_loop() -> None:

@@ -27,7 +27,9 @@ from eventstore.domain.encoding.containers import dict_codec, list_codec, option
 from eventstore.domain.encoding.field_mismatch import FieldMismatch, expected
 from eventstore.domain.encoding.objects import object_decoder, object_encoder, object_exact
 from eventstore.domain.encoding.values import VALUES, Codec, Exact, enum_codec
+from eventstore.domain.initial_state import is_mutable
 from eventstore.errors import DomainRefused, EventStoreError, PayloadInvalid
+from eventstore.failures import text_of
 from eventstore.fields import shown
 
 T = TypeVar("T")
@@ -138,7 +140,7 @@ class PayloadCodec(Generic[T]):
             return self.decode(data)
         except EventStoreError as error:
             raise PayloadInvalid(
-                f"{self._what} can be written, but not be read back: {error.message}", type=self.name, field=None
+                f"{self._what} can be written, but not be read back: {text_of(error)}", type=self.name, field=None
             ) from None
 
     def _prove(self, data: bytes, again: T) -> None:
@@ -279,6 +281,13 @@ def _build(cls: type) -> Codec:
     if hidden:
         raise DomainRefused(
             f"field {hidden[0]} of {class_path(cls)} has init=False and cannot be restored; remove init=False", name=hidden[0]
+        )
+    shared = [field.name for field in fields if is_mutable(field.default)]
+    if shared:
+        raise DomainRefused(
+            f"field {shared[0]} of {class_path(cls)} has a default with a list or dict in it, which all instances would share; "
+            "create it in a default_factory",
+            name=shared[0],
         )
     why = refusing_parameters(cls)
     if why is not None:

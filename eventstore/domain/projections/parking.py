@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from eventstore.domain.event_batches import Followable
-from eventstore.domain.projections.projection import Projection, keys_of, projection_failure
+from eventstore.domain.projections.projection import Projection, keys_of, next_state, projection_failure
 from eventstore.domain.projections.targets.base import Checkpoint, Parked, StoredRow, Target
 from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import DomainRefused, ProjectionFailed
@@ -69,7 +69,7 @@ def _folded_row(
 ) -> tuple[StoredRow | None, BaseException | None]:
     """Returns the key's row after the event, or what the projection raised."""
     try:
-        state = projection.apply(projection.initial() if text is None else projection.decode_state(text), event)
+        state = next_state(projection, None if text is None else projection.decode_state(text), event)
         if state is None:
             return None, None
         return (key, *projection.checked_row(key, state), projection.encode_state(state)), None

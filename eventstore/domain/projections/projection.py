@@ -19,11 +19,14 @@ from uuid import UUID
 
 from eventstore.domain.encoding.codec import PayloadCodec, class_path
 from eventstore.domain.encoding.event_type import EventType
+from eventstore.domain.encoding.values import Exact
 from eventstore.domain.event_methods import EventMethods, accepts_positional, method_decorator
 from eventstore.domain.handler import line_of, text_of
+from eventstore.domain.initial_state import have_in_common
 from eventstore.errors import DomainRefused, EventStoreError, ProjectionFailed
-from eventstore.failures import is_fault
+from eventstore.failures import described, is_fault
 from eventstore.fields import check_text, shown
+from eventstore.json_values import exact_json_text
 from eventstore.model import Event
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -54,8 +57,9 @@ class Projection(Generic[S], metaclass=EventMethods):
     """Base class of projections. `name` is the name of the table; `columns` declares the columns that `row` returns. Every
     table also has the columns `key` and `state`.
 
-    The state is a JSON value or a dataclass, stored with the row. Treat states as values: a method returns the new one. None
-    deletes the row, and the next event of the key starts from `initial`.
+    The state is a JSON value or a dataclass, stored with the row. A JSON value consists of dicts with text as keys, lists,
+    text, numbers, bool and None, so that a state that was read is the one that was written. Treat states as values: a method
+    returns the new one. None deletes the row, and the next event of the key starts from `initial`.
     """
 
     name: ClassVar[str]
@@ -89,7 +93,7 @@ class Projection(Generic[S], metaclass=EventMethods):
         return event.aggregate_id
 
     def initial(self) -> S:
-        """Returns the state of a key before its first event; None by default."""
+        """Returns the state of a key before its first event, a new one each time if it can change; None by default."""
         return cast(S, None)
 
     def apply(self, state: S, event: Event) -> S | None:
@@ -121,17 +125,48 @@ class Projection(Generic[S], metaclass=EventMethods):
             return None
         return PayloadCodec(type(initial), type(initial).__name__, f"projection {self.name!r}: state")
 
+    @cached_property
+    def _exact(self) -> Exact | None:
+        """Returns whether a state that is a dataclass is read back with the same types and digits; None: it always is."""
+        return None if self._state_codec is None else self._state_codec.exact
+
     def encode_state(self, state: S) -> str:
-        """Returns the state as JSON."""
+        """Returns the state as JSON.
+
+        Raises:
+            TypeError, ValueError, PayloadInvalid: JSON cannot hold it, or it would be read back as another.
+        """
         if self._state_codec is not None:
-            return self._state_codec.encode(state).decode()
-        return json.dumps(state, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+            return self._state_codec.proven(state).decode()
+        return exact_json_text(state, "the state")
 
     def decode_state(self, text: str) -> S:
         """Returns the state from the JSON of `encode_state`."""
         if self._state_codec is not None:
             return cast(S, self._state_codec.decode(text.encode()))
         return cast(S, json.loads(text))
+
+    def check_states(self) -> None:
+        """Raises DomainRefused if `initial` raises, gives all keys the same list or dict, or a state that would be read back as
+        another.
+        """
+        try:
+            one, other = self.initial(), self.initial()
+            if self._state_codec is not None:
+                self._state_codec.check()
+            if one is not None:
+                self.encode_state(one)
+        except BaseException as error:
+            if not is_fault(error):
+                raise
+            text = text_of(error) if isinstance(error, EventStoreError) else described(error)
+            raise DomainRefused(f"projection {self.name!r}: initial(): {text}", projection=self.name) from error
+        if have_in_common(one, other):
+            raise DomainRefused(
+                f"projection {self.name!r}: initial() gives all keys the same {type(one).__name__}, {one!r:.80}; return a new "
+                "one each time",
+                projection=self.name,
+            )
 
     def checked_row(self, key: str, state: S) -> tuple[object, ...]:
         """Returns the values of the columns, in order.
@@ -240,12 +275,20 @@ def fold(
     """
     for key, event in zip(keys_of(projection, events) if keys is None else keys, events, strict=True):
         try:
-            state = states.get(key)
-            states[key] = projection.apply(projection.initial() if state is None else state, event)
+            states[key] = next_state(projection, states.get(key), event)
         except BaseException as error:
             if not is_fault(error):
                 raise
             raise projection_failure(projection, event, error) from error
+
+
+def next_state(projection: Projection[S], state: S | None, event: Event) -> S | None:
+    """Returns the state after the event as the next batch will read it, so rows do not depend on where batches end."""
+    after = projection.apply(projection.initial() if state is None else state, event)
+    exact = projection._exact
+    if exact is None or after is None or exact(after):
+        return after
+    return projection.decode_state(projection.encode_state(after))
 
 
 def projection_failure(projection: Projection[Any], event: Event, error: BaseException) -> ProjectionFailed:

@@ -70,10 +70,11 @@ async def project(
         Fenced: another projector moved the checkpoint, or the table was rebuilt.
         DomainRefused: the target's table has other columns, is of another version of the projection, or is missing although it
             has a checkpoint; or it has no checkpoint and `begins` is false; or keys are parked, and it declares
-            `on_failure = "stop"`.
+            `on_failure = "stop"`; or `initial` gives all keys the same list.
         ConnectionLost, Closed: the store is gone.
     """
     check_int("events_max", events_max, 1, _EVENTS_MAX_MAX)
+    projection.check_states()
     lines, turn = dict[int | None, Line](), anyio.Lock()
 
     async def open_lines() -> None:

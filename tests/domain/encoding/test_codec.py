@@ -222,6 +222,21 @@ def test_a_class_that_could_not_be_restored_is_refused() -> None:
             PayloadCodec(cls, "X", "event")
 
 
+@dataclass(frozen=True)
+class Names:
+    names: list[str] = field(default_factory=list)
+
+
+def test_a_default_that_all_instances_would_share_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Moved:
+        names: Names = Names()  # on purpose
+
+    assert PayloadCodec(Names, "N", "event").decode(b"{}") == Names()
+    with pytest.raises(DomainRefused, match=r"field names of .*Moved has a default .* which all instances would share"):
+        PayloadCodec(Moved, "M", "event")
+
+
 def test_a_class_that_failed_once_fails_again() -> None:
     @dataclass(frozen=True)
     class Holder:

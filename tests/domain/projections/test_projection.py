@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import enum
 import functools
-from dataclasses import dataclass
-from datetime import datetime
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import closing
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -186,6 +194,159 @@ def test_a_state_is_json_or_a_dataclass() -> None:
     assert Minimal().decode_state(Minimal().encode_state(5)) == 5
     with pytest.raises(es.PayloadInvalid, match="projection 'balances': state 'Balance' does not match"):
         balances.decode_state('{"owner":7}')
+
+
+class Given(d.Projection[Any]):
+    """Its state is what it was given."""
+
+    name = "given"
+    columns: ClassVar = {"text": str}
+
+    def __init__(self, *states: object, initial: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self._states = iter(states)
+        self._initial = initial
+
+    def initial(self) -> Any:
+        return self._initial()
+
+    @d.folds(Deposited)
+    def _(self, state: Any, event: Deposited) -> Any:
+        return next(self._states)
+
+    def row(self, key: str, state: Any) -> dict[str, object]:
+        return {"text": repr(state)}
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ({1: 5}, r"the state has the key 1, which JSON would make text; make it text, as in '1'"),
+        ({"seen": {True: 1}}, r"the state\['seen'\] has the key True"), ({None: 1}, "has the key None"),
+        ([{2.5: 1}], "has the key 2.5"),
+        ({(1, 2): 1}, r"has the key \(1, 2\)"), ((1, 2), r"the state is \(1, 2\), of type tuple"),
+        ({"pair": [0, (1, 2)]}, r"the state\['pair'\]\[1\] is \(1, 2\), of type tuple"),
+        ({"level": Level.LOW}, r"of type Level, which JSON does not keep"), ({Colour.RED: 1}, "has the key <Colour.RED"),
+        (defaultdict(int), "of type defaultdict"), ({1, 2}, "of type set"), (Decimal(1), "of type Decimal"),
+        ({"": float("nan")}, "not JSON compliant"),
+    ],
+)  # fmt: skip
+def test_a_state_that_would_be_read_back_as_another_is_refused(state: object, why: str, tmp_path: Path) -> None:
+    events = stored(Deposited(1), Deposited(2))
+    with pytest.raises(es.ProjectionFailed, match=f"sequence 1, aggregate .*{why}"):
+        rows_of(Given(state), events)
+    target = d.SQLiteTarget(tmp_path / "read.db")
+    target.open(Given(), begins=True, store="1" * 16)
+    with pytest.raises(es.ProjectionFailed, match=f"sequence 2, aggregate .*{why}"):
+        advance(Given(1, state), target, events, 0, Checkpoint(2))
+    target.close()
+    with pytest.raises(es.DomainRefused, match=f"'given': initial.*{why}"):
+        Given(initial=lambda: state).check_states()
+
+
+@pytest.mark.parametrize("state", [{"a": [1, 2.5, "x", None, True, {"b": []}]}, [], "x", 5, 2.5, True])
+def test_a_state_of_json_is_read_back_as_it_was(state: object) -> None:
+    assert rows_of(Given(state), stored(Deposited(1))) == {"aggregate-1": {"text": repr(state)}}
+    assert Given().decode_state(Given().encode_state(state)) == state
+
+
+@dataclass(frozen=True)
+class Total:
+    amount: float = 0
+    at: datetime | None = None
+    parts: tuple[float, ...] = ()
+    names: list[str] = field(default_factory=list)
+
+
+class Totals(d.Projection[Total]):
+    name = "totals"
+    columns: ClassVar = {"text": str}
+    on_failure = "park"
+
+    def initial(self) -> Total:
+        return Total()
+
+    @d.folds(Deposited)
+    def _(self, state: Total, event: Deposited) -> Total:
+        at = datetime(2026, 3, 28, 20, tzinfo=ZoneInfo("Europe/Berlin")) if state.at is None else state.at + timedelta(days=1)
+        parts, names = (*state.parts, event.cents), [*state.names, f"{state.amount}"]
+        return Total(state.amount + event.cents if event.cents > 1 else event.cents, at, parts, names)
+
+    def row(self, key: str, state: Total) -> dict[str, object]:
+        return {"text": repr(state)}
+
+
+@pytest.mark.parametrize("sizes", [(4,), (1, 1, 1, 1), (2, 2), (1, 3)])
+def test_rows_do_not_depend_on_where_batches_end(sizes: tuple[int, ...], tmp_path: Path) -> None:
+    events = stored(Deposited(1), Deposited(2), Deposited(3), Deposited(1))
+    target = d.SQLiteTarget(tmp_path / "read.db")
+    target.open(Totals(), begins=True, store="1" * 16)
+    at, found = 0, dict[str, object]()
+    for size in sizes:
+        advance(Totals(), target, events[at : at + size], at, Checkpoint(at + size))
+        at += size
+    state = Totals().decode_state(target.read(["aggregate-1"])["aggregate-1"])
+    target.close()
+    found = {"text": repr(state)}
+    assert rows_of(Totals(), events) == {"aggregate-1": found}
+    with closing(sqlite3.connect(tmp_path / "read.db")) as connection:
+        assert connection.execute("SELECT text FROM totals").fetchall() == [(found["text"],)]
+    assert state.names == ["0", "1.0", "3.0", "6.0"]
+    assert state.at is not None
+    assert state.at.isoformat() == "2026-03-31T20:00:00+01:00"
+
+
+SHARED: dict[str, int] = {}
+
+
+@pytest.mark.parametrize("initial", [lambda: SHARED, lambda: {"more": SHARED}, lambda: [[SHARED]]])
+async def test_an_initial_state_that_all_keys_would_share_is_refused(initial: Any, tmp_path: Path) -> None:
+    why = r"projection 'given': initial\(\) gives all keys the same"
+    with pytest.raises(es.DomainRefused, match=why):
+        rows_of(Given(initial=initial), [])
+    async with es.open_store(tmp_path / "store") as store:
+        with pytest.raises(es.DomainRefused, match=why):
+            await d.project(store, Given(initial=initial), d.SQLiteTarget(tmp_path / "read.db"), until_caught_up=True)
+    Given(initial=lambda: deepcopy(initial())).check_states()
+
+
+def test_an_initial_that_raises_is_refused() -> None:
+    with pytest.raises(es.DomainRefused, match=r"'given': initial.*ZeroDivisionError"):
+        Given(initial=lambda: 1 / 0).check_states()
+
+
+@dataclass(frozen=True)
+class Doubled:
+    cents: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cents", self.cents * 2)
+
+
+def test_a_class_of_states_that_are_read_back_as_others_is_refused() -> None:
+    with pytest.raises(es.DomainRefused, match=r"state 'Doubled' of class .* is read back as another: field cents"):
+        Given(initial=lambda: Doubled(0)).check_states()
+    with pytest.raises(es.ProjectionFailed, match=r"state 'Growing' of class .* is read back as another: field cents"):
+        rows_of(Given(Growing(600), initial=lambda: Growing(0)), stored(Deposited(1)))
+
+
+@dataclass(frozen=True)
+class Growing:
+    """Changes only values that the check does not try."""
+
+    cents: int
+
+    def __post_init__(self) -> None:
+        if self.cents > 500:
+            object.__setattr__(self, "cents", self.cents + 1)
 
 
 @d.event("Filed", version=2)
