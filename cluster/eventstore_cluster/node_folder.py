@@ -66,6 +66,7 @@ def open_checked_folder(
         new = layout, check(layout.shards)
     # More than any revision before, at a change a second, also if the registry was lost or restored: clients go by the newest.
     registry = FileRegistry(data / CLUSTER, first_revision=int(time.time()))
+    OsFiles().close_to_others(data)
     try:
         layout = plan(data, shards)
         if new is not None and _folders(new[0]) == _folders(layout):

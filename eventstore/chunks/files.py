@@ -3,6 +3,9 @@
 Tests replace `OsFiles` with a simulated disk that knows which bytes were synced. Both keep these rules: `write_at` and `close`
 do not sync; a created, renamed or removed name is durable only after `sync_folder` of its folder; `map` is for completed files,
 which are replaced but never truncated.
+
+Files and folders are their owner's alone, whatever the umask, in a server as in a program that embeds a store. In a folder that
+only owner and group may enter and that is setgid (`chmod 2750`) the group may read them, too.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import mmap
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +25,9 @@ from eventstore.errors import FolderRefused, ReadFailed
 
 _ONLY_CACHED = getattr(os, "RWF_NOWAIT", 0x7FFFFFFF)  # outside Linux an unknown flag: EINVAL, so never cached
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_OTHERS = stat.S_IRWXO
+_GROUP_READS = stat.S_IRGRP | stat.S_IXGRP
+_log = logging.getLogger(__name__)
 _IOV_MAX = 1024  # UIO_MAXIOV on Linux: pwritev with more buffers fails with EINVAL
 
 
@@ -91,7 +99,10 @@ class Files(Protocol):
     def exists(self, path: Path) -> bool: ...
 
     def make_folder(self, path: Path) -> None:
-        """Creates the folder and its missing parents, durably."""
+        """Creates the folder and its missing parents, durably. They are their owner's alone."""
+
+    def close_to_others(self, path: Path) -> None:
+        """Lets no other account of the machine into a folder that exists, and its group at most read."""
 
     def rename(self, source: Path, target: Path) -> None:
         """Atomically replaces `target`."""
@@ -229,21 +240,32 @@ class OsLock:
             self._fd = -1
 
 
-_MODE = 0o644
+def mode_in(folder: Path, *, group: bool = True) -> int:
+    """Returns the mode of a folder that is made in this one, and without its `x` that of a file. `group`: whether the group may
+    read it if the folder says so.
+    """
+    mode = folder.stat().st_mode
+    shared = group and mode & stat.S_ISGID and not mode & _OTHERS
+    return stat.S_IRWXU | (mode & _GROUP_READS if shared else 0)
+
+
+def open_private(path: str, flags: int) -> int:
+    """The `opener` of a file that `open` makes: with the mode that `OsFiles` gives one there."""
+    return os.open(path, flags, mode_in(Path(path).parent) & ~0o111)
 
 
 class OsFiles:
     """The file system of the machine."""
 
-    def __init__(self, mode: int = _MODE) -> None:
-        """`mode`: of new files; those with secrets have one that others cannot read, from the first moment on."""
-        self._mode = mode
+    def __init__(self, *, group: bool = True) -> None:
+        """`group`: False: no group may read new files, whatever the folder says: they hold secrets."""
+        self._group = group
 
     def open(self, path: Path, *, create: bool = False, write: bool = False) -> File:
         flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        return OsFile(os.open(path, flags, self._mode))
+        return OsFile(os.open(path, flags, mode_in(path.parent, group=self._group) & ~0o111 if create else 0))
 
     def names(self, folder: Path) -> list[str]:
         return sorted(os.listdir(folder))
@@ -258,8 +280,23 @@ class OsFiles:
             path = path.parent
         for folder in reversed(missing):
             with contextlib.suppress(FileExistsError):
-                folder.mkdir()
+                folder.mkdir(mode_in(folder.parent))
             self.sync_folder(folder.parent)
+
+    def close_to_others(self, path: Path) -> None:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        wanted = mode & ~(_OTHERS | stat.S_IRWXG if mode & _OTHERS else stat.S_IWGRP)
+        if wanted == mode:
+            return
+        try:
+            path.chmod(wanted)
+        except OSError as error:
+            _log.warning(
+                "other accounts of this machine may enter %s (mode %o), and it cannot be closed to them (%s); chmod it to 700",
+                path, mode, error.strerror,
+            )  # fmt: skip
+        else:
+            _log.warning("%s had mode %o and has %o now: it is not for other accounts of this machine", path, mode, wanted)
 
     def rename(self, source: Path, target: Path) -> None:
         os.replace(source, target)
@@ -278,7 +315,7 @@ class OsFiles:
             os.close(descriptor)
 
     def lock(self, path: Path) -> Lock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode_in(path.parent) & ~0o111)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

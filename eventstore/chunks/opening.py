@@ -69,7 +69,7 @@ class OwnedFolder:
     written_first: tuple[str, ...] = ()
 
     def lock(self) -> Lock:
-        """Locks the folder, which is created if it does not exist.
+        """Locks the folder, which is created if it does not exist, and closed to other accounts if it does.
 
         Raises:
             FolderRefused: another process holds the lock, or the folder holds foreign files; then no lock file is left in it.
@@ -81,7 +81,9 @@ class OwnedFolder:
         names = self.files.names(self.path)
         if self.document not in names and LOCK not in names:
             self._refuse_foreign(names, self.chunks(uuid.uuid4()))
-        return self.files.lock(self.path / LOCK)
+        lock = self.files.lock(self.path / LOCK)
+        self.files.close_to_others(self.path)
+        return lock
 
     def identity(
         self, create: Callable[[], Document], clock: Callable[[], float], chosen: uuid.UUID | None = None

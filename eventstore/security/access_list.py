@@ -25,7 +25,6 @@ from eventstore.security.tokens import StoredToken, find_token
 from eventstore.store.data_folder import ACCESS as ACCESS
 
 FORMAT: Final = 1
-_MODE: Final = 0o600
 _LIMITS: Final = ("connections", "requests", "bytes_a_second")
 _LIMIT_MAX: Final = 2**62
 IDENTITIES_MAX: Final = 10_000
@@ -259,7 +258,7 @@ def write_access(path: Path, access: AccessList, before: AccessList | None = Non
     document: dict[str, Member] = {"format": FORMAT, "identities": identities}
     if before is not None:
         document["edit"] = {"by": by, "before": before.digest, "after": access.digest}
-    write_document(OsFiles(_MODE), path, document)
+    write_document(OsFiles(group=False), path, document)
 
 
 def _tree_of(identity: Identity) -> Tree:
@@ -279,7 +278,7 @@ def _tree_of(identity: Identity) -> Tree:
 @contextmanager
 def editing(path: Path) -> Iterator[AccessList]:
     """Yields the list in the file, or an empty one, while no other process edits it. Raises as `read_access`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    OsFiles().make_folder(path.parent)
     lock = OsFiles().lock(path.with_name(path.name + ".lock"))
     try:
         yield read_access(path) if path.exists() else AccessList({})

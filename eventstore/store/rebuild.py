@@ -27,7 +27,7 @@ from eventstore.store.data_folder import DIRECTORY, read_event_folder
 from eventstore.store.memory.preload import NAME as PRELOAD
 from eventstore.store.memory.preload import PreloadFile
 from eventstore.store.sorted.command_hash import NO_KEY
-from eventstore.store.sorted.directory import Directory
+from eventstore.store.sorted.directory import Directory, write_mark
 from eventstore.store.sorted.directory_recovery import OPEN_MARK, close_directory
 from eventstore.store.sorted.event_index import EventIndex, open_index
 from eventstore.store.sorted.file_names import INDEX
@@ -125,7 +125,7 @@ def _rebuild_file(folder: ChunkFolder, header: ChunkHeader, result: RebuildRepor
 
 def _rebuild_directory(folder: ChunkFolder, path: Path, headers: list[ChunkHeader], result: RebuildReport) -> int:
     directory = Directory(path)
-    (path / OPEN_MARK).touch()  # after a crash in here, the next start probes it
+    write_mark(path / OPEN_MARK)  # after a crash in here, the next start probes it
     try:
         for header in itertools.takewhile(lambda header: header.sorted, headers):
             directory.add_file(_index(folder, header))

@@ -85,6 +85,9 @@ class SimulatedDisk:
                 self._begin("make_folder", [folder])
                 self._names.make_folder(folder)
 
+    def close_to_others(self, path: Path) -> None:
+        """It has no accounts."""
+
     def rename(self, source: Path, target: Path) -> None:
         old, new = absolute(source), absolute(target)
         with self._lock:

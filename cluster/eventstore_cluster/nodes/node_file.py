@@ -149,6 +149,7 @@ def node_file(data: Path, name: str) -> Iterator[NodeFile]:
     files = OsFiles()
     files.make_folder(data)
     lock = files.lock(data / LOCK)
+    files.close_to_others(data)
     try:
         finish_adoption(files, data)
         yield NodeFile(data, name)

@@ -79,7 +79,7 @@ def _begun(folder: Path) -> Iterator[Path]:
     if not folder.parent.is_dir():
         raise FolderRefused(str(folder.parent), "does not exist; create it first")
     around = folder.with_name(folder.name + _ENDING)
-    around.mkdir(exist_ok=True)
+    OsFiles().make_folder(around)
     lock = OsFiles().lock(around / _LOCK)
     try:
         if folder.exists():

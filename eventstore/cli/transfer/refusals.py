@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from eventstore.chunks.files import open_private
+
 if TYPE_CHECKING:
     from typing import TextIO
 
@@ -57,7 +59,7 @@ class Refusals:
             self.kept.append(refusal)
         if self.path is not None:
             if self._file is None:
-                self._file = open(self.path, "x", encoding="utf-8")  # noqa: SIM115 # `close` does it
+                self._file = open(self.path, "x", encoding="utf-8", opener=open_private)  # noqa: SIM115 # `close` does it
             self._file.write(json.dumps(asdict(refusal), ensure_ascii=False) + "\n")
 
     def close(self) -> None:

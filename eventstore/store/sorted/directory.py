@@ -24,6 +24,7 @@ from typing import Final, TypeVar
 
 import lmdb
 
+from eventstore.chunks.files import OsFiles, mode_in, open_private
 from eventstore.chunks.layout import Layout
 from eventstore.errors import Corrupt, StorageFull
 from eventstore.store.sorted.directory_entry import NO_ENTRY, DirectoryEntry, RowRange, check_entry, decode_entry, extended
@@ -42,6 +43,12 @@ _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
+def write_mark(path: Path, content: bytes = b"") -> None:
+    """Leaves a mark for the next process that opens the directory. Raises OSError."""
+    with open(path, "wb", buffering=0, opener=open_private) as file:
+        file.write(content)
+
+
 class Directory:
     """One environment, with any number of readers, and one writer at a time in this or another process.
 
@@ -53,7 +60,7 @@ class Directory:
     """
 
     def __init__(self, path: Path, map_bytes: int = _MAP_BYTES) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        OsFiles().make_folder(path)
         self.path = path
         self._map_bytes = map_bytes
         self.proven = True  # False: opened after an unclean stop, and not read completely since
@@ -65,8 +72,9 @@ class Directory:
     def _open(self) -> None:
         try:
             self._env = lmdb.open(
-                str(self.path), map_size=self._map_bytes, max_dbs=2, max_readers=256, meminit=False, readahead=False
-            )
+                str(self.path), map_size=self._map_bytes, max_dbs=2, max_readers=256, meminit=False, readahead=False,
+                mode=mode_in(self.path) & ~0o111,
+            )  # fmt: skip
         except lmdb.Error as error:
             raise self._translated(error) from error
         try:
@@ -102,7 +110,7 @@ class Directory:
             self.damage = str(error.fields["what"])
             _log.error("%s; lookups use the indexes instead, and the next start rebuilds the directory", error)
             with contextlib.suppress(OSError):  # the next lookup reports it again
-                (self.path / DAMAGED_MARK).touch()
+                write_mark(self.path / DAMAGED_MARK)
 
     @property
     def attention(self) -> str | None:

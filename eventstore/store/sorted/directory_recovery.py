@@ -22,9 +22,10 @@ import sys
 from pathlib import Path
 from typing import Final, Protocol
 
+from eventstore.chunks.files import OsFiles
 from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import Corrupt
-from eventstore.store.sorted.directory import DAMAGED_MARK, Directory
+from eventstore.store.sorted.directory import DAMAGED_MARK, Directory, write_mark
 from eventstore.store.sorted.event_files import EventFiles
 
 OPEN_MARK = "in-use"
@@ -67,7 +68,7 @@ def open_directory(path: Path, files: EventFiles, report: Report) -> Directory:
 
 
 def _open_in_step(path: Path, files: EventFiles, report: Report, proven: bool) -> Directory:
-    path.mkdir(parents=True, exist_ok=True)
+    OsFiles().make_folder(path)
     _mark(path, proven)  # before it is opened, because opening may kill this process
     directory = Directory(path)
     directory.proven = proven
@@ -87,7 +88,7 @@ def _open_in_step(path: Path, files: EventFiles, report: Report, proven: bool) -
 
 def _mark(path: Path, proven: bool) -> None:
     with contextlib.suppress(OSError):  # a full disk: the store can still be read; only the next start knows less
-        (path / OPEN_MARK).write_bytes(b"" if proven else UNPROVEN)
+        write_mark(path / OPEN_MARK, b"" if proven else UNPROVEN)
 
 
 def mark_proven(directory: Directory) -> None:

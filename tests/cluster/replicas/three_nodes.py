@@ -21,6 +21,7 @@ from eventstore_cluster.replica.registry_state import ShardState
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.node_process import kill_process
 from tests.cluster.nodes.named_node import NamedNode, keys, registry_of
+from tests.private_files import open_to_others
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
 NAMES = ("n1", "n2", "n3")
@@ -148,3 +149,6 @@ class ThreeNodes:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+        if kind is None:  # whatever the test had them do: clone, fetch, move, put away
+            folders = [self.folder / name for name in NAMES if (self.folder / name).exists()]
+            assert [each for folder in folders for each in open_to_others(folder)] == []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
 import typer
 
+from eventstore.chunks.files import open_private
 from eventstore.cli.terminal.output import meter, print_note, print_position
 from eventstore.cli.terminal.shared_options import (
     DEFAULT_STORE,
@@ -128,7 +129,7 @@ def _written(path: Path | None, force: bool) -> Iterator[BinaryIO]:
         raise FileNotFoundError(errno.ENOENT, "does not exist; create it first", str(path.parent))
     temporary = path.with_name(path.name + ".part")
     try:
-        with open(temporary, "wb") as raw:
+        with open(temporary, "wb", opener=open_private) as raw:
             if path.suffix == ".gz":
                 with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, filename="") as packed:
                     yield cast(BinaryIO, packed)
