@@ -64,6 +64,9 @@ class PayloadCodec(Generic[T]):
         self._what = f"{what} {name!r}"
         codec = _class_codec(cls)
         self._encode, self._decode = codec.encode, cast("Callable[[object], T]", codec.decode)
+        self._encode_equal = codec.comparing.encode
+        self.is_comparable = codec.encode_equal is None
+        """Whether `encode` returns what `encode_equal` does."""
         self.decode_canonical = cast("Callable[[bytes], T | None]", codec.decode_canonical or _not_canonical)
         """As `decode`, of what `encode` returns; None if these bytes are something else, or that is not known."""
         self.exact = codec.exact
@@ -83,6 +86,15 @@ class PayloadCodec(Generic[T]):
         """
         try:
             return self._encode(value).encode()
+        except _UNWRITABLE as error:
+            raise self._unwritable(error) from None
+
+    def encode_equal(self, value: T) -> bytes:
+        """As `encode`, with the same JSON for all equal values: the names of a dict in order, times in UTC, a Decimal without
+        zeros at its end, 0.0 for -0.0.
+        """
+        try:
+            return self._encode_equal(value).encode()
         except _UNWRITABLE as error:
             raise self._unwritable(error) from None
 
@@ -265,7 +277,10 @@ def _late_bound(cls: type) -> Codec:
         found = _codecs[cls].exact
         return found is None or found(value)
 
-    return Codec(encode, decode, exact=exact)
+    def encode_equal(value: object) -> str:
+        return _codecs[cls].comparing.encode(value)
+
+    return Codec(encode, decode, exact=exact, encode_equal=encode_equal)
 
 
 def _build(cls: type) -> Codec:
@@ -298,11 +313,15 @@ def _build(cls: type) -> Codec:
         )
     codecs = [_hinted(hints[field.name], f"field {field.name} of {class_path(cls)}") for field in fields]
     names = [field.name for field in fields]
+    encode_equal = None
+    if any(codec.encode_equal for codec in codecs):
+        encode_equal = object_encoder(cls, names, [codec.comparing.encode for codec in codecs])
     return Codec(
         object_encoder(cls, names, [codec.encode for codec in codecs]),
         object_decoder(cls, fields, [codec.decode for codec in codecs], tuple(codec.json_type for codec in codecs)),
         decode_canonical=canonical_decoder(cls, fields, codecs),
         exact=object_exact(cls, names, [codec.exact for codec in codecs]),
+        encode_equal=encode_equal,
     )
 
 

@@ -90,14 +90,16 @@ class CommandType(Generic[C]):
     def decode_with_fingerprint(self) -> Callable[[bytes, str], tuple[C, bytes]]:
         """As `decode`; also returns the command's fingerprint. A closure, since each command of a server passes through it."""
         canonical, parsed, id_of = self.codec.decode_canonical, self.codec.decode_parsed, self._id_of
-        of, of_canonical = self.fingerprints.of, self.fingerprints.of_canonical
+        of, of_canonical, is_comparable = self.fingerprints.of, self.fingerprints.of_canonical, self.codec.is_comparable
 
         def decode(payload: bytes, aggregate_id: str) -> tuple[C, bytes]:
             command = canonical(payload)
-            if command is not None:
+            if command is None:
+                command = parsed(payload)
+                fingerprint = of(payload, command)
+            elif is_comparable:
                 fingerprint = of_canonical(payload)
             else:
-                command = parsed(payload)
                 fingerprint = of(payload, command)
             if id_of(command) != aggregate_id or not aggregate_id:
                 raise self._sent_elsewhere(command, aggregate_id)

@@ -27,6 +27,7 @@ def optional_codec(inner: Codec) -> Codec:
         canonical=inner.canonical and f"(?:null|{inner.canonical})",
         read=read and (lambda text: None if text is None else read(text)),
         exact=exact_inner and (lambda value: value is None or exact_inner(value)),
+        encode_equal=inner.encode_equal and optional_codec(inner.comparing).encode,
     )
 
 
@@ -44,7 +45,12 @@ def list_codec(member: Codec) -> Codec:
             raise expected("an array", value)
         return _members(value, [decode_member] * len(value))
 
-    return Codec(encode, decode, exact=exact_member and (lambda value: type(value) is list and all(map(exact_member, value))))
+    return Codec(
+        encode,
+        decode,
+        exact=exact_member and (lambda value: type(value) is list and all(map(exact_member, value))),
+        encode_equal=member.encode_equal and list_codec(member.comparing).encode,
+    )
 
 
 def tuple_codec(members: Sequence[Codec], *, repeated: bool) -> Codec:
@@ -69,11 +75,16 @@ def tuple_codec(members: Sequence[Codec], *, repeated: bool) -> Codec:
     def exact(value: object) -> bool:
         return type(value) is tuple and all(map(call, exacts * len(value) if repeated else exacts, value))
 
-    return Codec(encode, decode, exact=exact if any(member.exact for member in members) else None)
+    encode_equal = None
+    if any(member.encode_equal for member in members):
+        encode_equal = tuple_codec([member.comparing for member in members], repeated=repeated).encode
+    return Codec(encode, decode, exact=exact if any(member.exact for member in members) else None, encode_equal=encode_equal)
 
 
-def dict_codec(key: Codec, member: Codec) -> Codec:
-    """Returns the codec of dict[K, X]: an object; the JSON of K is text."""
+def dict_codec(key: Codec, member: Codec, *, in_order: bool = False) -> Codec:
+    """Returns the codec of dict[K, X]: an object; the JSON of K is text. `in_order`: members are sorted by their JSON, so that equal
+    dicts have one text.
+    """
 
     def encode(value: object) -> str:
         if type(value) is not dict:
@@ -86,7 +97,7 @@ def dict_codec(key: Codec, member: Codec) -> Codec:
                 raise mismatch.within(f"[{name!r:.80}]") from None
         if key.exact is not None:
             _check_distinct(value, key)
-        return f"{{{','.join(pieces)}}}"
+        return f"{{{','.join(sorted(pieces) if in_order else pieces)}}}"
 
     def decode(value: object) -> object:
         if type(value) is not dict:
@@ -104,7 +115,8 @@ def dict_codec(key: Codec, member: Codec) -> Codec:
     def exact(value: object) -> bool:
         return type(value) is dict and all(map(exact_key, value)) and all(map(exact_member, value.values()))
 
-    return Codec(encode, decode, exact=exact if key.exact or member.exact else None)
+    encode_equal = None if in_order else dict_codec(key.comparing, member.comparing, in_order=True).encode
+    return Codec(encode, decode, exact=exact if key.exact or member.exact else None, encode_equal=encode_equal)
 
 
 def _always(value: object) -> bool:

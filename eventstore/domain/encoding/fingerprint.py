@@ -1,7 +1,8 @@
 """The fingerprint of a command: 48 bits that its commit keeps, so that another command under the same id is noticed.
 
-It is that of the command's type and its canonical payload: what the server's class encodes the decoded command as. So white
-space, the order of fields, escapes and fields left at their defaults make no difference.
+It is that of the command's type and its canonical payload: what the server's class encodes the decoded command as, with equal
+values written in the same way. So white space, the order of fields and of the keys of a dict, escapes, zeros at the end of a
+Decimal, the offset of a time and fields left at their defaults make no difference. Earlier versions wrote values as they were.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Fingerprints(Generic[C]):
     def of(self, payload: bytes, command: C) -> bytes:
         """Returns the fingerprint of a command that was decoded from `payload`."""
         with contextlib.suppress(PayloadInvalid):  # its __post_init__ gave a field a value of another type
-            payload = self._codec.encode(command)
+            payload = self._codec.encode_equal(command)
         return self.of_canonical(payload)
 
     def of_canonical(self, payload: bytes) -> bytes:
@@ -54,16 +55,22 @@ class Fingerprints(Generic[C]):
 
     def _encodings(self, command: C) -> Iterator[bytes]:
         try:
-            encoded = self._codec.encode(command)
+            encodings = dict.fromkeys((self._codec.encode_equal(command), self._codec.encode(command)))
         except PayloadInvalid:
             return
-        yield encoded
-        rest = json.loads(encoded)
-        for field in reversed(dataclasses.fields(command)):  # type: ignore[arg-type] # a codec is of a dataclass
-            default = field.default
-            if field.default_factory is not dataclasses.MISSING:
-                default = field.default_factory()
-            if default is dataclasses.MISSING or getattr(command, field.name) != default:
-                return
-            del rest[field.name]
-            yield json.dumps(rest, ensure_ascii=False, separators=(",", ":")).encode()
+        for encoded in encodings:
+            yield from _shortened(command, encoded)
+
+
+def _shortened(command: object, encoded: bytes) -> Iterator[bytes]:
+    """Yields the encoded command, and without the fields at its end that have their defaults."""
+    yield encoded
+    rest = json.loads(encoded)
+    for field in reversed(dataclasses.fields(command)):  # type: ignore[arg-type] # a codec is of a dataclass
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if default is dataclasses.MISSING or getattr(command, field.name) != default:
+            return
+        del rest[field.name]
+        yield json.dumps(rest, ensure_ascii=False, separators=(",", ":")).encode()

@@ -44,7 +44,7 @@ class Codec(NamedTuple):
     the parsed JSON is the value exactly when it has this type. `canonical`: a regular expression with one group; JSON that it
     matches is what `encode` returns for the value, which `read` makes from the group (None: the group is the value); None if
     no expression can tell. `decode_canonical`: of a class, see the module `canonical`. `exact`: None if every value that can
-    be written is."""
+    be written is. `encode_equal`: as `encode`, with one text for all equal values, to compare them; None if `encode` does."""
 
     encode: Encode
     decode: Decode
@@ -54,6 +54,12 @@ class Codec(NamedTuple):
     read: Callable[[str], object] | None = None
     decode_canonical: Callable[[bytes], object] | None = None
     exact: Exact | None = None
+    encode_equal: Encode | None = None
+
+    @property
+    def comparing(self) -> Codec:
+        """The codec whose `encode` is `encode_equal`."""
+        return self if self.encode_equal is None else self._replace(encode=self.encode_equal, encode_equal=None)
 
 
 def _encode_text(value: object) -> str:
@@ -116,6 +122,10 @@ def _decode_float(value: object) -> float:
     return value
 
 
+def _encode_equal_float(value: object) -> str:
+    return repr(_decode_float(value) + 0.0)  # -0.0 becomes 0.0
+
+
 def _encode_none(value: object) -> str:
     if value is not None:
         raise expected("null", value)
@@ -147,6 +157,15 @@ def _encode_datetime(value: object) -> str:
     if type(value) is not datetime or value.utcoffset() is None:
         raise expected("a datetime with a time zone, such as datetime.now(UTC)", value)
     return f'"{value.isoformat()}"'
+
+
+def _encode_equal_datetime(value: object) -> str:
+    text = _encode_datetime(value)
+    assert isinstance(value, datetime)
+    try:
+        return _encode_datetime(value.astimezone(UTC))
+    except OverflowError:  # in UTC it would be of another year than 1 to 9999
+        return text
 
 
 def _decode_datetime(value: object) -> object:
@@ -184,6 +203,16 @@ def _encode_decimal(value: object) -> str:
     if type(value) is not Decimal or not value.is_finite():
         raise expected("a finite Decimal", value)
     return f'"{value}"'
+
+
+def _encode_equal_decimal(value: object) -> str:
+    text = _encode_decimal(value)
+    assert isinstance(value, Decimal)
+    if not value:
+        return '"0"'
+    sign, digits, exponent = value.as_tuple()
+    zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
+    return text if not zeros else _encode_decimal(Decimal((sign, digits[:-zeros], int(exponent) + zeros)))
 
 
 def _decode_decimal(value: object) -> object:
@@ -246,14 +275,19 @@ VALUES: Final[dict[object, Codec]] = {
     str: Codec(_encode_text, _decode_text, textual=True, json_type=str, canonical=r'"([^"\\\x00-\x1f]*)"'),
     int: Codec(_encode_int, _decode_int, json_type=int, canonical="(0|-?[1-9][0-9]{0,17})", read=int),
     bool: Codec(_encode_bool, _decode_bool, json_type=bool, canonical="(true|false)", read="true".__eq__),
-    float: Codec(_encode_float, _decode_float, exact=_is_float),
+    float: Codec(_encode_float, _decode_float, exact=_is_float, encode_equal=_encode_equal_float),
     type(None): Codec(_encode_none, _decode_none, json_type=type(None)),
     bytes: Codec(_encode_bytes, _decode_bytes, textual=True),
-    datetime: Codec(_encode_datetime, _decode_datetime, textual=True, exact=_is_in_utc),
+    datetime: Codec(_encode_datetime, _decode_datetime, textual=True, exact=_is_in_utc, encode_equal=_encode_equal_datetime),
     date: Codec(_encode_date, _decode_date, textual=True, canonical='"([0-9]{4}-[0-9]{2}-[0-9]{2})"', read=date.fromisoformat),
     # With more places Decimal may write an exponent.
     Decimal: Codec(
-        _encode_decimal, _decode_decimal, textual=True, canonical=r'"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]{1,6})?)"', read=Decimal
+        _encode_decimal,
+        _decode_decimal,
+        textual=True,
+        canonical=r'"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]{1,6})?)"',
+        read=Decimal,
+        encode_equal=_encode_equal_decimal,
     ),
     UUID: Codec(
         _encode_uuid, _decode_uuid, textual=True, canonical='"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"', read=UUID
