@@ -67,12 +67,12 @@ def replay(aggregate: Aggregate, events: Iterable[Event]) -> None:
                 change[1](aggregate, change[0].decode(stored))
             elif not aggregate.ignores_unknown:
                 raise _unknown(aggregate, stored[2])
+            aggregate._aggregate_version = version  # the next method may ask for it, as when its event was applied
     except BaseException as error:
         if not is_fault(error):
             raise
         assert stored is not None
         raise _named(aggregate, stored, error) from error
-    aggregate._aggregate_version = version
     aggregate._aggregate_applying = False
 
 

@@ -170,6 +170,28 @@ def test_what_is_decided_next_does_not_depend_on_whether_the_aggregate_was_resto
         assert f"{room.price}" == "5.0"
 
 
+class Dated(d.Aggregate):
+    """Keeps at which version each event was applied."""
+
+    def __init__(self) -> None:
+        self.versions: list[int] = []
+
+    @d.applies(Added)
+    def _(self, event: Added) -> None:
+        self.versions.append(self.version)
+
+
+def test_the_version_under_applies_is_that_before_the_event_live_and_restored() -> None:
+    def add_twice(command: Do, dated: Dated) -> None:
+        dated.apply(Added(1))
+        dated.apply(Added(2))
+
+    live = new(Dated, "d-1")
+    again = restored(live, decoded(run(add_twice, live)))
+    assert isinstance(again, Dated)
+    assert live.versions == again.versions == [0, 1]
+
+
 @dataclass(frozen=True)
 class Doubled:
     cents: int
