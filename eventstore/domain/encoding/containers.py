@@ -82,8 +82,8 @@ def tuple_codec(members: Sequence[Codec], *, repeated: bool) -> Codec:
 
 
 def dict_codec(key: Codec, member: Codec, *, in_order: bool = False) -> Codec:
-    """Returns the codec of dict[K, X]: an object; the JSON of K is text. `in_order`: members are sorted by their JSON, so that equal
-    dicts have one text.
+    """Returns the codec of dict[K, X]: an object; the JSON of K is text. `in_order`: members are sorted by their JSON, so
+    that equal dicts have one text.
     """
 
     def encode(value: object) -> str:
