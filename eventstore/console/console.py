@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl, quote
 
 import trio
@@ -31,6 +31,8 @@ from eventstore.security.permissions import EVERYTHING, Permission
 COOKIE: Final = "eventstore_console"
 PATH: Final = "/console"
 STREAMS_MAX: Final = 100
+STREAMS_EACH_MAX: Final = 20
+"""Pages that one identity has open live; then its oldest is not live any more."""
 _FORM_BYTES_MAX: Final = 64 * 1024
 _FORM_S: Final = 10.0
 _PAGE_S: Final = 10.0
@@ -41,6 +43,12 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class LivePage(Protocol):
+    """A page that gets updates."""
+
+    def give_way(self) -> None: ...
+
+
 class Console:
     """What all pages share. `run` has to run while they are asked for."""
 
@@ -49,7 +57,8 @@ class Console:
         self.visitors = Visitors(subject)
         self.history = History(subject.figures, subject.folder)
         self.render = Rendering()
-        self.streams = 0
+        self.streams: dict[LivePage, str | None] = {}
+        """Those that are open, the oldest first, with the identity that reads each."""
 
     async def run(self) -> None:
         """Keeps the figures and the visitors' connections, until cancelled."""

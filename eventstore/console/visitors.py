@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import trio
 
 from eventstore.client.aio.store import NetworkStore
+from eventstore.console.shares import gives_way
 from eventstore.console.subject import Subject
-from eventstore.errors import EventStoreError, Overloaded, Unauthenticated
+from eventstore.errors import EventStoreError, Unauthenticated
 from eventstore.security.permissions import EVERYTHING, Permission
 
 if TYPE_CHECKING:
     from eventstore.security.access_list import Identity
 
 VISITORS_MAX: Final = 1_000
+VISITORS_EACH_MAX: Final = 20
+"""Of one identity; then its oldest is signed out."""
 SIGNED_IN_S: Final = 12 * 3600.0
 """Then a visitor signs in again."""
 _IDLE_S: Final = 60.0
@@ -89,30 +92,50 @@ class Visitors:
     async def sign_in(self, token: str, address: str) -> tuple[str, Visitor]:
         """Returns the cookie of a visitor with this token.
 
+        Where an identity has as many visitors as it may, its oldest is signed out.
+
         Raises:
             Unauthenticated: no identity has it; the server says so after a while.
-            Overloaded: too many are signed in.
+            Overloaded: too many are signed in, each as another identity.
         """
-        self._forget_old()
-        if len(self._signed_in) >= VISITORS_MAX:
-            raise Overloaded(f"{VISITORS_MAX} visitors are signed in, the limit of a console", limit=VISITORS_MAX)
         visitor = Visitor(None, token, trio.current_time() + SIGNED_IN_S, address=address)
         await self.ask(visitor, lambda store: store.cluster_map())
+        try:
+            return self._admit(visitor), visitor
+        except EventStoreError:
+            self._end(visitor)
+            raise
+
+    def _admit(self, visitor: Visitor) -> str:
+        """Returns the cookie of a visitor whose token the server has let in. Waits for nothing, so that any number who sign in
+        at the same moment are within the limits.
+        """
+        self._forget_old()
         identity = self._identity(visitor)
         if identity is None:  # revoked in between
             raise Unauthenticated("this server lets in known clients only: give a valid token or certificate")
         visitor.name = identity.name
+        held = {cookie: each.name for cookie, each in self._signed_in.items()}
+        self.sign_out(
+            gives_way(
+                held, visitor.name, each_max=VISITORS_EACH_MAX, all_max=VISITORS_MAX, what="visitors are signed in",
+            )
+        )  # fmt: skip
         cookie = secrets.token_urlsafe(_ID_BYTES)
         self._signed_in[cookie] = visitor
-        return cookie, visitor
+        return cookie
 
     def sign_out(self, cookie: str | None) -> None:
         """Forgets a visitor."""
         found = self._signed_in.pop(cookie or "", None)
         if found is not None:
-            found.until = 0.0
-            if found.closing is not None:
-                found.closing.cancel()
+            self._end(found)
+
+    @staticmethod
+    def _end(visitor: Visitor) -> None:
+        visitor.until = 0.0
+        if visitor.closing is not None:
+            visitor.closing.cancel()
 
     def _forget_old(self) -> None:
         now = trio.current_time()
@@ -121,7 +144,14 @@ class Visitors:
                 self.sign_out(cookie)
 
     async def ask(self, visitor: Visitor, question: Callable[[NetworkStore], Awaitable[T]]) -> T:
-        """Asks the store on the visitor's connection, which is opened if there is none. Raises EventStoreError."""
+        """Asks the store on the visitor's connection, which is opened if there is none.
+
+        Raises:
+            Unauthenticated: the visitor is signed out, which ends open pages as well.
+            EventStoreError
+        """
+        if visitor.until < trio.current_time():
+            raise Unauthenticated("you are signed out; sign in again")
         visitor.users += 1
         try:
             return await question(await self._connected(visitor))

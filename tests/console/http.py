@@ -48,7 +48,8 @@ class Visitor:
         """Opens a stream of updates."""
         host, _, port = self._host.rpartition(":")
         opened = socket.create_connection((host, int(port)), 30)
-        opened.sendall(f"GET {path} HTTP/1.1\r\nHost: {self._host}\r\n\r\n".encode())
+        cookie = f"Cookie: {self.cookie}\r\n" if self.cookie else ""
+        opened.sendall(f"GET {path} HTTP/1.1\r\nHost: {self._host}\r\n{cookie}\r\n".encode())
         return opened
 
     def _ask(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> Answer:

@@ -100,7 +100,7 @@ async def _live(visit: Visit) -> Response:
                 yield "rows", visit.part("live_rows.html", rows=_rows(found))
             await trio.sleep(_LOOK_S)
 
-    return stream(visit.console, updates())
+    return stream(visit, updates())
 
 
 def _chosen(store: NetworkStore, shards: dict[int, NetworkStore], shard: int | None) -> list[tuple[int | None, NetworkStore]]:

@@ -48,7 +48,7 @@ def overview_routes(console: Console) -> list[Route]:
                 await visit.ask(_permitted)
                 yield "figures", drawn.text(visit)
 
-        return stream(console, updates())
+        return stream(visit, updates())
 
     return [route(console, "", overview), route(console, "/live", live)]
 
