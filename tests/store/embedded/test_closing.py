@@ -33,6 +33,40 @@ async def test_closing_waits_for_calls_in_flight(opening: Opener, disk: Simulate
     assert len(left_after(disk, tmp_path)) == 2
 
 
+@pytest.mark.parametrize("way", ["read", "read_all"])
+async def test_closing_waits_for_the_thread_of_a_read_that_was_cancelled(
+    opening: Opener, disk: SimulatedDisk, way: str
+) -> None:
+    order: list[str] = []
+    closing, scope = trio.Event(), trio.CancelScope()
+
+    async def keep_open(*, task_status: trio.TaskStatus[EmbeddedStore]) -> None:
+        async with opening() as store:
+            await store.append("order", [es.NewEvent("T")], 0)
+            task_status.started(store)
+            await closing.wait()
+        order.append("closed")
+
+    async def read(store: EmbeddedStore) -> None:
+        with scope:
+            try:
+                async for _ in store.read("order") if way == "read" else store.read_all():
+                    pass
+            finally:
+                order.append("read")
+
+    async with trio.open_nursery() as nursery:
+        store = await nursery.start(keep_open)
+        with slow(disk):
+            nursery.start_soon(read, store)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+            closing.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert order == []
+    assert order == ["read", "closed"]
+
+
 async def test_a_closed_store_raises_closed_and_its_subscriptions_end(opening: Opener) -> None:
     ended: list[str] = []
 
