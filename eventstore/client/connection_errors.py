@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -88,6 +89,16 @@ def interrupted() -> ConnectionLost:
         "before you try again",
         outcome="unknown",
     )
+
+
+def answered_in_parent() -> ConnectionLost:
+    """Returns the error of a call or an iteration that was under way when this process was forked from another."""
+    parent = os.getppid()
+    return ConnectionLost(
+        f"this process was forked from process {parent} while the answer was due, which is sent there: what was asked for may "
+        "have been carried out, or not; look before you try again, and begin an iteration again",
+        outcome="unknown", process=parent,
+    )  # fmt: skip
 
 
 def too_large(size: int, limit: int) -> InvalidArgument:

@@ -7,8 +7,10 @@ second task notices connections that are dead but not closed. Works under trio a
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -30,6 +32,7 @@ from eventstore.client.session.batches import ROWS_PER_TURN, Rows, slices, valid
 from eventstore.client.session.calls import Call, PendingRequest
 from eventstore.client.session.session import Session
 from eventstore.errors import Closed, EventStoreError, copy_error
+from eventstore.forks import of_parent, tell_of_forks
 from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.request_declaration import Request
@@ -62,6 +65,23 @@ class Connection:
         self._rooms: dict[Rows[anyio.Event, Any, Any], anyio.Event] = {}
         self._received = 0
         self._attempts: list[Attempt] = []  # of the last time it connected, those that failed
+        self._thread: int | None = None  # in which it was opened, and its event loop runs
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """In a child, to which no event loop can be taken: the client is refused, and the connection is left to the parent."""
+        if self._thread is None:
+            return
+        self._closed = of_parent(f"the client of {self.addresses}", "open another one here")
+        if self._link is not None:
+            self._link.abandon()
+        if self._thread == threading.get_ident():
+            with suppress(RuntimeError):  # that of asyncio does not run here, whatever follows
+                self.close()
+        else:  # its tasks are no more, and nothing of another event loop may wake them
+            self.session = Session(self.options.name, anyio.Event)
+            self._rooms, self._tasks, self.user_tasks, self._scope = {}, None, None, None
+        self._unusable, self._closing = self._closed, True
 
     @property
     def welcome(self) -> Welcome | None:
@@ -97,6 +117,7 @@ class Connection:
     async def _open(self, tasks: TaskGroup) -> None:
         if self._closing:
             raise Closed(f"the client of {self.addresses} was closed; open another one")
+        self._thread = threading.get_ident()
         scope = self._scope = anyio.CancelScope(shield=True)  # until `close`: a cancelled user may still have something to send
         link = await self._connect(self.addresses.in_turn())
         if link is None:

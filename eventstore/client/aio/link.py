@@ -90,6 +90,11 @@ class Link:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
+    def abandon(self) -> None:
+        """Closes a child's copy of the socket, without a byte sent, and without a word to the event loop of the parent."""
+        self._backlog.clear()
+        self._socket.close()
+
     def close(self) -> None:
         self._backlog.clear()
         if self._socket.fileno() >= 0:

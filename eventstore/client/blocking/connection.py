@@ -6,6 +6,9 @@ leaves together, and an answer that arrives while another thread waits for its o
 The handler of a signal may raise between any two steps (Ctrl-C, an alarm), which leaves the session at an unknown point. As in
 psycopg and redis-py, a call that ends so closes the connection: everything in flight fails, and the next call connects again. A
 handler that returns has not ended the call. It may close the client, or use it, on another connection kept for handlers.
+
+In a child process the parent's connection is closed without a byte, and the next call connects. What was under way at the fork
+is answered in the parent, and fails in the child.
 """
 
 from __future__ import annotations
@@ -20,13 +23,14 @@ from eventstore.client.address import Address, Addresses
 from eventstore.client.backoff import Backoff
 from eventstore.client.blocking.link import Link, Silence, raised_by_handler
 from eventstore.client.blocking.turn import Turn, apart_in_handlers, exclusive
-from eventstore.client.connection_errors import Attempt, connection_lost, not_opened
+from eventstore.client.connection_errors import Attempt, answered_in_parent, connection_lost, not_opened
 from eventstore.client.options import Options
 from eventstore.client.session.batch import BatchSlice, Q, R
 from eventstore.client.session.batches import ROWS_PER_TURN, Rows, slices, valid_rows, with_refused
 from eventstore.client.session.calls import Call, Flag, PendingRequest
 from eventstore.client.session.session import Session
 from eventstore.errors import Closed, ConnectionLost, EventStoreError, copy_error
+from eventstore.forks import tell_of_forks
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Ping
@@ -53,6 +57,8 @@ class Connection:
         self._of_handlers: Connection | None = None
         self._closed = False
         self._unusable: EventStoreError | None = Closed(f"the client of {addresses} is not open; use `with`")
+        self._forked_within: EventStoreError | None = None  # what ends the call that this process was forked in
+        tell_of_forks(self)
 
     @property
     def welcome(self) -> Welcome | None:
@@ -100,6 +106,18 @@ class Connection:
                 self._reset()
         if self._of_handlers is not None:
             self._of_handlers.close()
+
+    def forked(self) -> None:
+        """In a child: leaves the connection to the parent, and begins again."""
+        self._link.close()
+        if self.turn.is_mine:  # a signal handler: the session is between any two steps, so the turn resets it at its end
+            if self._unusable is None:
+                self._unusable = self._forked_within = answered_in_parent()
+            self.turn.require_reset()
+        else:
+            self.turn = Turn(self._reset)  # a thread that is not here may have the lock of the other
+            self._session.fail(answered_in_parent())
+            self._reset()
 
     # ---- requests
 
@@ -296,4 +314,7 @@ class Connection:
         self._disconnect()
         if self._closed and self._unusable is not None:
             self._session.fail(self._unusable)
+        elif self._forked_within is not None:
+            self._session.fail(self._forked_within)
+            self._unusable = self._forked_within = None
         self._session.reset()

@@ -59,12 +59,16 @@ class Link:
     def connect(self, address: Address, timeout_s: float, context: ssl.SSLContext | None = None) -> None:
         """Connects, with `context` over TLS. Raises OSError."""
         self.timeout_s = timeout_s
+        process = os.getpid()
         try:
             self.socket = socket.create_connection((address.host, address.port), timeout_s)
         except TimeoutError as error:
             if error.args == _TIMED_OUT:
                 raise OSError(errno.ETIMEDOUT, "timed out") from None
             raise
+        if os.getpid() != process:  # a signal's handler has forked: the parent goes on with this connection
+            self.close()
+            raise OSError(errno.ECONNABORTED, "this process was forked while it connected")
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
         if address.tls:
@@ -101,7 +105,7 @@ class Link:
             raise TlsFailed(tls_refused(reason_of(error))) from None
 
     def close(self) -> None:
-        """Closes the connection, if there is one."""
+        """Closes the connection, if there is one. Sends nothing: a child's copy is closed so, too."""
         _receiving.discard(self)
         if self.socket is not None:
             self.socket.close()
@@ -114,10 +118,14 @@ class Link:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
+    def _connected(self) -> socket.socket | TlsSocket:
+        if self.socket is None:  # a signal's handler has forked, and this is the child
+            raise EndOfStream("the connection was closed")
+        return self.socket
+
     def send(self, data: bytes, take: Callable[[bytes], None]) -> None:
         """Sends all of it, and passes what arrives meanwhile to `take`."""
-        sock = self.socket
-        assert sock is not None
+        sock = self._connected()
         rest = memoryview(data)
         while rest:
             try:
@@ -128,8 +136,7 @@ class Link:
 
     def receive(self) -> bytes:
         """Waits for data and returns it. Raises Silence, EndOfStream, or another OSError."""
-        sock = self.socket
-        assert sock is not None
+        sock = self._connected()
         try:
             if self._waits_long:
                 data = None

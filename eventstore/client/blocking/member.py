@@ -7,9 +7,10 @@ consumer is entered.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack, asynccontextmanager
+from concurrent.futures import Future, InvalidStateError
+from contextlib import ExitStack, asynccontextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -17,7 +18,8 @@ from eventstore.client.blocking.connection import Connection
 from eventstore.client.consumer.delivery import Delivery, RawBatch
 from eventstore.client.consumer.handling import ended_consumer
 from eventstore.client.consumer.member_options import MemberOptions
-from eventstore.errors import Closed
+from eventstore.errors import Closed, copy_error
+from eventstore.forks import of_parent, tell_of_forks
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -39,7 +41,23 @@ class Member:
         self._some: Iterator[Delivery] = iter(())
         self._last: Delivery | None = None  # handed out last
         self._future: Future[Any] | None = None
+        self._waiting: int | None = None  # the thread that waits for it
         self._stopped = False
+        self._not_open = Closed("the consumer is not open; use `with`")
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """In a child, where its thread does not exist: refuses to go on, and has nothing to leave."""
+        if self._running is None:
+            return
+        self._not_open = of_parent("the consumer", "make another one here")
+        portal, self._running = self._running[0], None
+        with suppress(StopIteration, RuntimeError):  # it never waits; whoever ends the thread, a finalizer too, finds it ended
+            portal.stop().send(None)
+        self._some, self._stack = iter(()), ExitStack()
+        if self._future is not None and self._waiting == threading.get_ident():  # in a signal's handler
+            with suppress(InvalidStateError):
+                self._future.set_exception(copy_error(self._not_open))
 
     @property
     def assigned(self) -> list[tuple[str, int]]:
@@ -98,10 +116,11 @@ class Member:
     def _run(self, start: Callable[[AsyncMember | ShardsMember], Awaitable[T]]) -> T:
         """Runs a coroutine in the other thread and returns its result. If interrupted, cancels it: nothing is handed out."""
         if self._running is None:
-            raise Closed("the consumer is not open; use `with`")
+            raise copy_error(self._not_open)
         portal, member = self._running
         future = self._future = portal.start_task_soon(start, member)
         try:
+            self._waiting = threading.get_ident()
             if self._stopped:  # before there was a future to cancel
                 future.cancel()
             result: T = future.result()
@@ -109,6 +128,8 @@ class Member:
         except BaseException:
             future.cancel()
             raise
+        finally:
+            self._waiting = None
 
     def stop_waiting(self) -> None:
         """Ends waiting for messages, from another thread and for good: the thread that waits gets a CancelledError."""

@@ -16,10 +16,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from operator import itemgetter
 from typing import NamedTuple
 
 from eventstore.client.consumer.reached import Reached
+from eventstore.errors import Closed, copy_error
+from eventstore.forks import of_parent, tell_of_forks
 
 
 def _ignore() -> None:
@@ -36,6 +39,7 @@ class DeliveryTracker:
 
     def __init__(self, wake: Callable[[], object] = _ignore) -> None:
         self.lock = threading.RLock()  # `wake` is called with it, and looks at windows
+        self.finishing: AbstractContextManager[object] = self.lock  # for those who report
         self.wake = wake
         self.room_awaited = False
         self.turn_awaited = False
@@ -43,6 +47,12 @@ class DeliveryTracker:
         self.finished: deque[tuple[Window, int]] | None = None
         self.messages = 0
         self.size_bytes = 0
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """In a child, from where nothing is reported: whoever finishes a message is told to do so in the parent."""
+        self.wake, self.lock = _ignore, threading.RLock()  # a thread that is not here may have the other
+        self.finishing = _OfParent(of_parent("the message", "finish it there, or have a consumer here"))
 
     def failures_by_reason(self) -> list[tuple[str, Window, int]]:
         """Returns the failures, in the order of their reasons, and forgets those of closed windows."""
@@ -57,6 +67,18 @@ class DeliveryTracker:
         with self.lock:
             self.wake = _ignore
             self.failures.clear()
+
+
+class _OfParent(AbstractContextManager[object]):
+    """Takes the place of the lock in a child, for those who report."""
+
+    def __init__(self, refusal: Closed) -> None:
+        self._refusal = refusal
+
+    def __enter__(self) -> None:
+        raise copy_error(self._refusal)
+
+    def __exit__(self, *error: object) -> None: ...
 
 
 class _HeldPage(NamedTuple):
@@ -135,7 +157,7 @@ class Window:
     def finish(self, offset: int) -> None:
         """Finishes the message at this offset. Does nothing if it was finished before, or the window is closed."""
         tracker = self._tracker
-        with tracker.lock:
+        with tracker.finishing:
             unfinished = self._unfinished
             if not unfinished or offset < unfinished[0]:
                 return
@@ -156,7 +178,7 @@ class Window:
     def fail(self, offset: int, reason: str) -> None:
         """Has the message reported as failed; it is unfinished until then."""
         tracker = self._tracker
-        with tracker.lock:
+        with tracker.finishing:
             if self.is_finished(offset):
                 return
             tracker.failures.setdefault((self, offset), reason)

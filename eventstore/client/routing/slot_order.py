@@ -167,6 +167,18 @@ class SlotOrder(Generic[S]):
         elif not slot.queue and not slot.sent:
             del self._slots[number]
 
+    def forked(self) -> None:
+        """In a child, where calls are told apart by their threads: forgets those of threads that are not here."""
+        if not self._lock._is_owned():  # type: ignore[attr-defined] # as `threading.Condition` does
+            self._lock = RLock()
+        caller = self._caller()
+        for ticket in [each for each in self._whole if each.caller != caller]:
+            del self._whole[ticket]
+        for number, slot in list(self._slots.items()):
+            slot.sent = [each for each in slot.sent if each.caller == caller]
+            slot.queue = [each for each in slot.queue if each.caller == caller]
+            self._wake(number, slot)
+
     def wake_all(self) -> None:
         """Has every call look again: the client was closed."""
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -32,7 +33,7 @@ class ShardConnection(Connection):
         self._router = router
         self._served = router.table.known.shard(number)
         self._attempt: anyio.CancelScope | None = None  # a connection that is being made, or waited for
-        self._unusable = None
+        self._unusable, self._thread = None, threading.get_ident()
         scope = self._scope = anyio.CancelScope(shield=True)
         assert entry.user_tasks is not None, "the entry is open"
         entry.user_tasks.start_soon(self._run, None, scope)

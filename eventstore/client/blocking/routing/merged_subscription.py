@@ -22,7 +22,8 @@ from eventstore.client.blocking.routing.shard_connection import ShardConnection
 from eventstore.client.blocking.streams import subscription_pages
 from eventstore.client.routing.merging import RETRY_S, Away, Reached, of_shard
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
-from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError
+from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, copy_error
+from eventstore.forks import of_parent, tell_of_forks
 from eventstore.position import After, Position, is_later, starts_of
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.event_filter import EventFilter
@@ -88,6 +89,7 @@ class MergedSubscription:
     def _turn_page(self) -> None:
         if self._reached is None:
             self._reached = self._begin(reach(self._router, self._after))
+        self._receiver.check()
         if not self._receiver.parts:
             self._follow(self._reached, self._reached.followed)
         arrived = self._receiver.take()
@@ -175,6 +177,21 @@ class _Receiver:
         self.closed = threading.Event()
         self._router = router
         self.parts: dict[int, _Part] = {}
+        self._refused: EventStoreError | None = None
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """In a child, where nothing receives: what was begun is refused."""
+        if self.parts:
+            self._refused = of_parent("the subscription", "begin another one here, after its position")
+        self.closed, self.parts, self._room = threading.Event(), {}, SimpleQueue()
+        arrived, self._arrived = self._arrived, SimpleQueue()
+        arrived.put(None)  # for this thread, if a signal's handler forks while it waits
+
+    def check(self) -> None:
+        """Raises Closed: the parent of this process has begun it."""
+        if self._refused is not None:
+            raise copy_error(self._refused)
 
     def begin(self, shard: int, subscription: Subscription) -> None:
         """Receives the events of a shard on a thread."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -25,6 +26,7 @@ from eventstore.client.session.calls import Call
 from eventstore.client.session.message_rows import with_shards
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import Elsewhere, EventStoreError, copy_error
+from eventstore.forks import tell_of_forks
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Map
 from eventstore.records.cluster_map import ClusterMap
@@ -46,7 +48,7 @@ def is_entry(connection: Connection) -> bool:
 def open_router(entry: Connection) -> Router:
     """Returns the router of the cluster that `entry` has the map of."""
     router = Router(entry, Table(entry.call(Map(), read_cluster), entry.address))
-    router.stop_watching = watch_map(entry, router.table, router.learn)
+    router.watch()
     return router
 
 
@@ -61,7 +63,19 @@ class Router:
         self._shards: dict[int, ShardConnection] = {}
         self._orders: dict[Queue, SlotOrder[Any]] = {}
         self.stop_watching: Callable[[], object] | None = None
+        self._unwatched: list[None] = [None]  # empty once the map is watched: several threads may begin that
         self._closed = False
+        tell_of_forks(self)
+
+    def watch(self) -> None:
+        """Learns of each newer map, unless it does already."""
+        with suppress(IndexError):
+            self._unwatched.pop()
+            self.stop_watching = watch_map(self.entry, self.table, self.learn)
+
+    def forked(self) -> None:
+        """In a child: nothing watches the map there. The next attempt to connect to a shard begins it again."""
+        self.stop_watching, self._unwatched = None, [None]
 
     def _check_open(self) -> None:
         """Raises Closed. That the entry is away does not matter while the shards are where they were."""

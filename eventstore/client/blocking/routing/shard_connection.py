@@ -19,6 +19,8 @@ class Followed(Protocol):
     table: Table
     followers: list[Any]
 
+    def watch(self) -> None: ...
+
 
 class ShardConnection(Connection):
     """As `Connection`; the first call connects, and each attempt to connect looks at the newest map."""
@@ -57,6 +59,7 @@ class ShardConnection(Connection):
             self._link.wake()
 
     def _try_again(self, delay_s: float) -> None:
+        self._router.watch()  # in a child process, nothing does yet
         until = time.monotonic() + delay_s
         while not self._moved and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _GLANCE_S))

@@ -13,6 +13,7 @@ from eventstore.client.routing.table import Table
 from eventstore.client.session.calls import Flag
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import EventStoreError
+from eventstore.forks import tell_of_forks
 from eventstore.protocol.requests import Map
 from eventstore.records.cluster_map import ClusterMap
 
@@ -23,7 +24,9 @@ _GLANCE_S: Final = 0.005  # rare: only while a slot changes its shard, or a shar
 
 def make_order() -> SlotOrder[Flag]:
     """Returns an order of calls in threads."""
-    return SlotOrder(Flag, threading.get_ident)
+    order = SlotOrder(Flag, threading.get_ident)
+    tell_of_forks(order)
+    return order
 
 
 class News:

@@ -1,0 +1,3 @@
+"""Certificates for the tests of forks."""
+
+from tests.security.conftest import certificates as certificates

@@ -1,0 +1,292 @@
+"""A blocking client on both sides of a fork: each gets its own answers or is refused by name, and none waits without end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eventstore as es
+from eventstore import blocking, forks
+from tests.client.forks.child import Child, error_of, in_child
+from tests.security.conftest import Certificates
+from tests.server_process import ServerProcess
+from tests.waiting import DEADLINE_SECONDS, wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+NAMES = ("a-1", "a-2", "a-3")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server") / "data") as server:
+        with blocking.connect(server.address) as store:
+            for count, name in enumerate(NAMES, 1):
+                store.append(name, [es.NewEvent("Happened", {"n": count})] * count, 0)
+        yield server
+
+
+@pytest.fixture
+def store(server: ServerProcess) -> Iterator[blocking.BlockingStore]:
+    with blocking.connect(server.address) as store:
+        yield store
+
+
+def test_each_process_gets_the_answers_to_its_own_requests(store: blocking.BlockingStore) -> None:
+    begin, begun = os.pipe()
+
+    def versions() -> list[int]:
+        os.read(begin, 1)
+        return [store.version(name) for name in NAMES * 20]
+
+    def with_a_child() -> list[list[int]]:
+        store.version("a-1")
+        child = Child(versions)
+        return [versions(), child.result()]
+
+    children = [Child(with_a_child) for _ in range(3)]
+    os.write(begun, b"1234567")
+    assert versions() == [1, 2, 3] * 20
+    assert [each.result() for each in children] == [[[1, 2, 3] * 20] * 2] * 3
+    os.close(begin)
+    os.close(begun)
+
+
+def test_appends_and_messages_of_both_sides_are_stored_once(store: blocking.BlockingStore) -> None:
+    store.broker.create_topic("both")
+    topic = store.topic("both")
+    topic.send(b"before")
+
+    def appends() -> list[Any]:
+        topic.send(b"child")
+        return [store.append("both", [es.NewEvent("Happened", b"1")], es.ANY).duplicate for _ in range(20)]
+
+    child = Child(appends)
+    topic.send(b"parent")
+    assert not any(store.append("both", [es.NewEvent("Happened", b"1")], es.ANY).duplicate for _ in range(20))
+    assert child.result() == [False] * 20
+    assert store.version("both") == 40
+    with store.consumer("readers", "both") as consumer:
+        assert sorted(next(consumer).body for _ in range(3)) == [b"before", b"child", b"parent"]
+
+
+def test_a_child_that_leaves_the_context_closes_only_its_own_side(store: blocking.BlockingStore) -> None:
+    def leaves() -> str:
+        store.__exit__(None, None, None)
+        return error_of(lambda: store.version("a-1"))
+
+    assert in_child(leaves).startswith("Closed: the client of ")
+    connections = store.broker.connections
+    assert store.version("a-3") == 3
+    assert store.broker.connections == connections
+
+
+def test_a_child_that_ends_in_order_hangs_up_on_nobody(server: ServerProcess, tmp_path: Path) -> None:
+    """With everything that Python does at its end: finalizers, and what is called at the exit."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys\nimport eventstore as es\n"
+        "with es.blocking.connect(sys.argv[1]) as store:\n"
+        "    store.version('a-1')\n"
+        "    items = store.subscribe()\n"
+        "    next(items)\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n        sys.exit(store.version('a-2') - 2)\n"
+        "    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0\n"
+        "    assert store.version('a-3') == 3\n"
+        "    assert store.broker.connections == 1\n"
+        "    assert next(items).version == 1\n"
+    )
+    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-W", "error", str(program), server.address]) == 0
+
+
+def test_a_client_that_was_not_open_is_opened_on_either_side(server: ServerProcess) -> None:
+    store = blocking.connect(server.address)
+
+    def opens() -> int:
+        with store:
+            return store.version("a-2")
+
+    assert in_child(lambda: error_of(lambda: store.version("a-1"))).startswith("Closed: ")
+    assert in_child(opens) == 2
+    with store:
+        assert store.version("a-3") == 3
+
+
+def test_what_a_thread_waits_for_is_answered_in_the_parent_and_its_lock_is_not_missed(
+    server: ServerProcess, store: blocking.BlockingStore
+) -> None:
+    answers = list[int]()
+    thread = threading.Thread(target=lambda: answers.append(store.version("a-3")))
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        thread.start()
+        turn = store._connection.turn
+        wait_until(lambda: _is_taken(turn.lock), "the thread waits for its answer")
+        child = Child(lambda: store.version("a-2"))
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    assert child.result() == 2
+    thread.join(DEADLINE_SECONDS)
+    assert answers == [3]
+    assert store.version("a-1") == 1
+
+
+def _is_taken(lock: Any) -> bool:
+    if lock.acquire(blocking=False):
+        lock.release()
+        return False
+    return True
+
+
+def test_a_call_that_a_signal_handler_forks_within_is_answered_in_the_parent_and_refused_in_the_child(
+    server: ServerProcess, store: blocking.BlockingStore
+) -> None:
+    """Both processes return from the handler into the call."""
+    forked = list[int]()
+    result, told = os.pipe()
+    previous = signal.signal(signal.SIGUSR1, lambda *_: forked.append(os.fork()))
+    os.kill(server.pid, signal.SIGSTOP)
+    turn = store._connection.turn
+
+    def interrupt() -> None:
+        wait_until(lambda: _is_taken(turn.lock), "the call waits for its answer")
+        os.kill(os.getpid(), signal.SIGUSR1)
+        wait_until(lambda: forked, "it forks")
+        os.kill(server.pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        answer = error_of(lambda: store.version("a-3"))
+        if forked == [0]:  # the child: it must not run the rest of the tests
+            os.write(told, "\n".join([answer, error_of(lambda: store.version("a-2"))]).encode())
+            os._exit(0)
+    finally:
+        if forked == [0]:
+            os._exit(1)
+        signal.signal(signal.SIGUSR1, previous)
+    thread.join(DEADLINE_SECONDS)
+    os.close(told)
+    refused, following = os.read(result, 65536).decode().split("\n")
+    os.waitpid(forked[0], 0)
+    os.close(result)
+    assert answer == "returned 3"
+    assert refused.startswith(f"ConnectionLost: this process was forked from process {os.getpid()} while the answer was due")
+    assert following == "returned 2"
+
+
+def test_an_iteration_goes_on_in_the_parent_and_is_refused_in_the_child(store: blocking.BlockingStore) -> None:
+    payload = bytes(100_000)
+    for _ in range(4):
+        store.append("long", [es.NewEvent("Happened", payload)] * 10, es.ANY)  # more than a page
+    events = store.read("long")
+    assert next(events).version == 1
+    answer = in_child(lambda: error_of(lambda: [each.version for each in events]))
+    assert answer.startswith(f"ConnectionLost: this process was forked from process {os.getpid()}")
+    assert [each.version for each in events] == list(range(2, 41))
+    assert in_child(lambda: len(list(store.read("long")))) == 40
+
+
+def test_a_subscription_goes_on_in_the_parent_and_is_refused_in_the_child(store: blocking.BlockingStore) -> None:
+    items = store.subscribe(after=es.END)
+    assert isinstance(next(items), es.CaughtUp)
+    child = Child(lambda: error_of(lambda: next(items)))
+    assert child.result().startswith("ConnectionLost: this process was forked")
+    store.append("followed", [es.NewEvent("Happened", b"1")], es.ANY)
+    event = next(items)
+    assert isinstance(event, es.Event)
+    assert event.aggregate_id == "followed"
+
+    def follows() -> object:
+        return next(store.subscribe(after=es.END)).sequence
+
+    assert in_child(follows) == event.sequence
+
+
+def test_a_consumer_goes_on_in_the_parent_and_is_refused_in_the_child(store: blocking.BlockingStore) -> None:
+    store.broker.create_topic("consumed", 1)
+    topic = store.topic("consumed")
+    topic.send(b"1")
+    with store.consumer("workers", "consumed", commit_interval=0.05) as consumer:
+        first = next(consumer)
+
+        def uses_it() -> list[str]:
+            refused = [error_of(call) for call in (lambda: next(consumer), consumer.some, first.done, first.retry)]
+            consumer.__exit__(None, None, None)
+            store.__exit__(None, None, None)
+            return refused
+
+        parent = f"belongs to process {os.getpid()}, which this one was forked from; "
+        consumer_refused, message_refused = in_child(uses_it)[1:3]
+        assert consumer_refused == f"Closed: the consumer {parent}make another one here"
+        assert message_refused == f"Closed: the message {parent}finish it there, or have a consumer here"
+        assert [each.name for each in store.broker.members("workers")] == [consumer.member]
+        first.done()
+        topic.send(b"2")
+        second = next(consumer)
+        assert second.body == b"2"
+        second.done()
+        topic.send(b"3")
+        third = next(consumer)
+
+        def consumes_anew() -> str:
+            with store.consumer("others", "consumed") as own:
+                return next(own).body.decode()
+
+        assert in_child(consumes_anew) == "1"
+        third.done()
+
+
+def test_a_child_of_a_tls_client_says_nothing_on_the_session_of_its_parent(certificates: Certificates, tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", **certificates.settings()) as server:
+        with blocking.connect(server.address, ssl_context=certificates.context()) as store:
+            store.append("a", [es.NewEvent("Happened", b"1")], 0)
+
+            def asks_and_leaves() -> int:
+                version = store.version("a")
+                store.close()
+                return version
+
+            assert in_child(asks_and_leaves) == 1
+            assert in_child(store.close) is None
+            connections = store.broker.connections
+            assert store.version("a") == 1
+            assert store.broker.connections == connections
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_pool_of_processes_shares_a_client_by_fork_and_opens_its_own_by_spawn(
+    method: str, server: ServerProcess, store: blocking.BlockingStore, tmp_path: Path
+) -> None:
+    """As a program of its own: `spawn` imports it again."""
+    program = tmp_path / "pool.py"
+    program.write_text(
+        "import multiprocessing, sys\nimport eventstore as es\n"
+        "store = es.blocking.connect(sys.argv[2])\n"
+        "def version(name):\n"
+        "    return store.version(name)\n"
+        "if __name__ != '__main__' or sys.argv[1] == 'fork':\n    store.__enter__()\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context(sys.argv[1]).Pool(3) as pool:\n"
+        "        assert pool.map(version, ['a-1', 'a-2', 'a-3'] * 20) == [1, 2, 3] * 20\n"
+    )
+    command = [sys.executable, str(program), method, server.address]
+    assert os.spawnv(os.P_WAIT, sys.executable, command) == 0
+
+
+def test_a_client_is_told_of_forks_only_as_long_as_there_is_one(server: ServerProcess) -> None:
+    gc.collect()
+    before = len(forks._told)
+    with blocking.connect(server.address) as store:
+        assert len(forks._told) > before
+    del store
+    gc.collect()
+    assert len(forks._told) <= before

@@ -1,0 +1,130 @@
+"""A blocking client of a cluster on both sides of a fork: each connection, and the thread that watches the map, is new."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eventstore as es
+from eventstore import NewEvent, blocking
+from tests.client.forks.child import Child, error_of, in_child
+from tests.cluster.led_shards import LedShards
+from tests.cluster.test_moved_leader import PATIENT, replace_a_frozen_leader
+from tests.waiting import DEADLINE_SECONDS
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+EVENT = NewEvent("Happened", b"1")
+
+
+@pytest.fixture
+def led(tmp_path: Path) -> Iterator[LedShards]:
+    with LedShards(tmp_path, 3) as shards:
+        yield shards
+
+
+def test_each_process_gets_the_answers_of_each_shard_to_its_own_requests(led: LedShards) -> None:
+    names = [led.id_of(shard) for shard in range(3)]
+
+    def commits() -> list[es.Commit]:
+        return [es.Commit(name, [EVENT] * count, es.ANY) for count, name in enumerate(names, 1)]
+
+    begin, begun = os.pipe()
+    with blocking.connect(led.address) as store:
+        store.append_many(commits())
+
+        def versions() -> list[int]:
+            os.read(begin, 1)
+            return [store.version(name) for name in names * 20]
+
+        children = [Child(versions) for _ in range(3)]
+        os.write(begun, b"1234")
+        assert versions() == [1, 2, 3] * 20
+        assert [each.result() for each in children] == [[1, 2, 3] * 20] * 3
+
+        def appends_and_reads() -> list[int]:
+            stored = [outcome.version for outcome in store.append_many(commits()) if isinstance(outcome, es.Committed)]
+            return [*stored, len(list(store.read_all())), len(store.aggregates())]
+
+        assert in_child(appends_and_reads) == [2, 4, 6, 12, 3]
+        in_child(store.close)
+        assert [store.version(name) for name in names] == [2, 4, 6]
+    os.close(begin)
+    os.close(begun)
+
+
+def test_a_subscription_to_all_shards_goes_on_in_the_parent_and_is_refused_in_the_child(led: LedShards) -> None:
+    with blocking.connect(led.address) as store, store.subscribe(after=es.END) as items:
+        assert isinstance(next(items), es.CaughtUp)
+
+        def uses_it() -> list[str]:
+            refused = error_of(lambda: next(items))
+            items.close()
+            with store.subscribe() as own:
+                return [refused, type(next(own)).__name__]
+
+        store.append(led.id_of(0), [EVENT], 0)
+        assert type(next(items)) is es.Event
+        parent = f"the subscription belongs to process {os.getpid()}, which this one was forked from"
+        assert in_child(uses_it) == [f"Closed: {parent}; begin another one here, after its position", "Event"]
+        store.append(led.id_of(1), [EVENT], 0)
+        assert type(next(items)) is es.Event
+
+
+def test_a_consumer_of_all_shards_is_refused_in_the_child(led: LedShards) -> None:
+    with blocking.connect(led.address) as store:
+        store.broker.create_topic("orders")
+        with store.consumer("workers", "orders") as consumer:
+            store.topic("orders").send(b"1", key="k")
+            message = next(consumer)
+            assert in_child(lambda: error_of(lambda: next(consumer))).startswith("Closed: the consumer belongs to process ")
+            assert in_child(lambda: error_of(message.done)).startswith("Closed: the message belongs to process ")
+            message.done()
+            store.topic("orders").send(b"2", key="k")
+            assert next(consumer).body == b"2"
+
+
+def test_the_child_learns_that_a_shard_is_led_by_another_process(led: LedShards) -> None:
+    """Nothing but the map ends the wait."""
+    mine = led.id_of(1)
+    ready, told = os.pipe()
+    go, gone = os.pipe()
+    with blocking.connect(led.address, **PATIENT) as store:
+        store.append(mine, [EVENT], 0, "first")
+
+        def appends() -> int:
+            os.write(told, str(store.version(mine)).encode())
+            os.read(go, 1)
+            return store.append(mine, [EVENT], 1, "second").version
+
+        child = Child(appends)
+        assert os.read(ready, 1) == b"1"
+        led.leaders[1].freeze()  # type: ignore[union-attr]
+        os.write(gone, b"1")
+        replace_a_frozen_leader(led)
+        assert child.result() == 2
+        assert store.version(mine) == 2
+    for each in (ready, told, go, gone):
+        os.close(each)
+
+
+def test_a_commit_of_the_child_does_not_wait_for_one_of_a_thread_that_is_not_there(led: LedShards) -> None:
+    mine, done = led.id_of(1), list[Any]()
+    with blocking.connect(led.address, **PATIENT) as store:
+        store.append(mine, [EVENT], 0)
+        leader = led.leaders[1]
+        assert leader is not None
+        leader.freeze()
+        thread = threading.Thread(target=lambda: done.append(store.append(mine, [EVENT], es.ANY)))
+        thread.start()
+        assert leader.held.wait(DEADLINE_SECONDS)
+        child = Child(lambda: store.append(mine, [EVENT], es.ANY).duplicate)
+        led.elect(1, led.lead(1))
+        assert child.result() is False
+        thread.join(DEADLINE_SECONDS)
+        assert len(done) == 1
+        assert store.version(mine) == 3
