@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from eventstore.errors import FolderRefused, ReadFailed
+from eventstore.forks import tell_of_forks
 
 _ONLY_CACHED = getattr(os, "RWF_NOWAIT", 0x7FFFFFFF)  # outside Linux an unknown flag: EINVAL, so never cached
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -232,6 +233,13 @@ class OsLock:
 
     def __init__(self, descriptor: int) -> None:
         self._fd = descriptor
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """In a child: closes the copy of the descriptor. It would keep the lock beyond the end of the parent, whose it is."""
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def release(self) -> None:
         if self._fd >= 0:

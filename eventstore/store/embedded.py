@@ -13,9 +13,10 @@ import trio
 
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo, id_range
 from eventstore.chunks.files import NotCached
-from eventstore.errors import Closed, Corrupt, EventStoreError, InvalidArgument, ReadFailed
+from eventstore.errors import Closed, Corrupt, EventStoreError, InvalidArgument, ReadFailed, copy_error
 from eventstore.event_identity import Place, check_start
 from eventstore.fields import check_text
+from eventstore.forks import of_parent, tell_of_forks
 from eventstore.metrics import Source, Stats, read_stats
 from eventstore.model import ANY, VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent, Replicas
 from eventstore.position import After, start_of, stored_start
@@ -53,7 +54,21 @@ class EmbeddedStore:
         self.committer = committer
         self.maintenance = maintenance
         self._closed = False
+        self._refusal = Closed("the store is closed")
         self._threads = ReaderThreads()
+        self.background: trio.Nursery | None = None
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """In a child: refuses every call. Folder, files and threads are the parent's, and nothing here touches them."""
+        if self._closed:
+            return
+        self._closed = True
+        self._refusal = of_parent("the store", "open that of another folder here, or serve it, and connect")
+        if self.committer.is_on_this_loop:  # which goes on here, too
+            if self.background is not None:
+                self.background.cancel_scope.cancel()
+            self.committer.abandon(self._refusal)
 
     @property
     def report(self) -> OpenReport:
@@ -142,7 +157,7 @@ class EmbeddedStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed("the store is closed")
+            raise copy_error(self._refusal)
 
     async def _wait_for_room(self) -> None:
         await self.committer.wait_for_room()
@@ -184,9 +199,10 @@ class EmbeddedStore:
     async def version(self, aggregate_id: str) -> int:
         """Returns the version of the aggregate's last event; 0 if it does not exist."""
         check_text("aggregate_id", aggregate_id)
-        await trio.lowlevel.checkpoint()
         self._check_open()
-        return self.engine.version(aggregate_id)
+        version = self.engine.version(aggregate_id)
+        await trio.lowlevel.checkpoint()
+        return version
 
     async def find_command(self, aggregate_id: str, command_id: str) -> Committed | None:
         """Returns the result of a command that was appended, else None."""
@@ -198,12 +214,13 @@ class EmbeddedStore:
         """Returns the commit of a command that was appended, else None: in place if it is in memory, else from a thread."""
         check_text("aggregate_id", aggregate_id)
         check_text("command_id", command_id)
-        await trio.lowlevel.checkpoint()
         self._check_open()
         try:
-            return self.engine.look_up_command(aggregate_id, command_id, cached_only=True)
+            found = self.engine.look_up_command(aggregate_id, command_id, cached_only=True)
         except NotCached:
             return await self._threads.replay(partial(self.engine.look_up_command, aggregate_id, command_id))
+        await trio.lowlevel.checkpoint()
+        return found
 
     def read_all(
         self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None,
@@ -285,12 +302,15 @@ class EmbeddedStore:
 
     async def stats(self) -> Stats:
         """Returns statistics of this store, by name."""
-        await trio.lowlevel.checkpoint()
         self._check_open()
-        return read_stats([Source(STORE_METRICS, lambda: self)])
+        stats = read_stats([Source(STORE_METRICS, lambda: self)])
+        await trio.lowlevel.checkpoint()
+        return stats
 
     async def aclose(self) -> None:
         """Refuses new calls and waits for appends and reads in flight; subscriptions end with Closed."""
+        if self.committer.abandoned:
+            return
         self._closed = True
         await self.committer.drain()
         self.committer.advanced.unpark_all()

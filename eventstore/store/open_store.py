@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -55,7 +56,7 @@ async def open_store(
             "an embedded store needs trio; use trio.run(main), or connect to a server, which works on asyncio too",
             field="event loop",
         )
-    settings, path = settings or StoreSettings(), Path(path)
+    settings, path, process = settings or StoreSettings(), Path(path), os.getpid()
     expect_large_buffers()
     opened = await trio.to_thread.run_sync(
         lambda: open_folder(path, settings, files=files, directory=directory, shard=shard, epoch=epoch)
@@ -71,11 +72,12 @@ async def open_store(
         store = EmbeddedStore(opened, committer, maintenance)
         async with trio.open_nursery() as nursery:
             await nursery.start(committer.run)
+            background = store.background = await nursery.start(_in_background)
             if settings.sort:
-                nursery.start_soon(_maintain, committer, maintenance, _SORTS_AFTER_S if epoch is not None else 0.0)
+                background.start_soon(_maintain, committer, maintenance, _SORTS_AFTER_S if epoch is not None else 0.0)
             if epoch is not None:
-                nursery.start_soon(_warm_up_when_settled, committer, opened.engine)
-            nursery.start_soon(_write_preload, opened, settings)
+                background.start_soon(_warm_up_when_settled, committer, opened.engine)
+            background.start_soon(_write_preload, opened, settings)
             error = None
             try:
                 yield store
@@ -89,8 +91,16 @@ async def open_store(
         if error is not None:
             raise error
     finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(opened.close)
+        if os.getpid() == process:  # not in a child, which has copies of the files that the parent writes
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(opened.close)
+
+
+async def _in_background(task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    """Runs the tasks that nobody waits for."""
+    async with trio.open_nursery() as nursery:
+        task_status.started(nursery)
+        await trio.sleep_forever()
 
 
 async def _maintain(committer: Committer, maintenance: Maintenance, rests_s: float) -> None:

@@ -22,7 +22,7 @@ from eventstore_mailbox.core.state import (
     UNCHANGED,
     Entry,
 )
-from eventstore_mailbox.errors import MailboxError, Overloaded, Stopped, Stopping, Unrestorable
+from eventstore_mailbox.errors import MailboxError, OfParent, Overloaded, Stopped, Stopping, Unrestorable
 from eventstore_mailbox.stats import MailboxStats, Stats
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ __all__ = [
     "MailboxError",
     "MailboxStats",
     "Mailboxes",
+    "OfParent",
     "Options",
     "Overloaded",
     "Ports",

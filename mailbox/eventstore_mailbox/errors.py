@@ -36,6 +36,18 @@ class Stopping(MailboxError):
         super().__init__("the mailboxes are stopping; the command was not accepted, send it again elsewhere or later")
 
 
+class OfParent(Stopping):
+    """The mailboxes belong to the process `parent`, which this one was forked from; the command was not accepted."""
+
+    def __init__(self, parent: int) -> None:
+        MailboxError.__init__(
+            self,
+            f"the mailboxes belong to process {parent}, which this one was forked from; the command was not accepted, make "
+            "others here",
+        )
+        self.parent = parent
+
+
 class Stopped(MailboxError):
     """The mailboxes ended before the command's outcome was known. Sent again with the same command id it takes effect once."""
 

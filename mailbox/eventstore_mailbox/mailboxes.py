@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from typing import Generic, cast
+from functools import partial
+from typing import Any, Final, Generic, cast
+from weakref import WeakSet
 
 import trio
 
@@ -11,8 +14,11 @@ from eventstore_mailbox.core.append_call import Deliver, DeliverSome
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import A, AnyPorts, C, O, Ports, X
 from eventstore_mailbox.core.state import AnyEntry, Entry
+from eventstore_mailbox.errors import OfParent
 from eventstore_mailbox.stats import Stats, stats_of
 from eventstore_mailbox.trio_driver import TrioDriver
+
+_told: Final[WeakSet[Mailboxes[Any, Any, Any, Any]]] = WeakSet()
 
 
 class Mailboxes(Generic[C, A, X, O]):
@@ -25,6 +31,12 @@ class Mailboxes(Generic[C, A, X, O]):
     def __init__(self, ports: Ports[C, A, X, O], options: Options | None = None) -> None:
         self._driver = TrioDriver(cast("AnyPorts", ports), Options() if options is None else options)
         self._machine = self._driver.machine
+        _told.add(self)
+
+    def forked(self) -> None:
+        """In a child: accepts nothing. What was accepted before is answered in the parent."""
+        self._machine.refuse = partial(OfParent, os.getppid())
+        self._machine.stop()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until `stop`. If it is cancelled, everything that is left is answered with STOPPED."""
@@ -90,3 +102,11 @@ class Mailboxes(Generic[C, A, X, O]):
 
     def stats(self) -> Stats:
         return stats_of(self._machine)
+
+
+def _tell_of_fork() -> None:
+    for each in list(_told):
+        each.forked()
+
+
+os.register_at_fork(after_in_child=_tell_of_fork)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import trio
 import trio.testing
@@ -19,6 +21,7 @@ from eventstore_mailbox import (
     Stopped,
     Stopping,
 )
+from tests.client.forks.child import error_of, in_child
 from tests.mailbox.history_store import HistoryStore, Outcome
 from tests.mailbox.stepped import History, Request, handle
 from tests.mailbox.world import Set, World
@@ -235,3 +238,15 @@ async def test_an_answer_that_raises_does_not_block_the_others() -> None:
         mailboxes.kick()
     assert world.errors == ["answer"]
     assert len(delivered) == 1
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+async def test_in_a_child_process_nothing_is_accepted_and_the_parent_goes_on() -> None:
+    world = World()
+    async with world.running() as mailboxes:
+        calls = (lambda: mailboxes.submit([Request("a", "1")]), lambda: mailboxes.append([("b", None, "1", None)], print))
+        refused = in_child(lambda: [error_of(call) for call in calls])
+        text = f"OfParent: the mailboxes belong to process {os.getpid()}, which this one was forked from"
+        assert [each.partition(";")[0] for each in refused] == [text, text]
+        await mailboxes.execute(Request("a", "1"))
+    assert world.store.history("a") == ("1",)

@@ -46,6 +46,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
 
     `advanced`: unparked after every batch, written or failed. `poisoned`: set when no more appends are accepted; `settled`:
     once what it was opened with is committed. `batches`, `batches_in_place`: those written, and without the thread.
+    `abandoned`: in a child process.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self._own_thread = trio.CapacityLimiter(1)  # a sync must not wait for readers
         self._thread = WriterThread(f"{name}-writer", self._write, self._done)
         self._stopped = trio.Event()
+        self.abandoned = False
         self._last_source: object = None
         self._streak = 0
 
@@ -170,12 +172,30 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
                     nursery.start_soon(self._sync_regularly)
                 await self._stopped.wait()
                 nursery.cancel_scope.cancel()
+            if self.abandoned:
+                return
             zero_ahead.stop()
             await self._thread.stop()
             await trio.to_thread.run_sync(zeros.join)
 
     def stop(self) -> None:
         """Ends `run`. Call it after `drain`."""
+        self._stopped.set()
+
+    @property
+    def is_on_this_loop(self) -> bool:
+        """Whether this is the trio run, and its thread, that `run` belongs to."""
+        return trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is self._thread.token
+
+    def abandon(self, error: EventStoreError) -> None:
+        """In a child process, on the loop: the threads and the files are the parent's. Ends those who wait, with the error, and
+        `run`; nothing is written any more.
+        """
+        self.abandoned = True
+        self._deliver(_EVERYTHING, error)
+        self._delivering = True  # `kick` waits for the end of it
+        self._room.unpark_all()
+        self.advanced.unpark_all()
         self._stopped.set()
 
     async def drain(self) -> None:

@@ -15,16 +15,16 @@ Result = TypeVar("Result")
 
 
 class WriterThread(Generic[Result]):
-    """Calls `write` with each segment on a thread, then `done` with its result on the event loop."""
+    """Calls `write` with each segment on a thread, then `done` with its result on the event loop, that of `token`."""
 
     def __init__(self, name: str, write: Callable[[Segment], Result], done: Callable[[Segment, Result], None]) -> None:
         self._write, self._done = write, done
         self._jobs: queue.SimpleQueue[Segment | None] = queue.SimpleQueue()
-        self._token: trio.lowlevel.TrioToken | None = None
+        self.token: trio.lowlevel.TrioToken | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
+        self.token = trio.lowlevel.current_trio_token()
         self._thread.start()
 
     def put(self, segment: Segment) -> None:
@@ -36,10 +36,10 @@ class WriterThread(Generic[Result]):
         await trio.to_thread.run_sync(self._thread.join)
 
     def _run(self) -> None:
-        assert self._token is not None
+        assert self.token is not None
         while (segment := self._jobs.get()) is not None:
             result = self._write(segment)
             try:
-                self._token.run_sync_soon(self._done, segment, result)
+                self.token.run_sync_soon(self._done, segment, result)
             except trio.RunFinishedError:
                 return

@@ -12,7 +12,7 @@ applied, so the disk does not wait for bookkeeping.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from eventstore_mailbox.core.append_call import Deliver, DeliverSome, WaitingBytes
@@ -46,6 +46,7 @@ class Machine:
         self.ports = ports
         self.options = options
         self.stopping = False
+        self.refuse: Callable[[], Stopping] = Stopping
         self.abandoned = False
         self.mailboxes = [
             CommandMailbox(index, EventMailbox(options.batch_changes_max, options.batch_bytes_max, ports.size))
@@ -77,7 +78,7 @@ class Machine:
             Stopping: none was accepted.
         """
         if self.stopping:
-            raise Stopping
+            raise self.refuse()
         now, by_id, crowded, schedule = self.ports.clock(), self.lanes.by_id, self.fair_share.crowded, self.processor.schedule
         fast_path, refused = self.fast_path, list[AnyEntry]()
         for entry in entries:
@@ -125,7 +126,7 @@ class Machine:
             Stopping, Overloaded: none was accepted.
         """
         if self.stopping:
-            raise Stopping
+            raise self.refuse()
         return self._appends.append(changes, deliver, source, deliver_some)
 
     def stop(self) -> None:
