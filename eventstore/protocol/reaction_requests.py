@@ -9,6 +9,7 @@ from eventstore.fields import shown
 from eventstore.model import ID_BYTES_MAX, VERSION_MAX
 from eventstore.protocol.limits import INT64_MAX, INT64_MIN, SILENCE_S_MAX
 from eventstore.protocol.request_declaration import Count, Name, Request, integer, optional, request, text
+from eventstore.records.parking_record import ParkingRecord, parking_record
 from eventstore.security.permissions import Needs, Permission, Wanted, on
 
 PARKED_ROWS_MAX: Final = 1_000
@@ -16,39 +17,37 @@ ALARM_ROWS_MAX: Final = 1_000
 PROJECTION_ROWS_MAX: Final = 1_000
 NOTE_BYTES_MAX: Final = 1_000
 PARKED_DATA_BYTES_MAX: Final = 8_192
-_PARKING: Final = "$parked{"
-PARKING_TYPES: Final = ("$Parked", "$Unparked")
 
 _Note: TypeAlias = Annotated[str, text(1, NOTE_BYTES_MAX)]
 
 
-def _parking_type(field: str, value: object) -> None:
-    if value not in PARKING_TYPES:
-        raise InvalidArgument(f"{field} is {shown(value)}, expected {' or '.join(PARKING_TYPES)}", field=field)
+def _said(request: RecordParking) -> ParkingRecord:
+    """Raises InvalidArgument: it is not of the form of a record."""
+    return parking_record(request.aggregate_id, request.type, request.data)
 
 
-def _parking_id(field: str, value: object) -> None:
-    text(1, ID_BYTES_MAX)(field, value)
-    if not (str(value).startswith(_PARKING) and str(value).endswith("}")):
-        raise InvalidArgument(f"{field} is {shown(value)}, expected $parked{{AGGREGATE_ID}}", field=field)
+def _parked(request: RecordParking) -> Wanted:
+    return ((Permission.PARK, _said(request).aggregate_id),)
 
 
-def _parked(record: RecordParking) -> Wanted:
-    return ((Permission.APPEND, record.aggregate_id.removeprefix(_PARKING).removesuffix("}")),)
-
-
-@request(61, needs=Needs(Permission.APPEND, _parked))
+@request(61, needs=Needs(Permission.PARK, _parked))
 class RecordParking(Request):
-    """Appends a record of what a worker's reactions have parked."""
+    """Appends a record of what a worker's reactions have parked. What a server publishes, it parks itself."""
 
-    aggregate_id: Annotated[str, _parking_id]
-    type: Annotated[str, _parking_type]
+    aggregate_id: Name
+    type: str
     data: bytes
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, bytes) or len(self.data) > PARKED_DATA_BYTES_MAX:
             raise InvalidArgument(
                 f"data is not bytes, or has more than {PARKED_DATA_BYTES_MAX}", field="data", limit=PARKED_DATA_BYTES_MAX
+            )
+        if (publication := _said(self).publication) is not None:
+            raise InvalidArgument(
+                f"reaction is {shown(publication)}: a worker records its reactions; what a server publishes, it parks itself",
+                field="reaction",
+                value=shown(publication),
             )
 
 

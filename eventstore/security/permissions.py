@@ -22,6 +22,7 @@ class Permission(StrEnum):
     READ = "read"  # aggregates: on everything also the server's own, such as `$audit`
     SUBSCRIBE = "subscribe"  # aggregates: as above
     COMMAND = "command"  # types of commands
+    PARK = "park"  # aggregates: recording which of their events a worker's reactions have parked
     SEND = "send"  # topics
     CONSUME = "consume"  # topics
     JOIN = "join"  # groups: being a member, with their retry topics and dead letters

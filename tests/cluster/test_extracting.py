@@ -16,6 +16,7 @@ from eventstore.protocol.reaction_requests import RecordParking
 from eventstore.store.verification import verify
 from tests.cluster.node_process import NodeProcess
 from tests.logged_process import EVENTSTORE
+from tests.records.parking_fields import unparked
 from tests.server.commands.tallies import AddOften, Raise
 from tests.server.raw import RawClient
 from tests.server_process import ServerProcess
@@ -66,7 +67,7 @@ def test_what_is_left_out_is_counted_so_that_the_sum_is_what_the_status_shows(tm
         with connect(node.address) as store:
             store.append("a", [es.NewEvent("Made")] * 3, 0)
         with RawClient(int(str(row.leader).rpartition(":")[2])) as client:
-            assert isinstance(client.ask(RecordParking("$parked{a}", "$Unparked", b"{}")), Ok)
+            assert isinstance(client.ask(RecordParking("$parked{a}", "$Unparked", unparked())), Ok)
         (row,) = node.rows()
         said = extract(node.address, "0", str(tmp_path / "zero")).stdout
         done = json.loads(extract(node.address, "0", str(tmp_path / "again"), "--json").stdout)

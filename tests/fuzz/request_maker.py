@@ -17,6 +17,7 @@ from eventstore.protocol import group_requests as groups
 from eventstore.protocol import reaction_requests as reactions
 from eventstore.protocol import requests as events
 from eventstore.protocol.request_declaration import Request
+from tests.records.parking_fields import parked, unparked
 
 Values = list[Scalar]
 
@@ -98,6 +99,12 @@ class RequestMaker:
     def data(self) -> bytes:
         size = self._random.choice((0, 3, 40, 300, 5_000)) if self._random.random() < 0.99 else 300_000
         return json.dumps({"x": "y" * size}).encode() if self._random.random() < 0.5 else self._random.randbytes(size)
+
+    def parking(self) -> Values:
+        named = self._random.choice((None, None, None, "a-1", "a-2", "x"))
+        more = {} if named is None else {"aggregate_id": named}
+        type_, data = self._random.choice((("$Parked", parked(**more)), ("$Unparked", unparked(**more)), ("T", self.data())))
+        return [self.one((*_AGGREGATES, "$parked{a-2}")), type_, data if self.chance(0.9) else self.data()]
 
     def subscription(self) -> int:
         return self._random.choice(self.subscriptions) if self.subscriptions else 2**40 + self._random.randrange(9)
@@ -214,7 +221,7 @@ MAKERS: Final[dict[type[Request], _Maker]] = {
     groups.ListInHand: lambda m: [m.maybe(m.one(_GROUPS))],
     groups.DeleteGroup: lambda m: [m.one(_GROUPS)],
     groups.ForgetTopic: lambda m: [m.one(_GROUPS), m.one(_TOPICS)],
-    reactions.RecordParking: lambda m: [m.one(_AGGREGATES), m.one(["$Parked", "$Unparked", "T"]), m.data()],
+    reactions.RecordParking: lambda m: m.parking(),
     reactions.ListReactions: lambda m: [],
     reactions.NoteProjection: lambda m: [m.one(_AGGREGATES), m.number(), m.maybe(m.number()), m.number()],
     reactions.ListProjections: lambda m: [m.number(3)],

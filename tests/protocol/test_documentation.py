@@ -92,6 +92,7 @@ MIXED = (
     VersionConflict("order-42", 1, 5),
     InvalidArgument("too long", field="type", limit=255),
 )
+_UNPARKED = b'{"reaction":"note","version":2,"how":"done","who":"ada","why":"mended"}'
 MAP = ClusterMap(bytes(16), 7, 1, (Shard(0, bytes(range(16)), ALL_SLOTS, "127.0.0.1:7711"),))
 EXAMPLES = {
     "hello": encode_request(1, Hello(1, "demo")),
@@ -137,7 +138,7 @@ EXAMPLES = {
     "silence-alarm-answer": encode_ok(41),
     "test-alarms": encode_request(42, TestAlarms("ada")),
     "test-alarms-answer": encode_ok(42, "mail"),
-    "record-parking": encode_request(38, RecordParking("$parked{a}", "$Unparked", b"{}")),
+    "record-parking": encode_request(38, RecordParking("$parked{a}", "$Unparked", _UNPARKED)),
     "record-parking-answer": encode_ok(38, 2, 9),
     "list-aggregates": encode_request(12, ListAggregates("order-")),
     "list-aggregates-answer": encode_ok(12, "order-42", 1),

@@ -27,7 +27,6 @@ from eventstore.protocol.limits import (
     UINT64_MAX,
 )
 from eventstore.protocol.reaction_requests import (
-    PARKING_TYPES,
     ListAlarms,
     ListParked,
     ListProjections,
@@ -61,6 +60,7 @@ from eventstore.protocol.requests import (
     check_command,
 )
 from eventstore.records.raw_commit import AfterCommand, AppendCondition, OnAllReplicas, RawCommit
+from tests.records.parking_fields import parked, unparked
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=63)
 counts = st.one_of(st.none(), st.integers(0, VERSION_MAX))
@@ -83,7 +83,8 @@ requests = st.one_of(
     st.builds(Read, texts, st.integers(1, VERSION_MAX), counts, st.booleans(), counts, page_sizes),
     st.builds(ReadAll, positions, counts, page_sizes, prefixes, names, times, times, types),
     st.builds(Version, texts),
-    st.builds(RecordParking, st.just("$parked{a}"), st.sampled_from(PARKING_TYPES), st.binary(max_size=100)),
+    st.builds(RecordParking, st.just("$parked{a}"), st.just("$Parked"), st.builds(parked, why=st.text())),
+    st.builds(RecordParking, st.just("$parked{a}"), st.just("$Unparked"), st.builds(unparked, who=st.text())),
     st.builds(ListReactions),
     st.builds(NoteProjection, texts, positions, times, positions),
     st.builds(ListProjections, st.integers(0, 2**63 - 1)),

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.domain.reactions.parked import reserved_id
 from eventstore.model import ID_BYTES_MAX
+from eventstore.records.parking_record import reserved_id
 from eventstore.records.slots import LOCAL, SLOTS, number_of_slot, slot_of
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text(encoding="utf-8")

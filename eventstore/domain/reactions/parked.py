@@ -1,36 +1,36 @@
 """Parked events: those that a reaction or publication failed on, and later ones of the same aggregate, which wait for them.
 
-They are records in the store, on a reserved id that carries the aggregate's: `$parked{acc-1}`. So they survive what the events
-survive, and stay with their aggregate. `$Parked` adds an event, `$Unparked` takes it off and says how, by whom and why. An id
-too long to be carried is named by the records themselves. A publication is `topic:NAME` in the records, which no reaction is.
+They are records in the store, on a reserved id that carries the aggregate's (see `records.parking_record`). So they survive
+what the events survive, and stay with their aggregate. `$Parked` adds an event, `$Unparked` takes it off and says how, by whom
+and why. A record that is not of its form is passed over: events cannot be removed, and it must not stop what reads them.
 """
 
 from __future__ import annotations
 
-import hashlib
+import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import anyio
 
-from eventstore.errors import Corrupt, DomainRefused
-from eventstore.model import ID_BYTES_MAX, Committed, Event, NewEvent
-from eventstore.records.slots import number_of_slot, slot_of
+from eventstore.errors import DomainRefused, InvalidArgument
+from eventstore.fields import counted, encodable
+from eventstore.model import Committed, Event, NewEvent
+from eventstore.records.parking_record import PARKED, PREFIX, UNPARKED, carried_by, parking_record, reserved_id
 
-PARKED: Final = "$Parked"
-UNPARKED: Final = "$Unparked"
-TOPIC: Final = "topic:"
 PARKED_MAX: Final = 10_000  # of one reaction: 10 MB with the longest reasons
 WHY_CHARACTERS_MAX: Final = 300
-_PREFIX: Final = "$parked{"
+_log = logging.getLogger(__name__)
 
 
 class RecordStore(Protocol):
     """The part of a store that keeps the records."""
 
-    def read_all(self, after: int = 0, types: Any = None) -> AsyncIterator[Event]: ...
+    def read_all(
+        self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
+    ) -> AsyncIterator[Event]: ...
 
     async def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed: ...
 
@@ -60,7 +60,9 @@ OnUnparked: TypeAlias = Callable[[Parked, Mapping[str, Any]], None]
 
 
 class ParkedEvents:
-    """What is parked, in memory and in the store. Belongs to one event loop."""
+    """What is parked, in memory and in the store. Belongs to one event loop. `passed_over`: how many records were not of their
+    form when they were read last.
+    """
 
     def __init__(self, store: RecordStore, publication: str | None = None) -> None:
         """`publication`: what is parked is that of one, `topic:NAME`; None: that of reactions."""
@@ -69,30 +71,40 @@ class ParkedEvents:
         self._lanes: dict[Lane, dict[int, Parked]] = {}  # by version
         self._counts: dict[str, int] = {}
         self._changing = anyio.Lock()
+        self.passed_over = 0
 
     async def load(self, after: int, on_unparked: OnUnparked | None = None) -> None:
         """Reads the records after this sequence."""
         self._lanes.clear()
         self._counts.clear()
-        async for record in self._store.read_all(after, types=[PARKED, UNPARKED]):
-            self._apply(record, on_unparked)
+        passed_over, first = 0, ""
+        async for record in self._store.read_all(after, types=[PARKED, UNPARKED], aggregate_prefix=PREFIX):
+            try:
+                self._apply(record, on_unparked)
+            except InvalidArgument as error:
+                passed_over += 1
+                first = first or f"{record.type} at sequence {record.sequence} on {record.aggregate_id!a}: {error.message}"
+        if passed_over > self.passed_over:
+            _log.warning(
+                "%s of what is parked are not of their form, and are passed over; the first, %s",
+                counted(passed_over, "record"), first,
+            )  # fmt: skip
+        self.passed_over = passed_over
 
     def _apply(self, record: Event, on_unparked: OnUnparked | None) -> None:
-        fields = record.json()
-        try:
-            if (fields["reaction"] if fields["reaction"].startswith(TOPIC) else None) != self._publication:
-                return
-            aggregate_id = fields.get("aggregate_id") or aggregate_of(record.aggregate_id)
-            lane, version = Lane(fields["reaction"], aggregate_id), int(fields["version"])
-            if record.type == UNPARKED:
-                removed = self._remove(lane, version)
-                if removed is not None and on_unparked is not None:
-                    on_unparked(removed, fields)
-            else:
-                sequence, attempts, type_, why = (fields[name] for name in ("sequence", "attempts", "type", "why"))
-                self._add(Parked(*lane, version, sequence, type_, why, attempts, record.timestamp, record.sequence))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Corrupt(record.aggregate_id, record.sequence, f"a record of what is parked lacks {error}") from None
+        """Raises InvalidArgument: it is not of the form of such records."""
+        found = parking_record(record.aggregate_id, record.type, record.data)
+        if found.publication != self._publication:
+            return
+        lane, fields = Lane(found.reaction, found.aggregate_id), found.fields
+        if record.type == UNPARKED:
+            removed = self._remove(lane, found.version)
+            if removed is not None and on_unparked is not None:
+                on_unparked(removed, fields)
+        else:
+            why = encodable(fields["why"])[:WHY_CHARACTERS_MAX]
+            sequence, type_, attempts = (fields[name] for name in ("sequence", "type", "attempts"))
+            self._add(Parked(*lane, found.version, sequence, type_, why, attempts, record.timestamp, record.sequence))
 
     def count(self, reaction: str) -> int:
         return self._counts.get(reaction, 0)
@@ -164,7 +176,7 @@ class ParkedEvents:
 
     async def _record(self, lane: Lane, type_: str, fields: dict[str, Any]) -> Committed:
         reserved = reserved_id(lane.aggregate_id)
-        if aggregate_of(reserved) != lane.aggregate_id:
+        if carried_by(reserved) != lane.aggregate_id:
             fields["aggregate_id"] = lane.aggregate_id
         return await self._store.append_reserved(reserved, NewEvent(type_, fields))
 
@@ -182,20 +194,3 @@ class ParkedEvents:
         if not parked:
             self._lanes.pop(lane, None)
         return removed
-
-
-def reserved_id(aggregate_id: str) -> str:
-    """Returns the id of the records about an aggregate; its slot in a cluster is the aggregate's.
-
-    It carries the aggregate's id, or in place of one that is too long a number of the same slot, as a tag, and a hash.
-    """
-    carried = f"{_PREFIX}{aggregate_id}}}"
-    if len(carried.encode()) <= ID_BYTES_MAX:
-        return carried
-    digest = hashlib.blake2b(aggregate_id.encode(), digest_size=16).hexdigest()
-    return f"{_PREFIX}{{{number_of_slot(slot_of(aggregate_id))}}}{digest}}}"
-
-
-def aggregate_of(reserved: str) -> str:
-    """Returns what a reserved id carries: the text from the first `{` to the last `}`."""
-    return reserved[reserved.index("{") + 1 : reserved.rindex("}")]

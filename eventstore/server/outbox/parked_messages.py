@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from eventstore.domain.event_batches import Subscription
-from eventstore.domain.reactions.parked import TOPIC, Lane, Parked, ParkedEvents, RecordStore
+from eventstore.domain.reactions.parked import Lane, Parked, ParkedEvents, RecordStore
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
 from eventstore.model import Event
 from eventstore.position import END, After
 from eventstore.records.event_message import Origin
+from eventstore.records.parking_record import TOPIC
 
 _IDENTITY: Final = "topic"  # the field of a record: which topic of this name
 
@@ -62,6 +63,11 @@ class ParkedMessages:
     def is_quiet(self) -> bool:
         """Whether `holds` is False for all events."""
         return not self._settled and not len(self)
+
+    @property
+    def passed_over(self) -> int:
+        """How many records were not of their form when they were read."""
+        return self._events.passed_over
 
     def __len__(self) -> int:
         return self._events.count(self.name)

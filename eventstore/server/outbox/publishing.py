@@ -12,11 +12,12 @@ import trio
 from eventstore.broker.broker import Broker
 from eventstore.chunks.files import Files
 from eventstore.domain.domain import Domain
-from eventstore.domain.reactions.parked import TOPIC, Parked
+from eventstore.domain.reactions.parked import Parked
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import counted, shown
 from eventstore.model import Event
 from eventstore.records.event_filter import EventFilter
+from eventstore.records.parking_record import TOPIC
 from eventstore.records.topic_names import check_name
 from eventstore.server.outbox.checkpoint_file import CheckpointFile, inherited_places
 from eventstore.server.outbox.local_outbox import BrokerTopic, StoreEvents
@@ -159,6 +160,11 @@ class Publishing:
     @property
     def events_parked(self) -> int:
         return sum(map(len, self._parking()))
+
+    @property
+    def passed_over(self) -> int:
+        """How many records of what is parked are not of their form; each publication reads the same ones."""
+        return max((each.passed_over for each in self._parking()), default=0)
 
     def _parking(self) -> list[ParkedMessages]:
         return [each.parked for each in self._watched if each.parked is not None]

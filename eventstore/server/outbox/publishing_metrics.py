@@ -7,8 +7,8 @@ from typing import Final
 
 from prometheus_client.core import Metric as Family
 
-from eventstore.domain.reactions.parked import TOPIC
 from eventstore.metrics import LabelledMetric, Metric, counter, gauge, text
+from eventstore.records.parking_record import TOPIC
 from eventstore.server.outbox.publishing import Publishing
 from eventstore.server.prometheus import LabelledCollector, labelled_family
 
@@ -43,6 +43,11 @@ PUBLISHING_METRICS: Final[tuple[Metric[Publishing], ...]] = (
         "publish_parked", "events of which no message could be made, and those that wait for them",
         lambda publishing: publishing.events_parked,
         "it is not 0: `eventstore reactions show topic:NAME`",
+    ),
+    gauge(
+        "publish_records_passed_over", "records of what is parked that are not of their form, which say nothing",
+        lambda publishing: publishing.passed_over,
+        "it is not 0: the log names the first",
     ),
     counter(
         "publish_failures", "batches that failed and were sent again",

@@ -24,6 +24,11 @@ REACTION_METRICS: Final[tuple[Metric[Reactions], ...]] = (
         "it is not 0: `eventstore reactions show NAME`",
     ),
     gauge(
+        "reactions_records_passed_over", "records of what is parked that are not of their form, which say nothing",
+        lambda runner: runner.passed_over,
+        "it is not 0: the log names the first; who may park wrote it, or an earlier program took it",
+    ),
+    gauge(
         "reactions_lag_events", "events that the slowest reaction has still to handle",
         lambda runner: max((each.lag_events for each in runner.progress()), default=0),
         "it grows: a reaction is slow, or waits",

@@ -57,6 +57,11 @@ class Reactions(Protocol):
     @property
     def attention(self) -> str | None: ...
 
+    @property
+    def passed_over(self) -> int:
+        """How many records of what is parked are not of their form."""
+        ...
+
     def progress(self) -> list[Progress]: ...
 
     def parked(self, name: str) -> list[Parked]: ...
@@ -127,6 +132,10 @@ class ReactionRunner:
                 events = counted(each.parked, "event")
                 return f"reaction {each.name!r} has {events} parked; `eventstore reactions show {each.name}`"
         return None
+
+    @property
+    def passed_over(self) -> int:
+        return self._reactor.parked.passed_over
 
     def progress(self) -> list[Progress]:
         """Returns how far each reaction is, by name."""

@@ -5,9 +5,10 @@ A publication is `topic:NAME`, which cannot be the name of a reaction.
 
 from __future__ import annotations
 
-from eventstore.domain.reactions.parked import TOPIC, Parked
+from eventstore.domain.reactions.parked import Parked
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
+from eventstore.records.parking_record import TOPIC
 from eventstore.server.outbox.publishing import Publishing
 from eventstore.server.reactions.reaction_runner import Progress, Reactions
 
@@ -22,6 +23,10 @@ class WithPublications:
     @property
     def attention(self) -> str | None:
         return self._reactions.attention or self._publishing.attention
+
+    @property
+    def passed_over(self) -> int:
+        return max(self._reactions.passed_over, self._publishing.passed_over)
 
     def progress(self) -> list[Progress]:
         return self._reactions.progress() + self._publishing.progress()

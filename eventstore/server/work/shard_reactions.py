@@ -79,6 +79,10 @@ class ShardReactions:
         shard, said = next(((shard, said) for shard, said in found if said is not None), (0, None))
         return said if said is None or len(self._by_shard) == 1 else f"shard {shard}: {said}"
 
+    @property
+    def passed_over(self) -> int:
+        return sum(each.passed_over for each in self._by_shard.values())
+
     def progress(self) -> list[Progress]:
         found = chain.from_iterable(each.progress() for each in self._by_shard.values())
         return sorted(found, key=lambda each: each.name)

@@ -78,8 +78,8 @@ class Records:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def read_all(self, after: int = 0, types: Iterable[str] | None = None) -> Items:
-        return Items(self._world.store.read_all(after, event_filter(types)))
+    def read_all(self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None) -> Items:
+        return Items(self._world.store.read_all(after, event_filter(types, aggregate_prefix)))
 
     async def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed:
         store = self._world.store

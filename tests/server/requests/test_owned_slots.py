@@ -22,6 +22,7 @@ from eventstore.records.slots import slot_of
 from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import ShardIdentity
 from eventstore.store.opening import OpenStore, open_folder
+from tests.records.parking_fields import unparked
 from tests.server.raw import Failure, Ok, Outcomes, Page, RawClient, append_frame, commit, outcomes_of
 from tests.server_thread import ShardThread
 from tests.waiting import wait_until
@@ -123,7 +124,7 @@ def test_a_command_of_another_shard_is_refused_alone(client: RawClient) -> None:
         FindCommand(FOREIGN[0], "c-1"),
         ReadAll(aggregate_id=FOREIGN[0]),
         Subscribe(aggregate_id=FOREIGN[0]),
-        RecordParking(f"$parked{{{FOREIGN[0]}}}", "$Unparked", b"{}"),
+        RecordParking(f"$parked{{{FOREIGN[0]}}}", "$Unparked", unparked()),
         RetryParked("notify", FOREIGN[0], "ada", "why"),
     ],
     ids=lambda request_: type(request_).__name__,

@@ -60,9 +60,9 @@ def add(
 ) -> None:
     """Add an identity, or grants, a token, certificates or limits to one.
 
-    Roles: reader, writer, operator, admin. Permissions: append, read, subscribe, command, send, consume, join, topics, groups,
-    reactions, alarms, stats, cluster. A server goes by the change within a second; by the first identity from its next start
-    on.
+    Roles: reader, writer, operator, admin. Permissions: append, read, subscribe, command, park, send, consume, join, topics,
+    groups, reactions, alarms, stats, cluster. A server goes by the change within a second; by the first identity from its next
+    start on.
 
     \b
     Example:

@@ -1,0 +1,125 @@
+"""The records of what reactions and publications have parked: their ids, their types, and the form of their data.
+
+They are events on a reserved id that carries the aggregate's: `$parked{acc-1}`. An id too long to be carried is named by the
+data. A record is checked where it is taken and where it is read: a store may hold what an earlier program took unread. One that
+is not of this form, or names another aggregate than its id, says nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from eventstore.errors import InvalidArgument
+from eventstore.fields import check_int, check_text, shown
+from eventstore.json_values import parsed
+from eventstore.model import ID_BYTES_MAX, TYPE_BYTES_MAX, VERSION_MAX
+from eventstore.records.slots import number_of_slot, slot_of
+
+PARKED: Final = "$Parked"
+UNPARKED: Final = "$Unparked"
+PREFIX: Final = "$parked{"
+"""What the ids of all records begin with."""
+TOPIC: Final = "topic:"
+"""What the name of a publication begins with, and that of no reaction."""
+_HOW: Final = ("done", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingRecord:
+    """What a record says. `reaction`: a reaction, or `topic:NAME`; `aggregate_id`, `version`: of the event that it is about;
+    `fields`: all of its data.
+    """
+
+    reaction: str
+    aggregate_id: str
+    version: int
+    fields: Mapping[str, Any]
+
+    @property
+    def publication(self) -> str | None:
+        """The publication that the event is, or was, parked by; None: a reaction."""
+        return self.reaction if self.reaction.startswith(TOPIC) else None
+
+
+def parking_record(record_id: str, type_: str, data: bytes) -> ParkingRecord:
+    """Returns what a record on this id says.
+
+    Raises:
+        InvalidArgument: it is not of the form of these records.
+    """
+    if type_ not in (PARKED, UNPARKED):
+        raise InvalidArgument(f"type is {shown(type_)}, expected {PARKED} or {UNPARKED}", field="type", value=shown(type_))
+    if not (record_id.startswith(PREFIX) and record_id.endswith("}")):
+        raise InvalidArgument(
+            f"aggregate_id is {shown(record_id)}, expected {PREFIX}AGGREGATE_ID}}", field="aggregate_id", value=shown(record_id)
+        )
+    try:
+        fields = parsed(data)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise InvalidArgument(f"data of a {type_} is {shown(data)}, expected a JSON object", field="data")
+    reaction, version = check_text("reaction", fields.get("reaction")), _number(fields, "version", 1)
+    if type_ == PARKED:
+        _number(fields, "sequence", 1)
+        _number(fields, "attempts", 0)
+        check_text("type", fields.get("type"), 1, TYPE_BYTES_MAX)
+        texts: tuple[str, ...] = ("why",)
+    else:
+        if fields.get("how") not in _HOW:
+            raise InvalidArgument(f"how is {shown(fields.get('how'))}, expected {' or '.join(_HOW)}", field="how")
+        texts = ("who", "why")
+    for name in texts:
+        if not isinstance(fields.get(name), str):
+            raise InvalidArgument(f"{name} is {shown(fields.get(name))}, expected text", field=name)
+    return ParkingRecord(reaction, _aggregate_of(record_id, fields.get("aggregate_id")), version, fields)
+
+
+def _number(fields: Mapping[str, Any], name: str, low: int) -> int:
+    return check_int(name, fields.get(name), low, VERSION_MAX)
+
+
+def _aggregate_of(record_id: str, named: object) -> str:
+    """Returns the aggregate that a record is about. Raises InvalidArgument: its data name one whose records have another id."""
+    aggregate_id = check_text("aggregate_id", carried_by(record_id) if named is None else named)
+    if record_id != _carrying(aggregate_id) and not _stands_for(record_id, aggregate_id):
+        raise InvalidArgument(
+            f"a record on {shown(record_id)} names {shown(aggregate_id)}, whose records have another id",
+            field="aggregate_id", value=shown(aggregate_id),
+        )  # fmt: skip
+    return aggregate_id
+
+
+def reserved_id(aggregate_id: str) -> str:
+    """Returns the id of the records about an aggregate; its slot in a cluster is the aggregate's.
+
+    It carries the aggregate's id, or in place of one that is too long a number of the same slot, as a tag, and a hash.
+    """
+    if len(_carrying(aggregate_id).encode()) <= ID_BYTES_MAX:
+        return _carrying(aggregate_id)
+    return f"{PREFIX}{{{number_of_slot(slot_of(aggregate_id))}}}{_hash_of(aggregate_id)}}}"
+
+
+def _carrying(aggregate_id: str) -> str:
+    return f"{PREFIX}{aggregate_id}}}"
+
+
+def _stands_for(record_id: str, aggregate_id: str) -> bool:
+    """Whether it is the id of the records about an aggregate whose own is too long to be carried: it has its hash and slot."""
+    return (
+        len(_carrying(aggregate_id).encode()) > ID_BYTES_MAX
+        and record_id.endswith(f"}}{_hash_of(aggregate_id)}}}")
+        and slot_of(record_id) == slot_of(aggregate_id)
+    )
+
+
+def _hash_of(aggregate_id: str) -> str:
+    return hashlib.blake2b(aggregate_id.encode(), digest_size=16).hexdigest()
+
+
+def carried_by(record_id: str) -> str:
+    """Returns the text that the id of a record carries: from its first `{` to its last `}`."""
+    return record_id[len(PREFIX) : -1]
