@@ -80,7 +80,7 @@ def access_in(data: bytes) -> str:
     """Returns the digest of the access list that a record holds; empty: none."""
     try:
         return str(json.loads(data)["access"])
-    except (ValueError, KeyError, TypeError):  # of an earlier program, or changed
+    except (ValueError, KeyError, TypeError, RecursionError):  # of an earlier program, or changed
         return ""
 
 
@@ -125,7 +125,7 @@ def verified(records: Iterable[tuple[int, bytes]], known: Head | None = None) ->
         try:
             values = json.loads(data)
             found = values["previous"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise BrokenChain(version, "it is none of the server's") from None
         if version != expected or found != previous:
             raise BrokenChain(version, f"the chain is broken: it does not follow record {expected - 1} as that is now")

@@ -405,3 +405,20 @@ def test_a_trail_that_began_before_records_had_a_time_is_shown_and_goes_on(tmp_p
     first, second = shown.stdout.splitlines()
     assert first == "1  CREATE_TOPIC  ops"
     assert re.match(r"2  20\d\d-\d\d-\d\dT.*Z  CREATE_TOPIC  ops", second)
+
+
+def test_a_last_record_that_is_none_stops_no_server_and_is_where_the_chain_breaks(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "token"
+
+    async def write() -> None:
+        async with es.open_store(data) as store:
+            await store.append_reserved(AUDIT, es.NewEvent("$Audited", b"[" * 100_000))
+
+    trio.run(write)
+    token = give(data, "ops", "admin")
+    file.write_text(token)
+    with ServerThread(data) as server:
+        with es.blocking.connect(server.address, token=token) as store:
+            store.broker.create_topic("second")
+        shown = run("audit", "--store", server.address, "--token-file", file)
+    assert "record 1 of the audit trail: it is none of the server's" in shown.stderr
