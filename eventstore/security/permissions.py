@@ -44,12 +44,14 @@ Wanted = Iterable[tuple[Permission, str]]
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a kind of request needs. `wanted`: returns the permissions and names of one. `alone`: its rows are checked one by
-    one by what takes them, so that a row refuses only itself.
+    one by what takes them, so that a row refuses only itself. `makes`: the field with a topic that is made for it if there is
+    none, which takes `topics` on it then.
     """
 
     permission: Permission | None
     wanted: Callable[[Any], Wanted] | None = None
     alone: bool = False
+    makes: str | None = None
 
 
 ANYONE: Final = Needs(None)
@@ -125,11 +127,16 @@ class Grants:
         if not name.startswith(self._prefixes.get(permission, ())):
             raise denied(permission)
 
-    def check_request(self, needs: Needs, request: object) -> None:
-        """Raises PermissionDenied."""
+    def check_request(self, needs: Needs, request: object, has_topic: Callable[[str], bool] = lambda _: False) -> None:
+        """Raises PermissionDenied. `has_topic`: whether a topic exists, which is asked last: one who may not use it learns
+        nothing of it.
+        """
         if needs.wanted is not None:
             for permission, name in needs.wanted(request):
                 self.check(permission, name)
+        made = None if needs.makes is None else getattr(request, needs.makes)
+        if made is not None and not has_topic(made):
+            self.check(Permission.TOPICS, made)
 
     def refused_appends(self, aggregate_ids: Sequence[str]) -> dict[int, PermissionDenied | InvalidArgument]:
         """Returns the error of each aggregate that may not be appended to, by its place. No grant permits the server's own."""

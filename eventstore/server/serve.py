@@ -245,6 +245,8 @@ async def _listening(
             routes = slots.guard(routes)
         if service is not None:
             routes |= service.routes
+            if door is not None:
+                door.has_topic = service.has_topic
         node = None if broker is None else broker.opened.node
         if leads is not None:
             gate.may_send = leads.may_send

@@ -54,7 +54,7 @@ class Admitted:
 
 class Doorkeeper:
     """`refused` counts logins that failed, `denied` requests that were not permitted, `sent_away` connections whose identity
-    changed or ended.
+    changed or ended. `has_topic`: whether a topic exists here.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Doorkeeper:
         self._admitted: dict[Connection, Admitted] = {}
         self._connections: dict[str, set[Connection]] = {}
         self.budgets = IdentityBudgets(gate)
+        self.has_topic: Callable[[str], bool] = lambda _: False
         self._failures: dict[str, tuple[int, float]] = {}
         self._late: list[tuple[float, Connection, bytes]] = []
         self._news = trio.Event()
@@ -159,7 +160,7 @@ class Doorkeeper:
 
         def checked(connection: Connection, request_id: int, request: Any) -> None:
             try:
-                self._admitted[connection].identity.grants.check_request(needs, request)
+                self._admitted[connection].identity.grants.check_request(needs, request, self.has_topic)
             except PermissionDenied:
                 self.denied += 1
                 raise

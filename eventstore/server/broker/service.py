@@ -55,6 +55,9 @@ class BrokerService:
             **routes_of(LookupHandlers(broker), gate, lookups),
         }
 
+    def has_topic(self, name: str) -> bool:
+        return name in self.broker.topics.by_name
+
     def stop(self) -> None:
         """Refuses new messages, and ends the pulls that wait."""
         self.messages.stopping = True
