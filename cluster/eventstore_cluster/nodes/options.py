@@ -103,7 +103,8 @@ def node_security(settings: ServerSettings) -> Security:
     """Returns what protects a node, and logs if other nodes will refuse it.
 
     Raises:
-        InvalidArgument: a file cannot be used, or other nodes could not be recognised.
+        InvalidArgument: a file cannot be used, or other nodes could not be recognised. So it is with identities and without a
+            certificate: replicas know each other by nothing else.
     """
     if settings.security.tls_certificate is not None and settings.security.tls_ca is None:
         raise InvalidArgument(
@@ -111,6 +112,14 @@ def node_security(settings: ServerSettings) -> Security:
             field="tls_ca",
         )
     security = Security(settings)
+    if security.access is not None and security.tls is None:
+        raise InvalidArgument(
+            f"{security.path} has identities, but this node has no certificate: without one its ports for replicas hand out "
+            "and take everything, from anyone who reaches them. Start all nodes of the cluster with --tls-certificate, "
+            "--tls-key and --tls-ca, and name their certificates with `eventstore access add nodes --grant cluster "
+            "--certificate SUBJECT` (SECURITY.md shows three nodes); or start them without identities",
+            field="tls_certificate",
+        )
     security.warn_if_no_node()
     return security
 

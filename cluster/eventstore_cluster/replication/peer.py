@@ -24,6 +24,9 @@ from eventstore_cluster.replication.peer_frames import (
 
 CONNECT_S: Final = 2.0
 HELLO_S: Final = 2.0
+_UNGREETED: Final = (
+    "the connection was closed without a hello: what answers is not of this shard, or refuses this replica; its log says why"
+)
 _RECEIVE_BYTES: Final = 1024 * 1024
 
 
@@ -113,12 +116,16 @@ class Wire:
         if not data:
             self.ended = True
             return []
+        return self.frames_in(data)
+
+    def frames_in(self, data: bytes) -> list[PeerFrame]:
+        """Returns the frames that are complete with these bytes, which came next. Raises ProtocolError."""
         return [self._decoder.decode(payload) for payload in self._reader.feed(data)]
 
 
 class Peers:
     """Makes connections to other replicas of the shard. `hello`: what this one says of itself. With TLS both sides show a
-    certificate first.
+    certificate first. The side that connects says hello; the other one answers once it has heard its cluster and shard.
     """
 
     def __init__(self, hello: PeerHello, security: Security) -> None:
@@ -137,7 +144,8 @@ class Peers:
             raise OSError(f"{host} is not the name of a machine") from None
         tls = self._security.tls
         own = _taken(stream.socket)
-        return await self._greet(own if tls is None else TlsSocket(own, tls.own_context, server_side=False, host=host))
+        secured = own if tls is None else TlsSocket(own, tls.own_context, server_side=False, host=host)
+        return await self._greet(secured, connects=True)
 
     async def accept(self, connected: trio.socket.SocketType) -> Peer:
         """Returns the connection that another replica has opened.
@@ -149,28 +157,37 @@ class Peers:
         tls = self._security.tls
         own = _taken(connected)
         if tls is None:
-            return await self._greet(own)
+            return await self._greet(own, connects=False)
         secured = TlsSocket(own, tls.peer_context, server_side=True)
         try:
-            return await self._greet(secured)
+            return await self._greet(secured, connects=False)
         except OSError as error:
             if not secured.greeted:
                 tls.failed_handshakes.note("another replica's address", str(error))
             raise
 
-    async def _greet(self, own: socket.socket | TlsSocket) -> Peer:
-        """Says hello on a new connection, and waits for that of the other side. Raises as `accept`."""
+    async def _greet(self, own: socket.socket | TlsSocket, *, connects: bool) -> Peer:
+        """Exchanges hellos on a new connection, which this side has opened or not. Raises as `accept`."""
         wire = Wire(own, self._decoder)
+        frames: list[PeerFrame] = []
         try:
             if isinstance(own, TlsSocket):
-                await _shake_hands(own)
+                early = await _shake_hands(own)
                 self._security.check_peer(own)
-            wire.socket.send(encode_peer_frame(self._hello))
+                frames = wire.frames_in(early)
+            if connects:
+                wire.socket.send(encode_peer_frame(self._hello))
             with trio.fail_after(HELLO_S):
-                while not (frames := await wire.receive()):
-                    if wire.ended:
-                        raise ConnectionResetError("the connection was closed before the hello")
-            return self._peer(wire, *frames)
+                while not (frames or wire.ended):
+                    frames = await wire.receive()
+            if not frames:
+                raise ConnectionResetError(_UNGREETED if connects else "the connection was closed before the hello")
+            first = self._checked(frames[0])
+            if not connects:
+                wire.socket.send(encode_peer_frame(self._hello))
+            self._check_version(first)
+            self._numbers += 1
+            return Peer(self._numbers, wire, first, frames[1:])
         except trio.TooSlowError:
             wire.socket.close()
             raise TimeoutError(f"no hello within {HELLO_S:g} s") from None
@@ -178,31 +195,43 @@ class Peers:
             wire.socket.close()
             raise
 
-    def _peer(self, wire: Wire, first: PeerFrame, *rest: PeerFrame) -> Peer:
+    def _checked(self, first: PeerFrame) -> PeerHello:
+        """Returns the hello of the other side. Raises ProtocolError: it is none, or of another cluster or shard."""
         own = self._hello
-        if isinstance(first, PeerHello) and first.version != own.version:
+        if not isinstance(first, PeerHello) or (first.cluster, first.shard) != (own.cluster, own.shard):
+            raise ProtocolError(f"another replica was expected, and says {first!r}", field="hello")
+        return first
+
+    def _check_version(self, first: PeerHello) -> None:
+        """Raises ProtocolError."""
+        own = self._hello
+        if first.version != own.version:
             raise ProtocolError(
                 f"the replica on {first.node} speaks version {first.version}, this one {own.version}; install the same program",
                 field="version", value=first.version, limit=own.version,
             )  # fmt: skip
-        if not isinstance(first, PeerHello) or (first.cluster, first.shard) != (own.cluster, own.shard):
-            raise ProtocolError(f"another replica was expected, and says {first!r}", field="hello")
-        self._numbers += 1
-        return Peer(self._numbers, wire, first, rest)
 
 
-async def _shake_hands(secured: TlsSocket) -> None:
-    """Raises OSError: the other side has no certificate of the CA, is gone, or does not speak TLS."""
+async def _shake_hands(secured: TlsSocket) -> bytes:
+    """Returns what came with the end of the handshake: a hello, if the kernel had both by then.
+
+    Raises:
+        OSError: the other side has no certificate of the CA, is gone, or does not speak TLS.
+    """
+    early = b""
     with trio.move_on_after(HELLO_S) as scope:
         try:
             while not secured.start():
                 await trio.lowlevel.wait_readable(secured)
                 with contextlib.suppress(BlockingIOError):
-                    secured.feed()
+                    early = secured.recv(_RECEIVE_BYTES)
+                    if not (early or secured.greeted):
+                        raise ConnectionResetError("the connection was closed during the handshake of TLS")
         except ssl.SSLError as error:
             raise OSError(f"the handshake of TLS failed: {reason_of(error)}") from None
     if scope.cancelled_caught:
         raise TimeoutError(f"no handshake within {HELLO_S:g} s")
+    return early
 
 
 def _taken(connected: trio.socket.SocketType) -> socket.socket:

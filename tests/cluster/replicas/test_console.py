@@ -26,6 +26,8 @@ from tests.console.http import Visitor
 from tests.console.test_browser import CHECKS, SCREENS, on_screen
 from tests.console.test_browser import page as page
 from tests.security.access_file import give
+from tests.security.conftest import Certificates
+from tests.security.conftest import certificates as certificates
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.heavy
@@ -89,10 +91,11 @@ def does(visitor: Visitor, action: str, shard: str, shown: str) -> None:
 
 @pytest.mark.long
 def test_what_is_done_at_the_console_is_in_the_trail_of_the_shard_with_who_did_it_and_a_pause_outlives_the_leader(
-    tmp_path: Path, etcd: Etcd
+    tmp_path: Path, etcd: Etcd, certificates: Certificates
 ) -> None:
-    access = tmp_path / "access"
+    access, context = tmp_path / "access", certificates.context()
     token = give(access, "ann", "admin")
+    give(access, "nodes", "cluster", "command", certificates=["CN=localhost"])
 
     def audited(what: str, **details: object) -> list[str]:
         """Returns who has done this to the shard, each time; nothing while no leader serves."""
@@ -100,15 +103,18 @@ def test_what_is_done_at_the_console_is_in_the_trail_of_the_shard_with_who_did_i
         if serving is None:
             return []
         try:
-            with es.blocking.connect(f"tcp://{serving.address}", reconnect_timeout=0, token=token) as store:
+            with es.blocking.connect(
+                f"tls://{serving.address}", reconnect_timeout=0, token=token, ssl_context=context
+            ) as store:
                 records = [json.loads(event.data) for event in store.read(AUDIT)]
         except es.EventStoreError:  # it has just died
             return []
         return [each["who"] for each in records if each["what"] == what and details.items() <= each["details"].items()]
 
-    with ThreeNodes(tmp_path, etcd, "audited", access_file=str(access / "access.json")) as three:
+    given = certificates.settings(access_file=str(access / "access.json"))
+    with ThreeNodes(tmp_path, etcd, "audited", **given) as three:
         leader, follower = three.leader(), three.followers()[0]
-        visitor = Visitor(three.nodes[leader].http)
+        visitor = Visitor(three.nodes[leader].http, context)
         visitor.get("/console/sign-in")
         assert visitor.sign_in(token).status == 303
         does(visitor, "pause", "", "Moves are paused by ann.")

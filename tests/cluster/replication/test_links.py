@@ -19,6 +19,7 @@ from eventstore_cluster.replica.registry_state import Leader, Member
 from eventstore_cluster.replica.replica import Replica
 from eventstore_cluster.replication.links import REACHED_S, Links
 from eventstore_cluster.replication.peer_frames import PeerHello
+from tests.server_thread import ServerThread
 from tests.waiting import eventually
 
 CLUSTER = uuid.UUID(int=1).bytes
@@ -69,7 +70,16 @@ async def test_an_address_where_another_replica_answers_is_noticed(tmp_path: Pat
 
 async def test_an_address_where_something_else_answers_is_noticed(tmp_path: Path) -> None:
     async with replica_of(tmp_path, "n1", shard=1) as (_, address), replica_of(tmp_path, "n1", address) as (links, _):
-        assert "something else answers there" in await said_by(links)
+        said = await said_by(links)
+    assert "this node does not reach itself there (the connection was closed without a hello: what answers is not of" in said
+
+
+async def test_an_address_where_a_server_for_clients_answers_is_noticed(tmp_path: Path) -> None:
+    with ServerThread(tmp_path / "data") as server:
+        address = server.address.partition("://")[2]
+        async with replica_of(tmp_path, "n1", address) as (links, _):
+            said = await said_by(links)
+    assert "something else answers there" in said
 
 
 @pytest.mark.parametrize("host", ["n1..example", "n" * 64])

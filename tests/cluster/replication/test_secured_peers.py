@@ -8,20 +8,30 @@ import socket
 import ssl
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
 
-from eventstore.errors import ProtocolError
+from eventstore.chunks.header import EVENTS
+from eventstore.errors import InvalidArgument, ProtocolError
+from eventstore.protocol.frames import FrameReader
 from eventstore.security.certificates import make_certificate
 from eventstore.server.access.security import Security
 from eventstore.settings.security import SecuritySettings
 from eventstore.settings.server import ServerSettings
 from eventstore_cluster.nodes.options import node_security
 from eventstore_cluster.replication.peer import Peer, Peers
-from eventstore_cluster.replication.peer_frames import PeerHello
-from tests.cli.processes import output
+from eventstore_cluster.replication.peer_frames import (
+    VERSION,
+    FileWanted,
+    PeerDecoder,
+    PeerFrame,
+    PeerHello,
+    encode_peer_frame,
+)
+from tests.cli.processes import output, run
 from tests.security.access_file import give
 from tests.security.conftest import Certificates
 
@@ -121,6 +131,58 @@ def test_a_node_that_others_will_refuse_says_so_at_its_start_with_what_to_type(
     output(*shlex.split(command[1]), store=None)
     node_security(settings)
     assert not caplog.messages, "that is what it takes"
+
+
+def test_a_node_with_identities_and_without_a_certificate_does_not_start_and_says_what_it_takes(tmp_path: Path) -> None:
+    give(tmp_path / "n1", "boss", "admin")
+    with pytest.raises(InvalidArgument) as refused:
+        node_security(ServerSettings(data=tmp_path / "n1", security=SecuritySettings(insecure=True)))
+    said = str(refused.value)
+    assert said.startswith(f"{tmp_path / 'n1' / 'access.json'} has identities, but this node has no certificate")
+    assert "with --tls-certificate, --tls-key and --tls-ca, and" in said
+    assert "eventstore access add nodes --grant cluster --certificate SUBJECT" in said
+    assert refused.value.fields["field"] == "tls_certificate"
+    started = run("node", "--name", "n1", "--data", tmp_path / "n1", "--listen", "127.0.0.1:0", "--etcd", "http://127.0.0.1:1")
+    assert (started.returncode, said in started.stderr) == (2, True), started.stderr
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        PeerHello(uuid.UUID(int=2).bytes, 0, "n2", "run of n2"),
+        PeerHello(uuid.UUID(int=1).bytes, 1, "n2", "run of n2"),
+        FileWanted(0, EVENTS, 1, 0, 128),
+        None,
+    ],
+    ids=["of another cluster", "of another shard", "no hello", "nothing"],
+)
+async def test_one_that_does_not_name_the_cluster_and_the_shard_is_told_nothing(
+    said: PeerHello | FileWanted | None, tmp_path: Path
+) -> None:
+    assert await heard(tmp_path, said) == []
+
+
+async def test_one_that_names_the_cluster_and_the_shard_is_greeted_also_if_its_program_is_another_one(tmp_path: Path) -> None:
+    for version in (VERSION, VERSION + 1):
+        (answer,) = await heard(tmp_path, PeerHello(uuid.UUID(int=1).bytes, 0, "n2", "run of n2", version))
+        assert answer == PeerHello(uuid.UUID(int=1).bytes, 0, "n1", "run of n1")
+
+
+async def heard(folder: Path, said: PeerHello | FileWanted | None) -> list[PeerFrame]:
+    """Returns what a replica without certificates says to one that connects, says this, and then only listens."""
+    one = Peers(PeerHello(uuid.UUID(int=1).bytes, 0, "n1", "run of n1"), Security(ServerSettings(data=folder)))
+    received = b""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1]) as stream:
+        if said is not None:
+            await stream.send_all(encode_peer_frame(said))
+        await stream.send_eof()
+        with suppress(OSError, ProtocolError):
+            (await one.accept((await listener.accept()).socket)).close()
+        while more := await stream.receive_some():
+            received += more
+    decoder = PeerDecoder()
+    return [decoder.decode(payload) for payload in FrameReader(1024).feed(received)]
 
 
 async def test_a_node_of_another_ca_is_refused(tmp_path: Path, certificates: Certificates) -> None:
