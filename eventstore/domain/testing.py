@@ -11,11 +11,14 @@ events are compared as they would be read back.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple, Self, TypeVar
 
 from eventstore import flat
@@ -144,7 +147,7 @@ class Scenario:
         self._events = [kinds[event.type][0].decode(event) for event in fresh]
         live, self._aggregate = self._aggregate, restore(cls, aggregate_id, self._history)
         if self._handled.error is None:
-            assert vars(live) == vars(self._aggregate), (
+            assert _alike(vars(live), vars(self._aggregate)), (
                 f"restored from its events the aggregate is {self._aggregate}, but after the command it was {live}; "
                 "change state only in @applies methods"
             )
@@ -253,6 +256,28 @@ def rows_of(projection: Projection[Any], events: Iterable[Event]) -> dict[str, R
                     raise projection_failure(projection, event, error) from error
     rows = {key: projection.checked_row(key, state) for key, state in states.items() if state is not None}
     return {key: dict(zip(projection.columns, values, strict=True)) for key, values in rows.items()}
+
+
+def _alike(one: object, other: object) -> bool:
+    """Returns whether two values are equal and of the same form: 5 is not 5.0, and a time in a zone not one with its offset."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict) and isinstance(other, dict):
+        return _alike(set(one), set(other)) and all(_alike(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if isinstance(one, set | frozenset) and isinstance(other, set | frozenset):
+        return one == other and Counter(map(type, one)) == Counter(map(type, other))
+    if one != other:
+        return False
+    if isinstance(one, datetime) and isinstance(other, datetime):
+        return (one.tzinfo, one.fold) == (other.tzinfo, other.fold)
+    if dataclasses.is_dataclass(one):
+        compared = [each.name for each in dataclasses.fields(one) if each.compare]
+        return all(_alike(getattr(one, name), getattr(other, name)) for name in compared)
+    return True
 
 
 def _run(handler: Handler, command: object, aggregate: Aggregate) -> Handled:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import ClassVar
@@ -208,6 +210,49 @@ class Cart(d.Aggregate):
 class Basket(d.Aggregate):
     def __init__(self) -> None:
         self.names = Cart.names
+
+
+@dataclass(frozen=True)
+class Pair:
+    one: object
+    other: object = 0
+
+
+class Kept(d.Aggregate):
+    value: object = None
+
+    @d.applies(Waited)
+    def _(self, event: Waited) -> None:
+        self.value = EQUAL[0]
+
+
+AT = datetime(2026, 3, 28, 20, tzinfo=BERLIN)
+EQUAL: list[object] = []
+"""What the event sets, and what a handler sets in its place."""
+
+
+@pytest.mark.parametrize(
+    ("read", "given_instead"),
+    [
+        (5.0, 5), (1, True), (AT.replace(tzinfo=timezone(timedelta(hours=1))), AT), ([1.0], [1]), ((1, (1,)), (1, (True,))),
+        ({"a": {"b": 1}}, {"a": {"b": 1.0}}), ({1: "x"}, {1.0: "x"}), ({1}, {True}), (Pair([1]), Pair([1.0])),
+        ({"a": 1}, OrderedDict({"a": 1})),
+    ],
+)  # fmt: skip
+def test_state_that_a_restored_aggregate_has_in_another_form_is_found(read: object, given_instead: object) -> None:
+    assert read == given_instead
+    kept = d.Domain()
+
+    @kept.handles(Wait)
+    def _(command: Wait, aggregate: Kept) -> None:
+        aggregate.apply(Waited())
+        aggregate.value = EQUAL[1]
+
+    EQUAL[:] = [read, given_instead]
+    with pytest.raises(AssertionError, match="change state only in @applies methods"):
+        given(domain=kept).when(Wait("t-1"))
+    EQUAL[:] = [read, deepcopy(read)]
+    given(domain=kept).when(Wait("t-1")).then(Waited())
 
 
 def test_a_shared_value_that_a_command_changes_is_found() -> None:
