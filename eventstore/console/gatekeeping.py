@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from eventstore.console.console import PATH
+from eventstore.console.headers import headers_of
 from eventstore.console.listener import CERTIFICATE
 from eventstore.security.loopback import is_loopback
 
@@ -19,17 +20,6 @@ if TYPE_CHECKING:
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
-HEADERS: Final = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-        b"base-uri 'none'; frame-ancestors 'none'",
-    ),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
-)
 _MISDIRECTED: Final = b"this console is for this machine: open it at localhost or 127.0.0.1\n"
 
 
@@ -43,22 +33,22 @@ def split(pages: App, others: WSGIApplication, *, local_only: bool) -> App:
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        path = scope["path"]
-        if path != PATH and not path.startswith(PATH + "/"):
-            await _answer_wsgi(others, scope, send)
-            return
-        if local_only and not is_loopback(_host(scope)):
-            await _send(send, 421, _MISDIRECTED, [(b"content-type", b"text/plain")])
-            return
+        wanted = [(name.encode(), value.encode()) for name, value in headers_of(tls=scope["scheme"] == "https").items()]
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 given = list(message.get("headers", ()))
                 names = {name for name, _ in given}
-                message = {**message, "headers": given + [each for each in HEADERS if each[0] not in names]}
+                message = {**message, "headers": given + [each for each in wanted if each[0] not in names]}
             await send(message)
 
-        await pages(scope, receive, send_with_headers)
+        path = scope["path"]
+        if path != PATH and not path.startswith(PATH + "/"):
+            await _answer_wsgi(others, scope, send_with_headers)
+        elif local_only and not is_loopback(_host(scope)):
+            await _send(send_with_headers, 421, _MISDIRECTED, [(b"content-type", b"text/plain")])
+        else:
+            await pages(scope, receive, send_with_headers)
 
     return answer
 

@@ -17,6 +17,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+from eventstore.console.headers import headers_of
 from eventstore.console.subject import CONNECTIONS_MAX, Subject, is_installed
 from eventstore.extras import advice
 from eventstore.metrics import Stats
@@ -156,7 +157,8 @@ def http_server(
             with serving(listening, None if tls is None else lambda: tls.context, app, shared.run, pace, *secured):
                 yield f"{parse_address(address, 'http')[0]}:{listening.getsockname()[1]}"
         return
-    with _small_server(address, application, security) as served:
+    by_tls = security is not None and security.tls is not None
+    with _small_server(address, _with_headers(application, tls=by_tls), security) as served:
         yield served
 
 
@@ -171,6 +173,20 @@ def _counted(application: WSGIApplication, pace: Pace) -> WSGIApplication:
             pace.add(time.thread_time() - began)
 
     return counted
+
+
+def _with_headers(application: WSGIApplication, *, tls: bool) -> WSGIApplication:
+    """Returns the application with what browsers go by in its answers, which a console adds itself."""
+    wanted = list(headers_of(tls=tls).items())
+
+    def answering(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Callable[[bytes], object]:
+            given = {name.lower() for name, _ in headers}
+            return start_response(status, headers + [each for each in wanted if each[0] not in given], *error)
+
+        return application(environ, start)
+
+    return answering
 
 
 def _application(

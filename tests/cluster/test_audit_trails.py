@@ -91,7 +91,6 @@ def test_read_shows_the_trail_of_the_shard_that_is_named_and_says_so_if_none_is(
 
 def test_the_console_leads_to_the_trail_of_each_shard(node: Audited) -> None:
     visitor = Visitor(node.http)
-    visitor.get("/console/sign-in")
     assert visitor.sign_in(node.token).status == 303
     listed = visitor.get("/console/aggregates")
     (one,) = re.findall(r'href="([^"]+)">\$audit</a>', listed.text)

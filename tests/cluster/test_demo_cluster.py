@@ -33,6 +33,7 @@ async def test_the_demo_of_a_cluster_tells_its_story_and_leaves_nothing_behind(t
     assert result.returncode == 0, printed
     said = [re.fullmatch(step, line) for step, line in zip(STEPS, re.findall(r"^✓ (.*)$", printed, flags=re.M), strict=True)]
     assert all(said), printed
+    assert re.search(r"^  etcd \d+\.\d+\.\d+, /", printed, flags=re.M), printed
     before, after = (re.findall(rf"^  [01] +(n\d) +(\d+) +(.*?) +{events} *$", printed, flags=re.M) for events in (0, 1020))
     (victim,) = {match[1] for match in said if match is not None and match.re.groups}
     assert before[0][0] == victim
@@ -42,6 +43,24 @@ async def test_the_demo_of_a_cluster_tells_its_story_and_leaves_nothing_behind(t
     assert len(sums) == 2, printed
     assert list(scratch.iterdir()) == []
     assert _processes(scratch) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "warned"),
+    [("3.4.21", True), ("3.4.22", False), ("3.5.1", True), ("3.5.5", True), ("3.5.6", False), ("3.6.0", False)],
+)
+async def test_the_demo_says_which_etcd_it_runs_and_whether_that_is_for_trying_only(
+    tmp_path: Path, version: str, warned: bool
+) -> None:
+    program = tmp_path / "etcd"
+    program.write_text(f"#!/bin/sh\necho 'etcd Version: {version}'\necho 'Git SHA: 0'\n")
+    program.chmod(0o755)
+    code = "from pathlib import Path; from demo_cluster.processes import Etcd; print(Etcd(Path('.')).used)"
+    examples = str(ROOT / "docs" / "examples")
+    result = await run([sys.executable, "-c", code], tmp_path, PATH=f"{tmp_path}:/usr/bin:/bin", PYTHONPATH=examples)
+    assert result.returncode == 0, result.stderr
+    said = "; for trying only: CLUSTER.md names the versions to run" if warned else ""
+    assert result.stdout.decode() == f"etcd {version}, {program}{said}\n"
 
 
 def _processes(scratch: Path) -> list[str]:

@@ -29,8 +29,13 @@ class Visitor:
     def __init__(self, address: str, context: SSLContext | None = None) -> None:
         self.address = address
         self._host, self._context = address.partition("://")[2], context
-        self.cookie: str | None = None
+        self.cookies: dict[str, str] = {}
         self.last: Answer | None = None
+
+    @property
+    def cookie(self) -> str | None:
+        """That of its session."""
+        return self.cookies.get("eventstore_console")
 
     def get(self, path: str, **headers: str) -> Answer:
         return self._ask("GET", path, None, headers)
@@ -42,15 +47,20 @@ class Visitor:
         return self._ask("POST", path, body, {"Content-Type": "application/x-www-form-urlencoded", **headers})
 
     def sign_in(self, token: str) -> Answer:
+        """Fills in the form."""
+        self.get("/console/sign-in")
         return self.post("/console/sign-in", {"token": token, "to": "/console"})
 
     def updates(self, path: str) -> socket.socket:
         """Opens a stream of updates."""
         host, _, port = self._host.rpartition(":")
         opened = socket.create_connection((host, int(port)), 30)
-        cookie = f"Cookie: {self.cookie}\r\n" if self.cookie else ""
+        cookie = f"Cookie: {self._sent_cookies()}\r\n" if self.cookies else ""
         opened.sendall(f"GET {path} HTTP/1.1\r\nHost: {self._host}\r\n{cookie}\r\n".encode())
         return opened
+
+    def _sent_cookies(self) -> str:
+        return "; ".join(f"{name}={value}" for name, value in self.cookies.items())
 
     def _ask(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> Answer:
         connection = (
@@ -59,13 +69,14 @@ class Visitor:
             else HTTPSConnection(self._host, timeout=30, context=self._context)
         )
         try:
-            connection.request(method, path, body, {**({"Cookie": self.cookie} if self.cookie else {}), **headers})
+            connection.request(method, path, body, {**({"Cookie": self._sent_cookies()} if self.cookies else {}), **headers})
             found = connection.getresponse()
             answer = Answer(found.status, {name.lower(): value for name, value in found.getheaders()}, found.read().decode())
         finally:
             connection.close()
         if (cookie := answer.headers.get("set-cookie")) is not None:
-            self.cookie = cookie.partition(";")[0]
+            name, _, value = cookie.partition(";")[0].partition("=")
+            self.cookies[name] = value
         if answer.status == 200:
             self.last = answer
         return answer

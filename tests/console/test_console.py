@@ -65,6 +65,34 @@ def test_every_answer_forbids_what_is_not_of_the_console(shared: ServerThread) -
         assert headers["cache-control"] == "no-store"
 
 
+@pytest.mark.parametrize("console", [True, False])
+def test_figures_and_health_come_with_the_headers_of_pages(serve: Serve, console: bool) -> None:
+    visitor = Visitor(serve(console=console).http)
+    for path, status in (("/metrics", 200), ("/health", 200), ("/nowhere", 404)):
+        answer = visitor.get(path)
+        assert answer.status == status
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert "strict-transport-security" not in answer.headers, "it is not asked by TLS"
+    if console:
+        assert "nosniff" in visitor.get("/console", Host="evil.example").headers["x-content-type-options"]
+
+
+@pytest.mark.parametrize("console", [True, False])
+def test_over_tls_every_answer_tells_browsers_to_stay_there(
+    tmp_path: Path,
+    certificates: Certificates,  # noqa: F811
+    console: bool,
+) -> None:
+    with ServerThread(tmp_path / "data", http="127.0.0.1:0", console=console, **certificates.settings()) as server:
+        visitor = Visitor(server.http.replace("127.0.0.1", "localhost"), certificates.context())
+        for path in ("/metrics", "/health", *(("/console", "/console/static/console.js") if console else ())):
+            assert visitor.get(path).headers["strict-transport-security"] == "max-age=31536000"
+
+
 def test_a_name_of_a_stranger_that_points_to_this_machine_is_refused(shared: ServerThread) -> None:
     visitor = Visitor(shared.http)
     assert visitor.get("/console", Host="evil.example:80").status == 421
@@ -128,22 +156,41 @@ def test_a_record_of_the_audit_trail_is_coloured_as_other_json_is(serve: Serve, 
 
 def test_signing_in_leads_to_the_page_that_was_asked_for_with_its_parameters(serve: Serve, tmp_path: Path) -> None:
     token = give(tmp_path / "data", "ann", "reader")
-    visitor = Visitor(serve().http)
+    http = serve().http
     for asked in ("/console/aggregates?prefix=a%26b%3F&from=c", "/console/log", "/console?x=1"):
+        visitor = Visitor(http)
         form = visitor.get(visitor.get(asked).headers["location"])
         (to,) = re.findall(r'name="to" value="([^"]*)"', form.text)
-        found = Visitor(visitor.address).post("/console/sign-in", {"token": token, "to": html.unescape(to)})
+        found = visitor.post("/console/sign-in", {"token": token, "to": html.unescape(to)})
         assert found.headers["location"] == asked
-    assert visitor.post("/console/do/retry?reaction=r", {}).headers["location"] == "/console/sign-in?to=%2Fconsole"
+    assert Visitor(http).post("/console/do/retry?reaction=r", {}).headers["location"] == "/console/sign-in?to=%2Fconsole"
 
 
 def test_signing_in_leads_to_no_other_site(serve: Serve, tmp_path: Path) -> None:
     token = give(tmp_path / "data", "ann", "stats")
     visitor = Visitor(serve().http)
+    visitor.get("/console/sign-in")
     for to in ("https://evil.example", "//evil.example", "/consoles", "/\\evil.example"):
         assert visitor.post("/console/sign-in", {"token": token, "to": to}).headers["location"] == "/console"
     found = visitor.post("/console/sign-in", {"token": token, "to": "/console"}, **{"Sec-Fetch-Site": "cross-site"})
     assert found.status == 403
+
+
+def test_only_its_own_form_signs_in_whatever_the_browser_says_of_where_it_comes_from(serve: Serve, tmp_path: Path) -> None:
+    token = give(tmp_path / "data", "ann", "stats")
+    http = serve().http
+    form, other = {"token": token, "to": "/console"}, Visitor(http)
+    other.get("/console/sign-in")
+    for said in ({}, {"Sec-Fetch-Site": "same-origin"}):
+        blind = Visitor(http)
+        assert blind.post("/console/sign-in", form, **said).status == 403
+        assert blind.post("/console/sign-in", {**form, "csrf": ""}, **said).status == 403
+        assert (blind.cookie, list(blind.cookies)) == (None, ["eventstore_console_form"])
+        foreign = re.findall(r'name="csrf" value="([^"]+)"', other.last.text if other.last else "")
+        assert blind.post("/console/sign-in", {**form, "csrf": foreign[0]}, **said).status == 403
+        blind.get("/console/sign-in")
+        answer = blind.post("/console/sign-in", form, **said)
+        assert (answer.status, blind.cookie is None) == (303, False)
 
 
 def test_who_is_signed_out_or_revoked_sees_nothing_more(serve: Serve, tmp_path: Path) -> None:

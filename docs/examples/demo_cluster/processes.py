@@ -79,6 +79,16 @@ def _children(pid: int) -> list[int]:
 
 
 class Etcd(Machine):
+    @property
+    def used(self) -> str:
+        """Which one that is. The one of PyPI is of a version that may lose data; of a demo they are thrown away."""
+        program = self._command[0]
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+        version = said.partition(":")[2].split()[0]
+        known = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
+        faulty = known < (3, 4, 22) or (3, 5) <= known < (3, 5, 6)
+        return f"etcd {version}, {program}" + ("; for trying only: CLUSTER.md names the versions to run" if faulty else "")
+
     def __init__(self, scratch: Path) -> None:
         self.url, peers = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
         command = [

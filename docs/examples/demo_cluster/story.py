@@ -39,7 +39,7 @@ class ClusterStory:
         for node in self._nodes.values():
             node.start()
         created = run("cluster", "create", "--shards", str(SHARDS), "--replicas", "3", "--etcd", self._etcd.url)
-        self._stage.say("Three nodes and an etcd", created.splitlines()[0])
+        self._stage.say("Three nodes and an etcd", f"{created.splitlines()[0]}\n{self._etcd.used}")
         self._show()
 
     def _status(self) -> list[dict[str, Any]]:

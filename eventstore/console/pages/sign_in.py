@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+import secrets
 from typing import Final
 
 from starlette.requests import Request
@@ -12,6 +14,9 @@ from eventstore.console.console import COOKIE, PATH, Console, Visit, link, read_
 from eventstore.console.visitors import SIGNED_IN_S
 from eventstore.errors import EventStoreError, Unauthenticated
 
+_FORM_COOKIE: Final = "eventstore_console_form"
+"""What the form has to bring back in its field `csrf`: another site can send a form, and neither read nor set this cookie."""
+_FORM_BYTES: Final = 32
 _HOPELESS: Final = "a token goes over TLS, or to this machine: use https, or a tunnel"
 
 
@@ -19,22 +24,25 @@ def sign_in_routes(console: Console) -> list[Route]:
     """Returns the routes."""
 
     async def form(request: Request) -> Response:
-        return _form(console, request.query_params.get("to", ""), None)
+        return _form(console, request, request.query_params.get("to", ""), None)
 
     async def sign_in(request: Request) -> Response:
         given = await read_form(request)
         to, token = given.get("to", ""), given.get("token", "").strip()
         if not (request.url.scheme == "https" or console.subject.is_local):
-            return _form(console, to, _HOPELESS, 403)
+            return _form(console, request, to, _HOPELESS, 403)
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return _form(console, to, "this form was sent by another site", 403)
+            return _form(console, request, to, "this form was sent by another site", 403)
+        expected = request.cookies.get(_FORM_COOKIE, "")
+        if not expected or not hmac.compare_digest(expected.encode(), given.get("csrf", "").encode()):
+            return _form(console, request, to, "this form was sent by another site, or without its cookie: try again", 403)
         try:
             host = request.client.host if request.client else ""
             cookie, _ = await console.visitors.sign_in(token, host)
         except Unauthenticated:
-            return _form(console, to, "no valid token", 401)
+            return _form(console, request, to, "no valid token", 401)
         except EventStoreError as error:
-            return _form(console, to, error.message, status_of(error))
+            return _form(console, request, to, error.message, status_of(error))
         console.visitors.sign_out(request.cookies.get(COOKIE))
         answer = RedirectResponse(to if to == PATH or to.startswith((PATH + "/", PATH + "?")) else PATH, 303)
         answer.set_cookie(
@@ -56,6 +64,14 @@ def sign_in_routes(console: Console) -> list[Route]:
     ]
 
 
-def _form(console: Console, to: str, why: str | None, status: int = 200) -> Response:
-    values = {"to": to, "why": why, "title_of_store": console.subject.title, "visitor": None, "path": "", "signs_in": True}
-    return HTMLResponse(console.render("sign_in.html", values), status)
+def _form(console: Console, request: Request, to: str, why: str | None, status: int = 200) -> Response:
+    csrf = request.cookies.get(_FORM_COOKIE) or secrets.token_urlsafe(_FORM_BYTES)  # one for the forms of several tabs
+    values = {
+        "to": to, "why": why, "title_of_store": console.subject.title, "visitor": None, "path": "", "signs_in": True,
+        "csrf": csrf,
+    }  # fmt: skip
+    answer = HTMLResponse(console.render("sign_in.html", values), status)
+    answer.set_cookie(
+        _FORM_COOKIE, csrf, path=f"{PATH}/sign-in", secure=request.url.scheme == "https", httponly=True, samesite="strict"
+    )
+    return answer

@@ -115,7 +115,6 @@ def test_what_is_done_at_the_console_is_in_the_trail_of_the_shard_with_who_did_i
     with ThreeNodes(tmp_path, etcd, "audited", **given) as three:
         leader, follower = three.leader(), three.followers()[0]
         visitor = Visitor(three.nodes[leader].http, context)
-        visitor.get("/console/sign-in")
         assert visitor.sign_in(token).status == 303
         does(visitor, "pause", "", "Moves are paused by ann.")
         visitor.get(f"/console/do/lead?shard=0&node={follower}")
