@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import subprocess
 import sys
 from collections import defaultdict
@@ -17,6 +18,7 @@ from eventstore import NewMessage, blocking
 from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.consumer import Consumer
 from eventstore.client.aio.routing.shards_broker import OF_A_SHARD, ShardsBroker
+from tests.cancelled_at import CancelledAt
 from tests.cluster.node_process import NodeProcess, kill_process
 from tests.consumers.deadly_process import ATTEMPTS, GROUP
 from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
@@ -221,3 +223,24 @@ def test_a_topic_that_one_shard_could_not_delete_is_deleted_by_the_next_call_and
         with pytest.raises(es.InvalidArgument, match="exists already"):
             store.broker.create_topic("orders", 1)
         assert node.terminate() == 0
+
+
+def test_a_consumer_that_is_cancelled_at_any_point_of_its_join_leaves_all_shards_at_once(tmp_path: Path) -> None:
+    async def main(node: NodeProcess) -> None:
+        async with es.connect(node.address) as store:
+            await store.broker.create_topic("orders", 1)
+            for wait in itertools.count(1):
+                with trio.CancelScope() as scope:
+                    run = CancelledAt(wait, scope.cancel)
+                    await run.run(join(store, f"group-{wait}"))
+                assert sum(each.members for each in await store.broker.groups()) == 0, f"cancelled at wait {wait}"
+                if run.waits < wait:
+                    break
+            assert wait > 3
+
+    async def join(store: es.NetworkStore, group: str) -> None:
+        async with store.consumer(group, "orders", retries=es.Retries((1,))):
+            pass
+
+    with NodeProcess(tmp_path / "data", 2, broker_member_timeout_s=3_600) as node:
+        trio.run(main, node)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
 
 import anyio
 import pytest
 
 import eventstore as es
+from tests.cancelled_at import CancelledAt
 from tests.consumers.clients import World, take, take_done, with_each_client
+from tests.server_thread import ServerThread
+from tests.waiting import DEADLINE_SECONDS, eventually
 
 
 @with_each_client(kinds=("trio", "asyncio"))
@@ -78,3 +87,85 @@ async def test_a_client_that_asyncio_cancels_with_its_consumer_commits_and_leave
         await task
     assert await world.store.broker.members("billing") == []
     assert (await world.store.broker.group("billing")).backlog == 3
+
+
+@with_each_client(kinds=("trio", "asyncio"), broker_member_timeout_s=3_600)
+async def test_a_consumer_that_is_cancelled_at_any_point_of_its_join_leaves_at_once(world: World) -> None:
+    await world.create(queues=1)
+    for wait in itertools.count(1):
+        with anyio.CancelScope() as scope:
+            task = None if world.kind == "trio" else asyncio.current_task()
+            run = CancelledAt(wait, scope.cancel if task is None else task.cancel)
+            try:
+                await run.run(_join(world, f"group-{wait}"))
+            except asyncio.CancelledError:
+                assert task is not None
+                assert not task.uncancel()
+        assert await _members(world) == 0, f"cancelled at wait {wait}"
+        if run.waits < wait:
+            break
+    assert wait > 5
+
+
+@with_each_client(kinds=("asyncio",), broker_member_timeout_s=3_600)
+async def test_a_consumer_that_asyncio_cancels_again_and_again_leaves_as_well(world: World) -> None:
+    await world.create(queues=1)
+    task = asyncio.current_task()
+    assert task is not None
+    for wait in itertools.count(1):
+        run = CancelledAt(wait, task.cancel, again=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await run.run(_join(world, f"group-{wait}"))
+        while task.cancelling():
+            task.uncancel()
+        if run.waits < wait:
+            break
+    assert wait > 5
+
+    async def are_gone() -> bool:
+        return (await world.store.stats())["connections"] == 1 and await _members(world) == 0
+
+    await eventually(are_gone, "all have left")
+
+
+async def _join(world: World, group: str) -> None:
+    async with es.connect(world.server.address) as store:
+        async with store.consumer(group, "orders", retries=es.Retries((1,))):
+            pass
+
+
+async def _members(world: World) -> int:
+    return sum(each.members for each in await world.store.broker.groups())
+
+
+class Rung(Exception):
+    """Raised by the handler of a signal."""
+
+
+@pytest.mark.parametrize("calls", ["run_forever", "join", "_assigned"])
+def test_a_blocking_consumer_that_is_interrupted_while_it_joins_leaves_at_once(tmp_path: Path, calls: str) -> None:
+    """Its own thread has the waiting one interrupted when it makes this call, and goes on then."""
+    caller, interrupted = threading.get_ident(), threading.Event()
+
+    def ring(_: int, __: object) -> None:
+        interrupted.set()
+        raise Rung
+
+    def trace(frame: FrameType, what: str, __: object) -> None:
+        if frame.f_code.co_name == calls and not interrupted.is_set():
+            signal.pthread_kill(caller, signal.SIGUSR1)
+            assert interrupted.wait(DEADLINE_SECONDS)
+
+    with ServerThread(tmp_path / "data", broker_member_timeout_s=3_600) as server:
+        with es.blocking.connect(server.address) as store:
+            store.broker.create_topic("orders", 1)
+            before = signal.signal(signal.SIGUSR1, ring)
+            threading.settrace(trace)
+            try:
+                with pytest.raises(Rung), store.consumer("billing", "orders"):
+                    raise AssertionError("it was not interrupted")
+            finally:
+                threading.settrace(None)  # type: ignore[arg-type] # as its documentation says
+                signal.signal(signal.SIGUSR1, before)
+            assert sum(each.members for each in store.broker.groups()) == 0
+            assert not [each for each in threading.enumerate() if each.name.startswith("consumer ")]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.consumer.delivery import Delivery, RawBatch
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from eventstore.client.aio.routing.shards_member import ShardsMember
 
 T = TypeVar("T")
+_BEGIN_S_MAX: Final = 1.0  # for a thread whose start was interrupted; it may be that it does not begin
 
 
 class Member:
@@ -36,7 +37,7 @@ class Member:
     def __init__(self, connection: Connection, options: MemberOptions) -> None:
         self.options = options
         self._connection = connection
-        self._stack = ExitStack()
+        self._thread: _MemberThread | None = None
         self._running: tuple[BlockingPortal, AsyncMember | ShardsMember] | None = None
         self._some: Iterator[Delivery] = iter(())
         self._last: Delivery | None = None  # handed out last
@@ -51,10 +52,8 @@ class Member:
         if self._running is None:
             return
         self._not_open = of_parent("the consumer", "make another one here")
-        portal, self._running = self._running[0], None
-        with suppress(StopIteration, RuntimeError):  # it never waits; whoever ends the thread, a finalizer too, finds it ended
-            portal.stop().send(None)
-        self._some, self._stack = iter(()), ExitStack()
+        self._running = self._thread = None
+        self._some = iter(())
         if self._future is not None and self._waiting == threading.get_ident():  # in a signal's handler
             with suppress(InvalidStateError):
                 self._future.set_exception(copy_error(self._not_open))
@@ -70,25 +69,23 @@ class Member:
         return self._running[1].generation if self._running is not None else None
 
     def __enter__(self) -> Self:
-        from anyio.from_thread import start_blocking_portal
-
         if self._running is not None:
             raise Closed("a consumer is entered once; make another one")
-        with ExitStack() as stack:
-            portal = stack.enter_context(start_blocking_portal("asyncio"))
-            member = stack.enter_context(portal.wrap_async_context_manager(_open(self._connection, self.options)))
-            self._stack = stack.pop_all()
-        self._running = portal, member
+        self._thread = _MemberThread(self._connection, self.options)
+        self._running = self._thread.enter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        if error is not None and self._running is not None and not self._running[1].failed:
-            ended_consumer(self._last, error)
-        self._running = None
-        self._some = iter(())
-        self._stack.close()
+        try:
+            if error is not None and self._running is not None and not self._running[1].failed:
+                ended_consumer(self._last, error)
+            self._running = None
+            self._some = iter(())
+        finally:
+            if self._thread is not None:
+                self._thread.leave()
         return None
 
     def deliveries(self) -> Iterator[Delivery]:
@@ -147,6 +144,95 @@ class _Deliveries:
 
     def __next__(self) -> Delivery:
         return self._member.next()
+
+
+class _MemberThread:
+    """A thread with an event loop, in which a member is entered and left.
+
+    An exception of a signal handler, at any point, has the member leave. (anyio's own thread with a portal would be waited for
+    without end if it were interrupted while it begins.)
+    """
+
+    def __init__(self, connection: Connection, options: MemberOptions) -> None:
+        self._connection = connection
+        self._options = options
+        self._entered = Future[tuple["BlockingPortal", "AsyncMember | ShardsMember"]]()
+        self._end: Callable[[], object] | None = None
+        self._has_begun, self._has_ended, self._is_left = threading.Event(), threading.Event(), False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"consumer {options.member}", daemon=True)
+
+    def enter(self) -> tuple[BlockingPortal, AsyncMember | ShardsMember]:
+        """Returns the member once it has joined, and what runs calls in its thread. Raises what joining raises."""
+        try:
+            self._thread.start()
+            return self._entered.result()
+        except BaseException:
+            self._leave()
+            raise
+
+    def leave(self) -> None:
+        """Returns once the member has left."""
+        self._leave()
+        if self._error is not None:
+            raise self._error
+
+    def _leave(self) -> None:
+        try:
+            self._end_and_wait()
+        finally:  # again, if that was interrupted: it takes no longer than a member has to leave
+            self._end_and_wait()
+
+    def _end_and_wait(self) -> None:
+        self._is_left = True
+        if self._end is not None:
+            self._end()
+        if self._has_begun.wait(_BEGIN_S_MAX):
+            self._has_ended.wait()  # `join` takes a thread for ended once it was interrupted (Python 3.11)
+
+    def _run(self) -> None:
+        import anyio
+
+        self._has_begun.set()
+        try:
+            anyio.run(self._enter_and_leave, backend="asyncio")
+        except BaseException as error:
+            self._failed(error)
+        finally:
+            self._has_ended.set()
+
+    def _failed(self, error: BaseException) -> None:
+        if self._entered.done():
+            self._error = error
+        else:
+            self._entered.set_exception(error)
+
+    async def _enter_and_leave(self) -> None:
+        import anyio
+        from anyio.from_thread import BlockingPortal
+
+        ended, scope = anyio.Event(), anyio.CancelScope()
+
+        def end() -> None:
+            ended.set()
+            if not self._entered.done():
+                scope.cancel()
+
+        def end_soon() -> None:
+            with suppress(RuntimeError):  # it has ended
+                portal.start_task_soon(end)
+
+        async with BlockingPortal() as portal:
+            self._end = end_soon
+            if self._is_left:
+                return
+            try:
+                with scope:
+                    async with _open(self._connection, self._options) as member:
+                        self._entered.set_result((portal, member))
+                        await ended.wait()
+            except BaseException as error:  # raised from here, the portal would wrap it in a group
+                self._failed(error)
 
 
 @asynccontextmanager

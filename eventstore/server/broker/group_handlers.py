@@ -61,8 +61,10 @@ class GroupHandlers:
         return () if assignment is None else _assignment(assignment)
 
     @answers(Leave)
-    def leave(self, request: Leave) -> Sequence[Scalar]:
-        """Raises UnknownGroup."""
+    async def leave(self, request: Leave) -> Sequence[Scalar]:
+        """Waits for nothing, but is a task, after the one of a join that was sent before it: a consumer may be cancelled while
+        it joins. Raises UnknownGroup.
+        """
         self._coordinator.leave(request.group, request.member)
         return ()
 

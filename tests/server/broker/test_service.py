@@ -18,7 +18,16 @@ from eventstore.chunks.files import OsFiles
 from eventstore.errors import InvalidArgument, Poisoned, ShuttingDown
 from eventstore.protocol.answers import Failure, Goodbye
 from eventstore.protocol.broker_requests import CreateTopic, Pull, SendMessages
-from eventstore.protocol.group_requests import CommitOffsets, FailMessages, Heartbeat, ListInHand, ShowGroup
+from eventstore.protocol.group_requests import (
+    CommitOffsets,
+    FailMessages,
+    Heartbeat,
+    Join,
+    Leave,
+    ListInHand,
+    ListMembers,
+    ShowGroup,
+)
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import Ping, Stats
 from eventstore.server.broker import service
@@ -217,6 +226,17 @@ def test_queues_and_groups_are_among_the_metrics(serve: Serve) -> None:
         wait_until(lambda: wanted <= metrics(), "the next tick of the statistics")
     health = health_of(server)
     assert (health["healthy"], health["attention"], health["broker_poisoned"]) == (True, None, False)
+
+
+def test_a_member_that_leaves_before_its_join_is_answered_is_gone(serve: Serve) -> None:
+    server = serve()
+    with RawClient(server.port) as client:
+        create(client, "t", 1)
+        for number in range(10):
+            group = f"g{number}"
+            client.send(encode_request(101, Join(group, "m", False, (("t", None),))) + encode_request(102, Leave(group, "m")))
+            assert [client.answer()[0] for _ in range(2)] == [101, 102]
+            assert values_of(client, ListMembers(group)) == ()
 
 
 def test_a_message_that_a_member_has_in_hand_for_too_long_degrades_the_server(

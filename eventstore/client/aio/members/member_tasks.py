@@ -93,14 +93,18 @@ class MemberTasks:
 
         Call it after `close`, when neither task runs any more.
         """
-        with anyio.CancelScope(deadline=self._leave_by, shield=True), contextlib.suppress(EventStoreError):
-            if self.state.generation is not None and anyio.current_time() < self._leave_by:
-                await self._report_last()
-        with anyio.CancelScope(deadline=self._leave_by, shield=True), contextlib.suppress(EventStoreError):
-            await self._call(self.state.options.leave())  # sent even if the time is too short for the answer
-        self.state.left()
-        self._turns.leave(self.state.suspects)
-        self.tracker.close()
+        try:
+            with anyio.CancelScope(deadline=self._leave_by, shield=True), contextlib.suppress(EventStoreError):
+                if self.state.generation is not None and anyio.current_time() < self._leave_by:
+                    await self._report_last()
+        finally:  # asyncio may cancel it again, through the shield
+            try:
+                with anyio.CancelScope(deadline=self._leave_by, shield=True), contextlib.suppress(EventStoreError):
+                    await self._call(self.state.options.leave())  # sent even if the time is too short for the answer
+            finally:
+                self.state.left()
+                self._turns.leave(self.state.suspects)
+                self.tracker.close()
 
     async def _report_last(self) -> None:
         try:
