@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 JAVA_MIN: Final = 17
 LIBRARIES: Final = ("pyspark", "pyarrow", "pandas")
 SETTINGS: Final = {
-    "spark.sql.python.filterPushdown.enabled": "true",  # off by default; Spark then refuses the queries of the source
     "spark.python.unix.domain.socket.enabled": "true",  # a fifth faster than TCP on loopback
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),  # a progress bar is noise in a log

@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_eventstore import EventStoreSource
-from pyspark_eventstore.source.source import EventScanner
+from pyspark_eventstore.source.source import EventReader
 
 
 def load(spark: SparkSession, *paths: Path | str, schema: str | None = None, **options: object) -> DataFrame:
@@ -19,9 +19,9 @@ def load(spark: SparkSession, *paths: Path | str, schema: str | None = None, **o
     return reader.load(str(paths[0]) if len(paths) == 1 else [str(path) for path in paths])
 
 
-def reader_of(path: Path | str, **options: object) -> EventScanner:
+def reader_of(path: Path | str, **options: object) -> EventReader:
     """The reader as Spark's planning process makes it, without Spark around it."""
     source = EventStoreSource({"path": str(path), **{name: str(value) for name, value in options.items()}})
     reader = source.reader(source.schema())
-    assert isinstance(reader, EventScanner)
+    assert isinstance(reader, EventReader)
     return reader

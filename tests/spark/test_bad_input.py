@@ -14,12 +14,14 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from eventstore.errors import FolderRefused
+from eventstore.errors import Corrupt, FolderRefused, InvalidArgument
 from eventstore.extras import advice
 from pyspark_eventstore.spark_session import check_java
-from tests.spark.loading import load
-from tests.spark.made import three_states
+from tests.spark.loading import load, reader_of
+from tests.spark.made import MadeStore, three_states
 from tests.waiting import DEADLINE_SECONDS
+
+NOWHERE = "00000000-0000-4000-8000-000000000000"
 
 
 def flip(path: Path, offset: int) -> None:
@@ -102,17 +104,29 @@ def test_a_flipped_bit_in_a_sorted_file_names_file_and_offset(spark: SparkSessio
     flip(data_folder / "events" / "0000000001.events", 4096 + 100)
     told = complaint(spark, data_folder)
     assert re.search(r"0000000001\.events: corrupt at byte offset 4096: the checksum of the record does not match", told)
-    told = complaint(spark, data_folder, columns="aggregate_id,data", pushdown="true")
+    told = complaint(spark, data_folder, columns="aggregate_id,data")
     assert "0000000001.events: corrupt at byte offset 4096" in told
 
 
-@pytest.mark.long
-def test_a_flipped_bit_is_noticed_by_a_look_up_and_by_filtered_rows(spark: SparkSession, data_folder: Path) -> None:
+def test_a_flipped_bit_is_noticed_by_a_look_up_and_by_selected_rows(data_folder: Path) -> None:
+    def read(**options: object) -> int:
+        reader = reader_of(data_folder, **options)
+        return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
+
     flip(data_folder / "events" / "0000000001.events", 4096 + 100)
-    for where in ("aggregate_id = 'acc-000'", "version = 1", "type = 'Opened'"):
-        with pytest.raises(PySparkException, match=r"0000000001\.events: corrupt at byte offset 4096"):
-            load(spark, data_folder, pushdown="true").where(where).collect()
-    assert load(spark, data_folder, pushdown="true").where("aggregate_id = 'acc-007'").count() > 0
+    for options in ({"aggregate_id": "acc-000"}, {"endingVersion": 1}, {"types": "Opened"}):
+        with pytest.raises(Corrupt, match=r"0000000001\.events: corrupt at byte offset 4096"):
+            read(**options)
+    assert read(aggregate_id="acc-007") > 0
+
+
+def test_damage_is_told_in_permissive_mode_whatever_is_selected(data_folder: Path) -> None:
+    """What is damaged may have been one of the selected events."""
+    flip(data_folder / "events" / "0000000001.events", 4096 + 100)
+    reader = reader_of(data_folder, mode="permissive", aggregate_id="acc-007")
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert [row["file"] for row in rows if row["_corrupt"]] == ["0000000001.events"]
+    assert {row["aggregate_id"] for row in rows if not row["_corrupt"]} == {"acc-007"}
 
 
 def test_a_flipped_bit_in_an_index_names_it(spark: SparkSession, data_folder: Path) -> None:
@@ -160,13 +174,70 @@ def test_rot_in_the_middle_of_the_ongoing_file(spark: SparkSession, tmp_path: Pa
         ({"maxEventsPerTrigger": "many"}, "maxEventsPerTrigger is 'many', allowed are 1 to"),
         ({"columns": "aggregate_id,colour"}, "there is no column 'colour'; there are aggregate_id, version"),
         ({"colour": "red"}, "there is no option 'colour'; there are path, paths, columns"),
-        ({"partitionByte": "1"}, "there is no option 'partitionbyte', did you mean partitionBytes? there are path"),
-        ({"after": "[1]"}, "after is '[1]', expected a JSON object of sequences by the uuid of a store"),
+        ({"partitionByte": "1"}, "there is no option 'partitionByte', did you mean partitionBytes\\? there are path"),
+        ({"after": "[1]"}, "after is '\\[1\\]', expected a JSON object of sequences by the uuid of a store"),
         ({"upto": '{"shard-0": 12}'}, "expected a JSON object of sequences by the uuid of a store"),
+        (
+            {"after": f'{{"{NOWHERE}": 9}}'},
+            rf"after names store {NOWHERE}, .* not among .*: \S{{36}} in /.*; name its data folder",
+        ),
+        (
+            {"upto": f'{{"{NOWHERE}": 1}}'},
+            rf"upto names store {NOWHERE}, .* not among .*: \S{{36}} in /.*; name its data folder",
+        ),
+        ({"pushdown": "true"}, r"there is no pushdown any more: .* select what is read by the options types, aggregate_id, "),
+        ({"types": "Opened,,Noted"}, "types has 0 bytes, allowed are 1 to 255"),
+        ({"types": "[Opened]"}, r"types is '\[Opened\]', expected a JSON array of texts, since it begins with a bracket"),
+        ({"aggregate_id": "[1]"}, r"aggregate_id is '\[1\]', expected a JSON array of texts"),
+        ({"aggregate_id": "[]"}, r"aggregate_id is '\[\]', expected a JSON array of texts"),
+        ({"aggregate_prefix": "a" * 256}, "aggregate_prefix has 256 bytes, allowed are 0 to 255"),
+        ({"startingVersion": "0"}, "startingVersion is '0', allowed are 1 to"),
+        (
+            {"startingVersion": "3", "endingVersion": "2"},
+            "startingVersion 3 is after endingVersion 2: no event is between them",
+        ),
+        (
+            {"startingTimestamp": "yesterday"},
+            "startingTimestamp is 'yesterday', expected ISO 8601 such as 2026-01-31T12:00:00Z",
+        ),
+        ({"endingTimestamp": "2026-01-31"}, r"endingTimestamp '2026-01-31' has no time zone, such as Z or \+01:00"),
     ],
 )
-def test_options_that_are_none(spark: SparkSession, data_folder: Path, options: dict[str, str], told: str) -> None:
-    assert told in complaint(spark, data_folder, **options)
+def test_options_that_are_none(data_folder: Path, options: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        reader_of(data_folder, **options).partitions()
+
+
+def test_an_option_that_is_none_is_what_spark_tells(spark: SparkSession, data_folder: Path) -> None:
+    assert "there is no pushdown any more" in complaint(spark, data_folder, pushdown="true")
+
+
+def test_what_is_read_without_pushdown_may_still_be_asked_for(data_folder: Path) -> None:
+    assert reader_of(data_folder, pushdown="false").partitions()
+
+
+@pytest.mark.parametrize("option", ["after", "upto"])
+def test_a_sequence_after_the_end_of_its_store_is_refused(data_folder: Path, option: str) -> None:
+    store = MadeStore(data_folder)
+    uuid, last = store.uuid, store.sequence
+    store.close()
+    with pytest.raises(InvalidArgument, match=rf"{option} is {last + 1} for store {uuid}, which ends at sequence {last} \(/"):
+        reader_of(data_folder, **{option: json.dumps({uuid: last + 1})}).partitions()
+    reader_of(data_folder, **{option: json.dumps({uuid: last})}).partitions()
+
+
+def test_a_table_is_refused_with_what_to_use_instead(spark: SparkSession, data_folder: Path) -> None:
+    """Spark makes the source of a table without its options: a query could not find the data folder."""
+    instead = "use CREATE TEMPORARY VIEW … USING eventstore OPTIONS"
+    for place in (f"OPTIONS (path '{data_folder}')", f"LOCATION '{data_folder}'"):
+        with pytest.raises(PySparkException, match=f"CREATE TABLE … USING eventstore: .*; {instead}"):
+            spark.sql(f"CREATE TABLE refused USING eventstore {place}")
+    spark.sql(f"CREATE TABLE refused (aggregate_id string) USING eventstore OPTIONS (path '{data_folder}')")  # not asked
+    try:
+        with pytest.raises(PySparkException, match=f"of a table .* Spark passes none: {instead}"):
+            spark.sql("SELECT * FROM refused").collect()
+    finally:
+        spark.sql("DROP TABLE refused")
 
 
 def test_no_path_and_a_schema_with_other_types(spark: SparkSession, data_folder: Path) -> None:
@@ -175,15 +246,6 @@ def test_no_path_and_a_schema_with_other_types(spark: SparkSession, data_folder:
     assert "column version is requested as string, its type is bigint; cast it in the query" in complaint(
         spark, data_folder, schema="version string"
     )
-
-
-def test_pushdown_switched_off_in_sparks_settings_says_what_to_set(spark: SparkSession, data_folder: Path) -> None:
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-    try:
-        told = complaint(spark, data_folder, pushdown="true")
-    finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    assert "'spark.sql.python.filterPushdown.enabled' is false. Set it to true" in told
 
 
 def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

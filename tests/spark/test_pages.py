@@ -30,7 +30,9 @@ def test_the_page_of_spark_names_every_column_and_every_option() -> None:
     assert [name for name in COLUMNS if f"`{name}`" not in text] == []
     options = text.split("## Options")[1].split("\n## ")[0]
     given = {
-        "columns": "data", "mode": "permissive", "partitionBytes": "65536", "after": "{}", "upto": "{}", "pushdown": "true",
+        "columns": "data", "mode": "permissive", "partitionBytes": "65536", "after": "{}", "upto": "{}", "types": "T",
+        "aggregate_id": "a", "aggregate_prefix": "a", "startingVersion": "1", "endingVersion": "1",
+        "startingTimestamp": "2026-01-31T00:00Z", "endingTimestamp": "2026-01-31T00:00Z",
         "maxEventsPerTrigger": "1", "startingOffsets": "latest", "report": "x",
     }  # fmt: skip
     for name, value in given.items():

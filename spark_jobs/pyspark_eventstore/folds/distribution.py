@@ -66,13 +66,13 @@ def folded(spark: SparkSession, source: Source, projection: Projection[Any], pla
     from eventstore.domain.projections.projection import Projection as Base
     from pyspark_eventstore.folds.fold import KINDS, table_columns
     from pyspark_eventstore.folds.id_ranges import plan_ranges
-    from pyspark_eventstore.source.predicates import Texts, Wanted, prefix
+    from pyspark_eventstore.source.predicates import Texts, Wanted, one_of, prefix
 
     columns = ", ".join(f"`{name}` {KINDS[kind][0]}" for name, kind in table_columns(projection).items())
     types = projection.wanted_types
     wanted = Wanted(
         ids=prefix((projection.aggregate_prefix or "").encode()),
-        types=Texts() if types is None else Texts(members=frozenset(name.encode() for name in types)),
+        types=Texts() if types is None else one_of(types),
     )
     if type(projection).key is Base.key:
         ranges = plan_ranges(source.snapshots, wanted.ids, spark.sparkContext.defaultParallelism)

@@ -94,9 +94,9 @@ def _hashed(spark: SparkSession, snapshots: Iterable[Snapshot], aggregate_id: st
     """Returns aggregate id, version and hash of all events, or of those of an aggregate."""
     from pyspark.sql import functions as f
 
-    from pyspark_eventstore.source.predicates import Texts, Wanted
+    from pyspark_eventstore.source.predicates import Wanted, one_of
 
-    wanted = Wanted() if aggregate_id is None else Wanted(ids=Texts(members=frozenset([aggregate_id.encode()])))
+    wanted = Wanted() if aggregate_id is None else Wanted(ids=one_of([aggregate_id]))
     hashed = f.xxhash64(*_COLUMNS).alias("hash")
     return load(spark, snapshots, _COLUMNS, wanted=wanted).select("aggregate_id", "version", hashed)
 

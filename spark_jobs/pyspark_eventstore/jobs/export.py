@@ -175,7 +175,7 @@ def _of_run(snapshots: list[Snapshot], run: Run) -> list[Snapshot]:
 
 def _next(target: TargetFolder, snapshots: list[Snapshot], by: By, buckets: int) -> Run | None:
     """Returns the run that covers new events, recorded before it begins."""
-    from pyspark_eventstore.source.identities import identities_of
+    from pyspark_eventstore.source.identities import check_stores, identities_of
     from pyspark_eventstore.source.stream_splits import SplitFolders
 
     runs = _runs(target)
@@ -183,6 +183,7 @@ def _next(target: TargetFolder, snapshots: list[Snapshot], by: By, buckets: int)
     if (last.by, last.buckets) != (by, buckets):
         what = f"is partitioned by {last.by} ({last.buckets} buckets), not by {by} ({buckets})"
         raise FolderRefused(str(target), f"{what}; use the same partitioning, or choose another folder")
+    check_stores(f"the export in {target}", last.upto, snapshots, "export to another folder")
     taken = {snapshot.data_folder.store: snapshot.last_sequence for snapshot in snapshots}
     upto = {**last.upto, **taken}
     after = SplitFolders(snapshots).begun(last.upto)

@@ -1,12 +1,15 @@
-"""Identities of the events that a snapshot, an offset or a run of an export stands at.
+"""Identities of the stores and events that an option, an offset or a run of an export stands at.
 
-A sequence alone does not tell a store from one that was restored from an older copy (see `eventstore.event_identity`).
+A sequence alone does not tell a store from one that was restored from an older copy (see `eventstore.event_identity`), nor its
+folder from that of another store, which has a uuid of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
+from eventstore.errors import FolderRefused, InvalidArgument
 from eventstore.event_identity import check_identity, event_identity
 from eventstore.model import Event
 from pyspark_eventstore.files.event_objects import EVENT_COLUMNS, events_of_batch
@@ -19,6 +22,7 @@ from pyspark_eventstore.source.table import arrow_schema, table_schema
 
 Identities = dict[str, str]
 """The identity of one event by the uuid of a store."""
+_STORES_SHOWN: Final = 5
 
 
 def event_in(snapshot: Snapshot, sequence: int) -> Event | None:
@@ -68,3 +72,52 @@ def check_identities(what: str, upto: Offsets, recorded: Identities, snapshots: 
         if store in recorded:
             found = event_in(snapshot, upto[store])
             check_identity(f"{what} of {snapshot.data_folder.path}", upto[store], recorded[store], found, next_step)
+
+
+def check_named(option: str, named: Offsets, snapshots: Sequence[Snapshot], *, also_before: bool, ended: bool) -> None:
+    """Checks that the stores and sequences that an option names are those of these snapshots. `also_before`: or of stores that
+    they were split off from; `ended`: no store may end before its sequence.
+
+    Raises:
+        InvalidArgument
+    """
+    here = {each.data_folder.store: each for each in snapshots}
+    known = here.keys() | (_lineage(snapshots) if also_before else set())
+    for store, sequence in sorted(named.items()):
+        if store not in known:
+            there = _told([f"{uuid} in {each.data_folder.path}" for uuid, each in here.items()])
+            what = f"{option} names store {store}, which is not among the data folders of the query: {there}"
+            raise InvalidArgument(f"{what}; name its data folder, too, or leave it out of {option}", field=option, value=store)
+        if ended and store in here and sequence > here[store].last_sequence:
+            ends = f"which ends at sequence {here[store].last_sequence} ({here[store].data_folder.path})"
+            why = "the number is too large, or the store was restored from an older copy"
+            what = f"{option} is {sequence} for store {store}, {ends}: {why}"
+            next_step = "put the right store back, or give a sequence that it has"
+            raise InvalidArgument(f"{what}; {next_step}", field=option, value=sequence)
+
+
+def check_stores(what: str, read: Offsets, snapshots: Sequence[Snapshot], next_step: str) -> None:
+    """Refuses a store that has taken the place of one that was read: it is new here, and the other one is missing. A store that
+    is only new, or only missing, is none; nor is a shard that was split off from a store that was read.
+
+    Raises:
+        FolderRefused
+    """
+    here = {each.data_folder.store for each in snapshots} | _lineage(snapshots)
+    gone = sorted(store for store, sequence in read.items() if sequence and store not in here)
+    for each in snapshots:
+        store = each.data_folder.store
+        if gone and store not in read and each.shared_with(read) is None:
+            missing = _told([f"{before} (up to sequence {read[before]})" for before in gone])
+            instead = f"holds store {store}, and {what} is of store {missing}, whose data folder is not here"
+            raise FolderRefused(each.data_folder.path, f"{instead}; name that, too, or put it back, or {next_step}")
+
+
+def _lineage(snapshots: Iterable[Snapshot]) -> set[str]:
+    """Returns the stores that these were split off from."""
+    return {str(before.store) for each in snapshots for before in each.data_folder.ancestors}
+
+
+def _told(stores: Sequence[str]) -> str:
+    more = len(stores) - _STORES_SHOWN
+    return ", ".join(stores[:_STORES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -59,15 +59,13 @@ def plan(
     found: list[Slice] = []
     for snapshot in snapshots:
         data_folder = snapshot.data_folder
-        if not wanted.data_folders.holds(data_folder.path.encode()):
-            continue
         if wanted.ids.members is not None and not data_folder.may_hold(wanted.ids.members):
             continue
-        low = max(after.get(data_folder.store, 0), wanted.sequences.low - 1)
-        high = min(upto.get(data_folder.store, snapshot.last_sequence), wanted.sequences.high, snapshot.last_sequence)
+        low = after.get(data_folder.store, 0)
+        high = min(upto.get(data_folder.store, snapshot.last_sequence), snapshot.last_sequence)
         for file in snapshot.files:
             inside = file.first_sequence <= high and (file.last_sequence > low or file.fault is not None)
-            if inside and wanted.files.holds(_name(data_folder, file).encode()):
+            if inside:
                 found += _slices(data_folder, file, low, high, wanted, bytes_wanted if by_index else None)
     return found
 
@@ -84,10 +82,6 @@ def partitions(slices: Iterable[Slice], bytes_wanted: int) -> list[EventPartitio
         current.append(each)
         weight += each.weight
     return [*made, EventPartition(tuple(current))] if current else made
-
-
-def _name(data_folder: DataFolder, file: EventFile) -> str:
-    return data_folder.folder.chunk_path(file.number).name
 
 
 def _slices(

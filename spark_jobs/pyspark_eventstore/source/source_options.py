@@ -8,21 +8,30 @@ from __future__ import annotations
 import difflib
 import json
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from eventstore.errors import InvalidArgument
-from eventstore.fields import shown
+from eventstore.fields import check_text, shown
+from eventstore.model import VERSION_MAX
+from pyspark_eventstore.source.predicates import Numbers, Texts, Wanted, one_of, prefix
 
 PARTITION_BYTES: Final = 128 * 1024 * 1024  # about 8 ms of every task are overhead: 128 MB take seconds
 _PARTITION_BYTES_MIN: Final = 64 * 1024
 _PARTITION_BYTES_MAX: Final = 64 * 1024 * 1024 * 1024
 _EVENTS_MAX: Final = 2**62
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMES: Final = (
-    "path", "paths", "columns", "mode", "partitionBytes", "after", "upto", "maxEventsPerTrigger", "startingOffsets", "pushdown",
-    "report",
+    "path", "paths", "columns", "types", "aggregate_id", "aggregate_prefix", "startingVersion", "endingVersion",
+    "startingTimestamp", "endingTimestamp", "after", "upto", "mode", "partitionBytes", "maxEventsPerTrigger",
+    "startingOffsets", "report",
 )  # fmt: skip
+_PUSHDOWN: Final = "pushdown"
+_OF_TABLES: Final = frozenset({"provider", "owner"})
+"""What Spark adds to the options when a table is created."""
+_VIEW: Final = "use CREATE TEMPORARY VIEW … USING eventstore OPTIONS (path '…')"
 _SPELLED: Final = {name.lower(): name for name in _NAMES}
 Offsets = dict[str, int]
 """Sequences by the uuid of a store."""
@@ -30,19 +39,19 @@ Offsets = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options. `after` and `upto`: only events after, and up to, these sequences of each store. `report`: a folder in which
-    every task records its read metrics.
+    """The options. `wanted`: only events that meet these conditions. `after` and `upto`: only events after, and up to, these
+    sequences of each store. `report`: a folder in which every task records its read metrics.
     """
 
     paths: tuple[str, ...]
     columns: tuple[str, ...] | None = None
+    wanted: Wanted = field(default_factory=Wanted)
     permissive: bool = False
     partition_bytes: int = PARTITION_BYTES
     events_per_trigger: int | None = None
     from_latest: bool = False
     after: Offsets | None = None
     upto: Offsets | None = None
-    pushdown: bool = False
     report: str | None = None
 
 
@@ -53,7 +62,11 @@ def parse_options(raw: Mapping[str, str]) -> Options:
         InvalidArgument: names the option, its value, and the allowed values.
     """
     given: dict[str, str] = {}
+    _refuse_table(raw)
     for name, value in raw.items():
+        if name.lower() == _PUSHDOWN:
+            _refuse_pushdown(value)
+            continue
         spelled = _SPELLED.get(name.lower())
         if spelled is None:
             near = difflib.get_close_matches(name.lower(), _SPELLED, 1, cutoff=0.75)
@@ -65,13 +78,13 @@ def parse_options(raw: Mapping[str, str]) -> Options:
     return Options(
         paths=_paths(given),
         columns=tuple(name.strip() for name in columns.split(",")) if columns is not None else None,
+        wanted=_wanted(given),
         permissive=_one_of(given, "mode", "failfast", "permissive") == "permissive",
         partition_bytes=_number(given, "partitionBytes", PARTITION_BYTES, _PARTITION_BYTES_MIN, _PARTITION_BYTES_MAX),
         events_per_trigger=_number(given, "maxEventsPerTrigger", 1, 1, _EVENTS_MAX) if events is not None else None,
         from_latest=_one_of(given, "startingOffsets", "earliest", "latest") == "latest",
         after=_offsets(given, "after"),
         upto=_offsets(given, "upto"),
-        pushdown=_one_of(given, "pushdown", "false", "true") == "true",
         report=given.get("report"),
     )
 
@@ -81,12 +94,90 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     try:
         paths = json.loads(listed) if listed is not None else [given["path"]]
     except KeyError:
-        raise InvalidArgument("no path: load(…) takes a data folder, a list of them, or a glob", field="path") from None
+        what = "no path: load(…) takes a data folder, a list of them, or a glob"
+        raise InvalidArgument(f"{what}; of a table (CREATE TABLE) Spark passes none: {_VIEW}", field="path") from None
     except ValueError:
         paths = None
     if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
         raise InvalidArgument(f"paths is {shown(listed)}, expected a JSON array of paths", field="paths", value=shown(listed))
     return tuple(paths)
+
+
+def _refuse_table(raw: Mapping[str, str]) -> None:
+    """A table would be created, and no query of it would get its path: Spark makes the source again, without its options."""
+    if _OF_TABLES.issubset(name.lower() for name in raw):
+        why = "Spark keeps the options of a table and passes none of them, nor its path, to a source in Python"
+        raise InvalidArgument(f"CREATE TABLE … USING eventstore: {why}; {_VIEW}", field="path")
+
+
+def _refuse_pushdown(value: str) -> None:
+    """`false` is what the source does anyway."""
+    if value.lower() != "false":
+        why = "Spark plans one reader for all references to a view, so what one of them filters is missing in the others"
+        instead = "types, aggregate_id, aggregate_prefix, startingVersion, endingVersion, startingTimestamp, endingTimestamp"
+        raise InvalidArgument(
+            f"pushdown is {shown(value)}, and there is no pushdown any more: {why}; leave it out, and select what is read by "
+            f"the options {instead}, after and upto",
+            field=_PUSHDOWN,
+            value=shown(value),
+        )
+
+
+def _wanted(given: Mapping[str, str]) -> Wanted:
+    ids, types = _texts(given, "aggregate_id"), _texts(given, "types", by_commas=True)
+    begin = check_text("aggregate_prefix", given.get("aggregate_prefix", ""), 0)
+    return Wanted(
+        ids=(Texts() if ids is None else one_of(ids)) & prefix(begin.encode()),
+        types=Texts() if types is None else one_of(types),
+        versions=_range(given, "startingVersion", "endingVersion", _version),
+        times=_range(given, "startingTimestamp", "endingTimestamp", _moment),
+    )
+
+
+def _texts(given: Mapping[str, str], name: str, *, by_commas: bool = False) -> list[str] | None:
+    """Returns the texts of a JSON array, or of a plain text, which may have commas between several."""
+    text = given.get(name)
+    if text is None:
+        return None
+    if not text.startswith("["):
+        texts = [each.strip() for each in text.split(",")] if by_commas else [text]
+    else:
+        try:
+            texts = json.loads(text)
+        except ValueError:
+            texts = []
+        if not texts or not all(isinstance(each, str) for each in texts):
+            what = f"{name} is {shown(text)}, expected a JSON array of texts, since it begins with a bracket"
+            raise InvalidArgument(what, field=name, value=shown(text))
+    return [check_text(name, each) for each in texts]
+
+
+def _range(given: Mapping[str, str], first: str, last: str, read: Callable[[Mapping[str, str], str], int]) -> Numbers:
+    """Returns the range of these two options, both ends included."""
+    ends = {side: read(given, name) for side, name in (("low", first), ("high", last)) if name in given}
+    numbers = Numbers(**ends)
+    if numbers.low > numbers.high:
+        what = f"{first} {given[first]} is after {last} {given[last]}: no event is between them"
+        raise InvalidArgument(what, field=first, value=given[first])
+    return numbers
+
+
+def _version(given: Mapping[str, str], name: str) -> int:
+    return _number(given, name, 1, 1, VERSION_MAX)
+
+
+def _moment(given: Mapping[str, str], name: str) -> int:
+    """Returns microseconds since 1970."""
+    text = given[name]
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        what = f"{name} is {shown(text)}, expected ISO 8601 such as 2026-01-31T12:00:00Z"
+        raise InvalidArgument(what, field=name, value=shown(text)) from None
+    if time.utcoffset() is None:
+        what = f"{name} {shown(text)} has no time zone, such as Z or +01:00"
+        raise InvalidArgument(what, field=name, value=shown(text))
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def _one_of(given: Mapping[str, str], name: str, *allowed: str) -> str:
@@ -129,8 +220,6 @@ def _offsets(given: Mapping[str, str], name: str) -> Offsets | None:
 def _is_offset(item: tuple[str, object]) -> bool:
     store, sequence = item
     try:
-        return (
-            str(uuid.UUID(store)) == store and type(sequence) is int and sequence >= 0
-        )  # an entry for an unknown store limits nothing
+        return str(uuid.UUID(store)) == store and type(sequence) is int and sequence >= 0
     except ValueError:
         return False

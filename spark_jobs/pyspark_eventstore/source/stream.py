@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,9 +22,8 @@ from eventstore.chunks.recovery import read_records
 from eventstore.errors import FolderRefused
 from eventstore.records.commit import HEADER_BYTES
 from pyspark_eventstore.source.data_folders import DataFolder, find_data_folders
-from pyspark_eventstore.source.identities import check_identities, identities_of, place_in
+from pyspark_eventstore.source.identities import check_identities, check_named, check_stores, identities_of, place_in
 from pyspark_eventstore.source.partition_reader import read_slices
-from pyspark_eventstore.source.predicates import Wanted
 from pyspark_eventstore.source.slices import EventPartition, partitions, plan
 from pyspark_eventstore.source.snapshot import EventFile, Marks, Progress, Snapshot, take_snapshot
 from pyspark_eventstore.source.source_options import Offsets, Options
@@ -32,6 +31,7 @@ from pyspark_eventstore.source.stream_splits import SplitFolders
 
 Place: TypeAlias = int | list[int | str]
 """What an offset says of a store: a sequence, or [sequence, identity]."""
+_BEGIN: Final = "begin with a new checkpoint and a new sink"
 
 
 class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -65,10 +65,13 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             Diverged: a store does not have the event at `start`.
+            FolderRefused: another store is in the place of one at `start`.
         """
         if self._target is None:
             self._look()
-        read = self._begun(_sequences(start))
+        read = _sequences(start)
+        check_stores("the checkpoint", read, list(self._snapshots.values()), _BEGIN)
+        read = self._begun(read)
         end = self._available(read)
         if isinstance(limit, ReadMaxRows):
             end = _limited(read, end, limit.max_rows)
@@ -84,7 +87,8 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the partitions of the micro-batch from `start` to `end`.
 
         Raises:
-            FolderRefused: a data folder of the batch no longer exists, or that of a shard split off is missing.
+            FolderRefused: a data folder of the batch no longer exists, or another store is in its place, or that of a shard
+                split off is missing.
             Diverged: a store does not have the event at `start` or `end`.
         """
         planned = end == self._planned
@@ -92,6 +96,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if any(store not in self._snapshots or self._snapshots[store].last_sequence < end[store] for store in end):
             self._look()  # a restart: the batch was planned by another process
         if not planned:
+            check_stores("the checkpoint", end, list(self._snapshots.values()), _BEGIN)
             for places in known:
                 self._check(places)
         begun = self._begun(_sequences(known[0]))
@@ -99,8 +104,10 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         snapshots = [self._marked(self._held(store, end[store]), begun.get(store, 0), end[store]) for store in behind]
         splits, by_index = self._splits(), not self._options.permissive
         snapshots = [replace(each, data_folder=splits.read_by(each.data_folder, begun, end)) for each in snapshots]
-        found = plan(snapshots, begun, end, Wanted(), self._options.partition_bytes, by_index=by_index)
-        return list(partitions(found, self._options.partition_bytes))
+        options = self._options
+        low, high = _after_both(begun, self._begun(options.after or {})), _up_to_both(end, options.upto or {})
+        found = plan(snapshots, low, high, options.wanted, options.partition_bytes, by_index=by_index)
+        return list(partitions(found, options.partition_bytes))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """
@@ -108,9 +115,8 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Corrupt, FolderRefused
         """
         slices = partition.slices if isinstance(partition, EventPartition) else ()
-        return read_slices(
-            slices, self._schema, Wanted(), permissive=self._options.permissive, report=self._options.report
-        )  # fmt: skip
+        options = self._options
+        return read_slices(slices, self._schema, options.wanted, permissive=options.permissive, report=options.report)
 
     # -- available data ------------------------------------------------------------------------------------------------
 
@@ -119,6 +125,9 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for data_folder in find_data_folders(self._options.paths):
             progress = self._progress.setdefault(data_folder.store, Progress())
             self._snapshots[data_folder.store] = take_snapshot(data_folder, progress, permissive=self._options.permissive)
+        options, snapshots = self._options, list(self._snapshots.values())
+        check_named("after", options.after or {}, snapshots, also_before=True, ended=not options.permissive)
+        check_named("upto", options.upto or {}, snapshots, also_before=False, ended=False)  # it may be written yet
 
     def _places(self, ends: Offsets, start: Mapping[str, Place]) -> dict[str, Place]:
         """Returns the offset at these sequences. What has not moved stays as it is: Spark compares the text."""
@@ -136,7 +145,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         identities = {store: str(place[1]) for store, place in places.items() if isinstance(place, list)}
         upto = _sequences(places)
-        next_step = "put the right store back, or begin with a new checkpoint and a new sink"
+        next_step = f"put the right store back, or {_BEGIN}"
         read = {store: place_in(snapshot, upto) for store, snapshot in self._snapshots.items()}
         ends = {store: upto[place] for store, place in read.items() if place in identities}
         check_identities("the checkpoint", upto, identities, self._cut(ends), next_step)
@@ -156,7 +165,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ends, already = snapshot.last_sequence, f"{start[store]} was read already"
                 of_whom = "of it or of the shard that it was split off from"
                 what = f"ends at sequence {ends}, and {already}, {of_whom}: an older copy, or one that is not complete yet?"
-                next_step = "Wait until it is complete, put the right one back, or begin with a new checkpoint and a new sink"
+                next_step = f"Wait until it is complete, put the right one back, or {_BEGIN}"
                 raise FolderRefused(snapshot.data_folder.path, f"{what} {next_step}")
             if last or store in start:  # a folder without events would make an empty micro-batch
                 result[store] = max(last, start.get(store, 0))
@@ -205,6 +214,14 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _sequences(places: Mapping[str, Place]) -> Offsets:
     return {store: int(place[0]) if isinstance(place, list) else place for store, place in places.items()}
+
+
+def _after_both(start: Offsets, after: Offsets) -> Offsets:
+    return {store: max(start.get(store, 0), after.get(store, 0)) for store in start.keys() | after.keys()}
+
+
+def _up_to_both(end: Offsets, upto: Offsets) -> Offsets:
+    return {store: min(sequence, upto.get(store, sequence)) for store, sequence in end.items()}
 
 
 def _limited(read: Offsets, available: Offsets, left: int) -> Offsets:

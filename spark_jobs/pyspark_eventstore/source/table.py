@@ -38,7 +38,6 @@ metadata is. `_corrupt` exists in permissive mode only.
 """
 
 PLAIN: Final = tuple(name for name in COLUMNS if not name.startswith("_"))
-NEVER_NULL: Final = frozenset(COLUMNS) - {"data_json", "metadata", CORRUPT}
 
 
 def table_schema(names: tuple[str, ...] | None, *, permissive: bool) -> StructType:

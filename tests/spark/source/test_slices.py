@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql.datasource import EqualTo, InputPartition, StringStartsWith
+from pyspark.sql.datasource import InputPartition
 
 from eventstore import flat
 from eventstore.model import ANY
 from pyspark_eventstore.source.slices import EventPartition
-from pyspark_eventstore.source.source import EventReader, EventScanner
+from pyspark_eventstore.source.source import EventReader
 from tests.spark.loading import reader_of
 from tests.spark.made import MadeStore, commits, three_states
 
@@ -21,7 +21,7 @@ def slices_of(partitions: list[InputPartition]) -> list[EventPartition]:
     return [part for part in partitions if isinstance(part, EventPartition)]
 
 
-def rows_of(reader: EventScanner, partitions: list[InputPartition]) -> list[int]:
+def rows_of(reader: EventReader, partitions: list[InputPartition]) -> list[int]:
     return [
         row["sequence"] for part in partitions for batch in reader.read(part) for row in batch.select(["sequence"]).to_pylist()
     ]
@@ -88,14 +88,10 @@ def test_slices_of_an_ongoing_file_are_still_good_once_it_is_sorted(large: MadeS
 
 
 def test_a_key_is_one_small_partition_and_a_prefix_only_its_blocks(large: MadeStore) -> None:
-    reader = reader_of(large.path, partitionBytes=5 * MIB, pushdown="true")
-    assert isinstance(reader, EventReader)
-    assert reader.pushFilters([EqualTo(("aggregate_id",), "acc-1234")]) == []
+    reader = reader_of(large.path, partitionBytes=5 * MIB, aggregate_id="acc-1234")
     sorted_pieces = [piece for part in slices_of(reader.partitions()) for piece in part.slices if piece.number == 1]
     assert [piece.weight < MIB for piece in sorted_pieces] == [True]
-    reader = reader_of(large.path, partitionBytes=5 * MIB, pushdown="true")
-    assert isinstance(reader, EventReader)
-    assert reader.pushFilters([StringStartsWith(("aggregate_id",), "acc-12")]) == []
+    reader = reader_of(large.path, partitionBytes=5 * MIB, aggregate_prefix="acc-12")
     [piece] = [piece for part in slices_of(reader.partitions()) for piece in part.slices if piece.number == 1]
     assert 0 < piece.first_block < piece.last_block < 100
 

@@ -13,7 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
-from eventstore.errors import Diverged, FolderRefused
+from eventstore.errors import Diverged, FolderRefused, InvalidArgument
+from eventstore.model import Event
+from pyspark_eventstore.files.read_metrics import sum_up
 from pyspark_eventstore.source.source_options import parse_options
 from pyspark_eventstore.source.stream import EventStreamReader, Place
 from pyspark_eventstore.source.table import arrow_schema, table_schema
@@ -175,6 +177,47 @@ def test_any_division_into_micro_batches_is_every_event_once(tmp_path: Path) -> 
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("options", "matches"),
+    [
+        ({"types": "Noted"}, lambda event: event.type == "Noted"),
+        ({"aggregate_id": '["acc-001", "acc-003"]'}, lambda event: event.aggregate_id in ("acc-001", "acc-003")),
+        ({"aggregate_prefix": "acc-00", "startingVersion": 4}, lambda event: event.version >= 4),
+        ({"endingTimestamp": "2023-11-14T22:16:40Z"}, lambda event: event.timestamp <= 1_700_000_200_000_000),
+    ],
+)
+def test_conditions_hold_in_micro_batches_as_in_a_query(
+    tmp_path: Path, options: dict[str, object], matches: Callable[[Event], bool]
+) -> None:
+    store = three_states(tmp_path / "shard")
+    wanted = [event.sequence for event in store.events() if matches(event)]
+    assert 0 < len(wanted) < store.sequence
+    bounds = {"after": json.dumps({store.uuid: wanted[2]}), "upto": json.dumps({store.uuid: wanted[-2]})}
+    for more, expected in (({}, wanted), (bounds, wanted[3:-1])):
+        stream = reader(store.path, **options, **more)
+        at, found = stream.initialOffset(), []
+        while (end := stream.latestOffset(at, ReadMaxRows(97))) != at:
+            found += sequences(stream, at, end)
+            at = end
+        assert found == expected
+        assert places(at) == {store.uuid: store.sequence}, "offsets count all events"
+    store.close()
+
+
+def test_a_condition_of_a_stream_leaves_files_closed(tmp_path: Path) -> None:
+    store = three_states(tmp_path / "shard")
+    counts = []
+    for number, options in enumerate(({}, {"aggregate_id": "acc-001"}, {"types": "Closed"})):
+        stream = reader(store.path, report=tmp_path / f"report-{number}", **options)
+        found = sequences(stream, stream.initialOffset(), stream.latestOffset({}, ReadAllAvailable()))
+        counts.append((len(found), sum_up(str(tmp_path / f"report-{number}"))))
+    (everything, whole), (few, by_id), (none, by_type) = counts
+    assert everything == store.sequence > 5 * few > 5 * none == 0
+    assert by_type.files < by_id.files <= whole.files
+    assert by_type.bytes_read < by_id.bytes_read < whole.bytes_read
+    store.close()
+
+
 def test_a_batch_may_be_read_again_after_its_file_was_sorted(tmp_path: Path) -> None:
     store = three_states(tmp_path / "shard")
     stream = reader(store.path)
@@ -246,5 +289,53 @@ def test_an_older_copy_of_a_store_is_refused(tmp_path: Path) -> None:
         reader(store.path).latestOffset({store.uuid: 1000}, ReadAllAvailable())
     shutil.rmtree(store.path)
     MadeStore(tmp_path / "shard").close()
-    with pytest.raises(FolderRefused, match=f"the checkpoint needs store {store.uuid} up to sequence 5, which is not here"):
+    with pytest.raises(FolderRefused, match=rf"the checkpoint is of store {store.uuid} \(up to sequence 5\), "):
         reader(tmp_path / "shard").partitions({}, {store.uuid: 5})
+
+
+def test_another_store_in_the_place_of_one_that_was_read_is_refused_with_both(tmp_path: Path) -> None:
+    one, other = MadeStore(tmp_path / "a"), MadeStore(tmp_path / "b")
+    for store in (one, other):
+        store.append_all(commits(20))
+    at = reader(one.path).latestOffset({}, ReadAllAvailable())
+    refusal = rf"/b: holds store {other.uuid}, and the checkpoint is of store {one.uuid} \(up to sequence {one.sequence}\),"
+    next_step = "whose data folder is not here; name that, too, or put it back, or begin with a new checkpoint and a new sink"
+    for options in ({}, {"mode": "permissive"}):
+        with pytest.raises(FolderRefused, match=f"{refusal} {next_step}"):
+            reader(other.path, **options).latestOffset(at, ReadAllAvailable())
+    both = reader(tmp_path / "[ab]").latestOffset(at, ReadAllAvailable())
+    assert places(both) == {one.uuid: one.sequence, other.uuid: other.sequence}, "a store that is only new is read"
+    assert reader(other.path).latestOffset(both, ReadAllAvailable()) == both, "and one that is only missing is waited for"
+    empty = MadeStore(tmp_path / "c")
+    assert reader(one.path).latestOffset({empty.uuid: 0}, ReadAllAvailable()), "nothing was read of it"
+    for store in (one, other, empty):
+        store.close()
+
+
+@pytest.mark.heavy
+def test_a_checkpoint_on_the_folder_of_another_store_ends_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    one, other, sink = MadeStore(tmp_path / "a"), MadeStore(tmp_path / "b"), Sink(tmp_path / "sink")
+    for store in (one, other):
+        store.append_all(commits(20))
+    sink.run(follow(spark, one.path, types="Noted"))
+    written = sink.rows()
+    assert written == [row for row in of(one) if row[1] in {e.sequence for e in one.events() if e.type == "Noted"}]
+    with pytest.raises(StreamingQueryException, match=f"holds store {other.uuid}, and the checkpoint is of store {one.uuid}"):
+        sink.run(follow(spark, other.path, types="Noted"))
+    assert sink.rows() == written
+    for store in (one, other):
+        store.close()
+
+
+@pytest.mark.parametrize(("option", "place"), [("after", 0), ("upto", 0), ("after", 10_000)])
+def test_a_stream_whose_bounds_name_another_store_or_a_place_after_its_end_is_refused(
+    tmp_path: Path, option: str, place: int
+) -> None:
+    store = MadeStore(tmp_path / "shard")
+    store.append_all(commits(20))
+    named = store.uuid if place else "00000000-0000-4000-8000-000000000000"
+    told = f"which ends at sequence {store.sequence}" if place else f"{store.uuid} in {store.path}"
+    with pytest.raises(InvalidArgument, match=rf"{option} .* store {named}, .*{told}"):
+        reader(store.path, **{option: json.dumps({named: place})}).initialOffset()
+    reader(store.path, upto=json.dumps({store.uuid: 10_000})).initialOffset()  # it may be written yet
+    store.close()
