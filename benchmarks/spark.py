@@ -4,6 +4,7 @@ scan      every row into a sink that drops them: the source, native Parquet with
 key       all events of one aggregate, against Parquet that is sorted by aggregate and skips by its statistics
 rebuild   a balance per aggregate: the sum of a number in the JSON of each event, folded by a projection in Python
 shuffle   the same by a key other than the aggregate id, a quarter of the events
+options   what a reader with each option opens and reads of orders, in counts
 growth    the scan over 1, 4 and 16 data_folders of a quarter of the events each
 
 All subjects read the same events with the same columns, on `local[2]`, in turns, in partitions of the same size. Ratios are
@@ -30,7 +31,16 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from benchmarks.harness.report import say, write_results
-from benchmarks.harness.spark_data import EVENTS_PER_AGGREGATE, aggregate, copy_store, make_store, spark_settings
+from benchmarks.harness.spark_data import (
+    EVENTS_PER_AGGREGATE,
+    ORDERS_FROM,
+    aggregate,
+    copy_store,
+    make_orders,
+    make_store,
+    order_id,
+    spark_settings,
+)
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.header import RECORDS_FROM
 from eventstore.chunks.record import UNORDERED, walk
@@ -38,6 +48,9 @@ from eventstore.domain.projections.projection import Projection, Row
 from eventstore.model import Event
 from eventstore.records.commit import HEADER_BYTES
 from eventstore.records.event_page import decode_page
+from eventstore.store.data_folder import read_identity
+from pyspark_eventstore import EventStoreSource
+from pyspark_eventstore.files.read_metrics import sum_up
 from pyspark_eventstore.folds.distribution import Place
 from pyspark_eventstore.jobs.rebuild import rebuild_once
 from pyspark_eventstore.source.table import table_schema
@@ -120,8 +133,8 @@ class TupleReader(DataSourceReader):
         file.close()
 
 
-def source(spark: SparkSession, *paths: Path | str, pushdown: bool = False) -> DataFrame:
-    reader = spark.read.format("eventstore").option("columns", ",".join(COLUMNS)).option("pushdown", pushdown)
+def source(spark: SparkSession, *paths: Path | str, **options: str) -> DataFrame:
+    reader = spark.read.format("eventstore").option("columns", ",".join(COLUMNS)).options(**options)
     return reader.option("partitionBytes", spark.conf.get("spark.sql.files.maxPartitionBytes")).load(
         [str(path) for path in paths]
     )
@@ -170,20 +183,55 @@ def scan(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict[st
 def key(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict[str, float]:
     aggregates = max(events // EVENTS_PER_AGGREGATE, 1)
     chance = random.Random(11)
-    ours, parquet = source(spark, folder / "shard", pushdown=True), spark.read.parquet(str(folder / "sorted"))
+    parquet = spark.read.parquet(str(folder / "sorted"))
 
-    def look_up(frame: DataFrame) -> float:
+    def look_up(of_aggregate: Callable[[str], DataFrame]) -> float:
         started = time.perf_counter()
         for _ in range(KEYS_PER_ROUND):
-            rows = frame.where(f"aggregate_id = '{aggregate(chance.randrange(aggregates))}'").collect()
+            rows = of_aggregate(aggregate(chance.randrange(aggregates))).collect()
             assert rows, "an aggregate without events"
         return (time.perf_counter() - started) / KEYS_PER_ROUND
 
-    seconds = in_turns({"ours": lambda: look_up(ours), "parquet": lambda: look_up(parquet)}, rounds)
+    seconds = in_turns(
+        {
+            "ours": lambda: look_up(lambda name: source(spark, folder / "shard", aggregate_id=name)),
+            "parquet": lambda: look_up(lambda name: parquet.where(f"aggregate_id = '{name}'")),
+        },
+        rounds,
+    )
     return {
         **{f"{name}, ms": round(1_000 * statistics.median(times), 1) for name, times in seconds.items()},
         "times as long as parquet": round(1 / ratio(seconds, "ours", "parquet"), 3),
     }
+
+
+def options(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict[str, float]:
+    path, seconds = folder / "orders", events // 10
+    make_orders(path, events)
+    uuid = str(read_identity(OsFiles(), path))
+    late = _EPOCH + timedelta(microseconds=ORDERS_FROM, seconds=seconds * 9 // 10)
+    subjects: dict[str, dict[str, str]] = {
+        "no option": {},
+        "aggregate_id": {"aggregate_id": order_id(seconds // 2)},
+        "aggregate_prefix": {"aggregate_prefix": "order-00"},
+        "types": {"types": "Paid"},
+        "endingVersion": {"endingVersion": "1"},
+        "startingTimestamp": {"startingTimestamp": late.isoformat()},
+        "after": {"after": json.dumps({uuid: events * 9 // 10})},
+        "columns": {"columns": "aggregate_id,version,type"},
+    }
+    figures: dict[str, float] = {}
+    for place, (name, chosen) in enumerate(subjects.items()):
+        report = str(folder / f"report-{place}")
+        reader = EventStoreSource({"path": str(path), "columns": ",".join(COLUMNS), "report": report, **chosen})
+        scan = reader.reader(reader.schema())
+        for partition in scan.partitions():
+            for _ in scan.read(partition):
+                pass
+        metrics = sum_up(report)
+        figures |= {f"{name}: files": metrics.files, f"{name}: rows": metrics.rows_read}
+        figures[f"{name}: MB"] = round(metrics.bytes_read / 1e6, 2)
+    return figures
 
 
 def rebuild(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict[str, float]:
@@ -235,7 +283,7 @@ def growth(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict[
     }
 
 
-BENCHMARKS = {"scan": scan, "key": key, "rebuild": rebuild, "shuffle": shuffle, "growth": growth}
+BENCHMARKS = {"scan": scan, "key": key, "options": options, "rebuild": rebuild, "shuffle": shuffle, "growth": growth}
 
 
 def run(names: list[str], events: int, rounds: int, *, quick: bool) -> dict[str, dict[str, float]]:

@@ -24,6 +24,7 @@ from eventstore.store.sorted import index_format as index
 EVENTS_PER_AGGREGATE: Final = 100
 PAYLOAD_BYTES: Final = 256
 EVENT_BYTES: Final = 400  # of an event file, roughly
+ORDERS_FROM: Final = 1_767_225_600_000_000  # 2026-01-01
 _PART_BYTES_MIN: Final = 4 * 1024 * 1024
 _PART_BYTES_MAX: Final = 128 * 1024 * 1024
 
@@ -47,6 +48,39 @@ def make_store(path: Path, events: int) -> None:
             synthesis.sort_completed(opened.engine)
     finally:
         opened.close()
+
+
+def make_orders(path: Path, events: int) -> None:
+    """Orders of ten events within an hour, a new one every second, all in sorted files but for the last thousand events; one
+    event in ten is a `Placed`, one a `Paid`.
+    """
+    opened = open_folder(path, StoreSettings(file_size_bytes=part_bytes(events), sort=False, durability="async"))
+    pad = random.Random(7).randbytes(1 << 16).hex()
+    try:
+        for first in range(0, events, synthesis.BATCH):
+            if first + synthesis.BATCH >= events:
+                opened.engine.front.end = opened.engine.front.limit  # these begin a separate file
+            batch = [each for second in range(first // 10, (first + synthesis.BATCH) // 10) for each in _of_second(second, pad)]
+            synthesis.write(opened.engine, batch)
+            synthesis.sort_completed(opened.engine)
+    finally:
+        opened.close()
+
+
+def _of_second(second: int, pad: str) -> list[NewCommit]:
+    """Returns one event of each of ten orders: of the one that begins now, and of those that began 6 to 54 minutes ago."""
+    made: list[NewCommit] = []
+    for place, name in enumerate(("Placed", *["Moved"] * 8, "Paid")):
+        start = (second + place) * 7919 % (len(pad) - PAYLOAD_BYTES)
+        data = f'{{"pad":"{pad[start : start + PAYLOAD_BYTES - 10]}"}}'
+        event = flat.encode((1, name, data.encode(), None))
+        when = ORDERS_FROM + second * 1_000_000
+        made.append((order_id(second - 360 * place), ANY, f"{second:028x}{place:04x}", when, event))
+    return made
+
+
+def order_id(order: int) -> str:
+    return f"order-{order * 2_654_435_761 % 2**32:010d}"
 
 
 def _commit(number: int, aggregates: int, pad: str) -> NewCommit:

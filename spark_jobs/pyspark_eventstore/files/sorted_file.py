@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -151,7 +152,9 @@ class SortedFile:
     # -- scanning index columns ----------------------------------------------------------------------------------
 
     def _scan(self, extents: list[tuple[int, int]], wanted: Wanted) -> Iterator[Rows]:
-        index = self._index
+        index, found = self._index, self._chosen(extents, wanted)
+        if (begin := next(found, None)) is None:
+            return  # other columns, and the event file, are not read in vain
         payloads = not PAYLOADS.isdisjoint(self._names)
         sources = sorted({source for name in self._names for source in SOURCES.get(name, ())} | {"record"})
         columns = {source: index.checked(source) for source in sources}
@@ -160,7 +163,7 @@ class SortedFile:
         data = self._data if payloads else memoryview(b"")
         check = _RecordCheck(index, data, self._name, self._touched) if payloads else None
         self._touched.files += payloads
-        for chosen in self._chosen(extents, wanted):
+        for chosen in chain((begin,), found):
             part = {source: column[chosen] for source, column in columns.items()}
             if check is not None:
                 check(chosen)

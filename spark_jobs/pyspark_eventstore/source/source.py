@@ -43,8 +43,8 @@ class EventStoreSource(DataSource):
 class EventReader(DataSourceReader):
     """Reads a consistent snapshot: everything durable when the query is planned.
 
-    Leaves all filters to Spark, and so has no `pushFilters`: the reader that Spark plans last reads for all references to the
-    DataFrame or view, those whose rows it does not have included.
+    Leaves all filters to Spark: it would use the reader that took the filters of one reference to a DataFrame or view for all
+    references, also for those that have other filters or none.
     """
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:

@@ -130,6 +130,19 @@ def test_a_folder_that_holds_something_else_is_refused(spark: SparkSession, tmp_
     store.close()
 
 
+def test_another_store_in_the_place_of_the_one_that_was_exported_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    one, other = MadeStore(tmp_path / "a"), MadeStore(tmp_path / "b")
+    for store in (one, other):
+        store.append_all(commits(5))
+    export_once(spark, [str(one.path)], str(tmp_path / "out"))
+    told = rf"/b: holds store {other.uuid}, and the export in .*out is of store {one.uuid} \(up to sequence {one.sequence}\), "
+    with pytest.raises(FolderRefused, match=told):
+        export_once(spark, [str(other.path)], str(tmp_path / "out"))
+    assert len(exported(spark, tmp_path / "out")) == one.sequence
+    for store in (one, other):
+        store.close()
+
+
 @pytest.mark.heavy
 def test_a_restored_store_that_has_overtaken_the_last_run_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     store, out = MadeStore(tmp_path / "shard"), tmp_path / "out"

@@ -185,6 +185,7 @@ def test_a_range_of_time_with_both_ends_reads_the_payloads_of_its_own_rows_only(
     sequences, metrics = ask(made, tmp_path, startingTimestamp=since, endingTimestamp=until)
     assert sequences == wanted
     assert metrics.rows_read == len(wanted)
+    assert metrics.files < made.sorted_files // 2, "files without such an event stay closed, as do their other columns"
 
 
 def test_columns_of_the_index_alone_leave_the_event_files_closed(spark: SparkSession, made: Made, tmp_path: Path) -> None:

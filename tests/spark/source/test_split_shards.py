@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -85,6 +86,23 @@ def append(cluster: LedShards, times: int) -> Counter[tuple[str, int]]:
     with blocking.connect(cluster.address) as store:
         store.append_many([Commit(each, [NewEvent("T", b"1")], ANY) for each in IDS * times])
         return Counter((event.aggregate_id, event.version) for event in store.read_all())
+
+
+def test_after_follows_a_split_so_that_two_queries_read_each_event_once(tmp_path: Path) -> None:
+    with LedShards(tmp_path, 1, file_size_bytes=16_384) as cluster:
+        append(cluster, 3)
+        (before,) = take_snapshots([str(tmp_path / "shard-*")])
+        first = queried(tmp_path / "shard-*")
+        append(cluster, 1)
+        for parent in (0, 1):
+            cluster.split(parent)
+        expected = append(cluster, 1)
+    after = json.dumps({before.data_folder.store: before.last_sequence})
+    assert first + queried(tmp_path / "shard-*", after=after) == expected
+    (tmp_path / "one").mkdir()
+    (tmp_path / "shard-2").rename(tmp_path / "one/shard-2")  # of its own lineage the folders are not there
+    rest = queried(tmp_path / "one/shard-2", after=after)
+    assert rest == Counter({row: 1 for row in expected - first if cluster.owner(row[0]) == 2})
 
 
 @pytest.mark.parametrize("gone", [1, 2])
