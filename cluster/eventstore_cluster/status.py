@@ -5,22 +5,30 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Container, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from eventstore.client.address import Address, parse_address, parse_addresses
+from eventstore.client.blocking.connection import Connection
 from eventstore.client.blocking.store import BlockingStore, connect
-from eventstore.client.options import scheme_of_environment
+from eventstore.client.options import Options, scheme_of_environment
 from eventstore.client.routing.table import leader_address
+from eventstore.client.session.results import read_cluster, read_stats
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.flat import Scalar
+from eventstore.protocol.requests import Map, Stats
 from eventstore.records.cluster_map import ClusterMap, Shard, slots_text
 
 SILENT_S: Final = 1.5
 """A replica that answers asks its leader for more twice in a second."""
 _NAME: Final = "eventstore cluster status"
-_CONNECT_S: Final = 5.0
+_ANSWER_S: Final = 3.0
+"""How long a shard may be silent that is asked for its figures. One of a node that hangs, until its lease is over, must not
+hide the others for longer than a new leader takes."""
+_AT_ONCE: Final = 32
+"""Shards that are asked at the same time, each by a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +108,10 @@ def cluster_status(store: str, interval_s: float) -> ClusterStatus:
     Raises:
         ConnectionLost, InvalidArgument: the server at `store` cannot be reached. A shard that cannot be is a row with an error.
     """
-    asked = parse_addresses(store).first
-    with connect(store, name=_NAME) as entry:
-        known = entry.cluster_map()
-        figures = {} if known.cluster is None else entry.stats()
+    with Connection(parse_addresses(store), Options(name=_NAME)) as entry:
+        known = entry.call(Map(), read_cluster)
+        figures = {} if known.cluster is None else entry.call(Stats(), read_stats)
+        asked = entry.address
     found = status_of(known, asked, interval_s)
     trouble = figures.get("trouble")
     shards = with_troubles(found.shards, _troubles(figures.get("troubles")))
@@ -130,16 +138,15 @@ def _troubles(text: Scalar) -> dict[int, str]:
 
 def status_of(known: ClusterMap, asked: Address | None, interval_s: float, only: Container[int] | None = None) -> ClusterStatus:
     """Asks each shard of a map twice for its figures, or `only` some. `asked`: where the map came from, if from a server."""
-    with ExitStack() as stack:
-        shards = [_Asked(each, address_of(known, each, asked)) for each in known.shards if only is None or each.shard in only]
+    shards = [_Asked(each, address_of(known, each, asked)) for each in known.shards if only is None or each.shard in only]
+    with ExitStack() as stack, ThreadPoolExecutor(_AT_ONCE) as threads:
         for shard in shards:
-            shard.connect(stack)
-        before = [(shard.figures(), time.monotonic()) for shard in shards]
+            stack.callback(shard.close)
+        before = list(threads.map(_Asked.first_figures, shards))
         if interval_s > 0:
             time.sleep(interval_s)
-        rows = [
-            shard.row(then, shard.figures(), time.monotonic() - at) for shard, (then, at) in zip(shards, before, strict=True)
-        ]
+        now = list(threads.map(_Asked.figures, shards))
+    rows = [shard.row(then, found, until - at) for shard, (then, at), (found, until) in zip(shards, before, now, strict=True)]
     cluster = None if known.cluster is None else known.cluster.hex()
     return ClusterStatus(cluster, known.version, known.layout, rows)
 
@@ -165,25 +172,32 @@ class _Asked:
     store: BlockingStore | None = None
     error: EventStoreError | None = None
 
-    def connect(self, stack: ExitStack) -> None:
+    def first_figures(self) -> tuple[dict[str, Scalar], float]:
+        """Connects to it; then as `figures`."""
         if self.address is None:
             self.error = ConnectionLost("no process serves it")
-            return
-        try:
-            self.store = stack.enter_context(
-                connect(str(self.address), connect_timeout=_CONNECT_S, reconnect_timeout=0, name=_NAME)
-            )
-        except EventStoreError as error:
-            self.error = error
-
-    def figures(self) -> dict[str, Scalar]:
-        """Returns what it says; nothing if it does not."""
-        if self.store is not None and self.error is None:
+        else:
             try:
-                return self.store.stats()
+                self.store = connect(
+                    str(self.address), connect_timeout=_ANSWER_S, reconnect_timeout=0, silence_timeout=_ANSWER_S, name=_NAME
+                ).__enter__()
             except EventStoreError as error:
                 self.error = error
-        return {}
+        return self.figures()
+
+    def figures(self) -> tuple[dict[str, Scalar], float]:
+        """Returns what it says, nothing if it does not; and when."""
+        if self.store is not None and self.error is None:
+            try:
+                return self.store.stats(), time.monotonic()
+            except EventStoreError as error:
+                self.error = error
+        return {}, time.monotonic()
+
+    def close(self) -> None:
+        """Ends its connection."""
+        if self.store is not None:
+            self.store.close()
 
     def row(self, before: dict[str, Scalar], now: dict[str, Scalar], seconds: float) -> ShardRow:
         """`before` and `now`: its figures, `seconds` apart."""

@@ -10,7 +10,7 @@ from eventstore.errors import InvalidArgument
 from eventstore.security.loopback import is_loopback
 
 ADDRESSES_MAX: Final = 64
-"""Of one client; each is tried in turn, up to a connect timeout long."""
+"""Of one client; all are tried at once if one of them is silent."""
 
 
 class Address(NamedTuple):

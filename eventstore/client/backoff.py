@@ -46,6 +46,10 @@ class Backoff:
         """Begins the delays again, as after something has changed at the server. The loss continues."""
         self._attempts = 0
 
+    def lost_for_s(self, now_s: float) -> float:
+        """Returns how long the loss lasts, 0 if there is none."""
+        return 0.0 if self._since is None else now_s - self._since
+
     def expired(self, now_s: float, *, others_left: bool = False) -> bool:
         """Whether the loss has lasted longer than the timeout. With a timeout of 0, the addresses that are left are tried."""
         is_over = self._since is not None and now_s - self._since >= self._timeout_s

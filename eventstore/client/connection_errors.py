@@ -16,7 +16,18 @@ Attempt: TypeAlias = tuple[Address, Exception]
 _UNTRUSTED: Final = ("self-signed certificate", "unable to get local issuer certificate")
 
 
-class HelloTimeout(OSError):
+class Unanswered(OSError):
+    """The peer was silent for the time that it was given."""
+
+
+class ConnectTimeout(Unanswered):
+    """The machine did not answer the attempt to connect: it is off, or the network drops what is sent to it."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"no answer within {timeout_s:g} s")
+
+
+class HelloTimeout(Unanswered):
     """The peer accepted the connection but did not answer the hello: a server that hangs, or not an event store."""
 
     def __init__(self, timeout_s: float) -> None:

@@ -21,8 +21,8 @@ class Options:
 
     `connect_timeout`: for one attempt to connect, hello included. `reconnect_timeout`: how long calls wait for a lost
     connection to come back before they raise ConnectionLost. `silence_timeout`: how long a connection may stay silent while an
-    answer is due before it counts as lost. `name`: shown in the server's log. `ssl_context`: for addresses that begin with
-    tls://. `token`: says who the client is; never shown.
+    answer is due before it counts as lost; of several addresses the others are asked sooner, see `patience`. `name`: shown in
+    the server's log. `ssl_context`: for addresses that begin with tls://. `token`: says who the client is; never shown.
     """
 
     connect_timeout: float = 5.0

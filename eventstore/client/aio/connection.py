@@ -2,7 +2,8 @@
 
 One task reads. When the connection ends it reconnects, at once and then at growing intervals; calls wait meanwhile. After the
 reconnect timeout they fail with ConnectionLost, and so do new ones, at once, until an attempt in the background succeeds. A
-second task notices connections that are dead but not closed. Works under trio and asyncio.
+second task notices servers that are silent: of several addresses, the connection then moves to the one that answers first.
+Works under trio and asyncio.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from anyio.abc import TaskGroup
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address, Addresses
 from eventstore.client.aio.cancellation import is_cancellation, leave
-from eventstore.client.aio.link import Link, open_link
+from eventstore.client.aio.link import Link, first_to_answer, open_link
 from eventstore.client.aio.settled import settled
 from eventstore.client.backoff import Backoff
-from eventstore.client.connection_errors import Attempt, connection_lost, not_opened
+from eventstore.client.connection_errors import Attempt, Unanswered, connection_lost, not_opened
 from eventstore.client.options import Options
+from eventstore.client.patience import FIRST_S, Patience
 from eventstore.client.session.batch import BatchSlice, Q, R
 from eventstore.client.session.batches import ROWS_PER_TURN, Rows, slices, valid_rows, with_refused
 from eventstore.client.session.calls import Call, PendingRequest
@@ -87,6 +89,11 @@ class Connection:
     def welcome(self) -> Welcome | None:
         """The server's answer to the hello, while there is a connection."""
         return self.session.welcome
+
+    @property
+    def _has_others(self) -> bool:
+        """Whether there is someone else to ask while this server is silent."""
+        return self.addresses.are_several
 
     async def __aenter__(self) -> Self:
         """Connects once, and starts the tasks that keep the connection.
@@ -251,18 +258,42 @@ class Connection:
         return await self._connect(self.addresses.in_turn())
 
     async def _connect(self, addresses: Sequence[Address]) -> Link | None:
-        """Returns a link to the first of these whose hello is answered; None if there is none, with the `_attempts`."""
+        """Returns a link to the first of these whose hello is answered; None if there is none, with the `_attempts`. Does not
+        wait long for one that is silent: then all that are left are tried at once.
+        """
         self._attempts = []
-        for self.address in addresses:
+        for place, address in enumerate(addresses):
+            others = addresses[place + 1 :]
             try:
-                link = await open_link(self.address, self.session, self.options, self._start)
-                self._check_welcome(link)
+                return await self._try(address, min(FIRST_S, self.options.connect_timeout) if others else None)
+            except Unanswered as error:
+                if others:
+                    return await self._connect_to_first(addresses[place:])
+                self._failed(error)
             except (OSError, EventStoreError) as error:
-                self._failed(error, others_left=len(self._attempts) + 1 < len(addresses))
-            else:
-                self.addresses.answered(self.address)
-                return link
+                self._failed(error, others_left=bool(others))
         return None
+
+    async def _connect_to_first(self, addresses: Sequence[Address]) -> Link | None:
+        """As `_connect`, to the one that answers first."""
+        found, failed = await first_to_answer(addresses, self.options)
+        for self.address, error in failed:
+            self._failed(error, others_left=found is not None)
+        if found is not None:
+            try:
+                return await self._try(found)
+            except (OSError, EventStoreError) as error:
+                self._failed(error)
+        return None
+
+    async def _try(self, address: Address, timeout_s: float | None = None) -> Link:
+        """Returns a link to this address. `timeout_s`: by default the connect timeout. Raises OSError, EventStoreError."""
+        self.address = address
+        timeout_s = self.options.connect_timeout if timeout_s is None else timeout_s
+        link = await open_link(address, self.session, self.options, self._start, timeout_s)
+        self._check_welcome(link)
+        self.addresses.answered(address)
+        return link
 
     def _failed(self, error: Exception, *, others_left: bool = False) -> None:
         """Notes an attempt that failed, and fails all calls once the reconnect timeout is over."""
@@ -301,14 +332,41 @@ class Connection:
             session.disconnected()
 
     async def _watch(self) -> None:
-        """Drops a connection that stays silent although an answer is due. Pings, so that one always is."""
+        """Notices a server that is silent while something waits for it, and now and then asks one for which nothing does."""
+        patience = Patience(self.options.silence_timeout, has_others=self._has_others)
+        idle_s = 0.0
         while True:
             received, link = self._received, self._link
-            if link is not None and self._unusable is None:
+            await anyio.sleep(patience.look_s)
+            ping = False
+            if received != self._received or self._link not in (link, None):
+                patience.heard()
+                idle_s = 0.0
+            elif self.session.is_waited_for:
+                patience.looked()
+                ping = patience.ping_due
+                if patience.others_due:
+                    await self._ask_others()
+                if patience.is_lost and link is self._link and link is not None:
+                    link.drop()
+            else:
+                patience.heard()
+                idle_s += patience.look_s
+                ping = idle_s >= self.options.silence_timeout
+            if ping and self._link is not None and self._unusable is None:
+                idle_s = 0.0
                 self.add(Call(Ping(), anyio.Event()))
-            await anyio.sleep(self.options.silence_timeout)
-            if link is not None and link is self._link and received == self._received:
-                link.drop()
+
+    async def _ask_others(self) -> None:
+        """Moves to the address that answers first, if it is not the silent one."""
+        received, link = self._received, self._link
+        if link is None:  # it connects, and tries all of them
+            return
+        found, _ = await first_to_answer(self.addresses.in_turn(), self.options)
+        if found not in (None, self.address) and received == self._received and link is self._link:
+            assert found is not None
+            self.addresses.answered(found)
+            link.drop()
 
     def _fail_all(self, error: EventStoreError) -> None:
         self._unusable = error

@@ -11,22 +11,23 @@ import contextlib
 import os
 import socket
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final
 
 import anyio
 
 from eventstore.client.address import Address
-from eventstore.client.connection_errors import HelloTimeout, TlsFailed, tls_refused
+from eventstore.client.connection_errors import Attempt, ConnectTimeout, HelloTimeout, TlsFailed, tls_refused
 from eventstore.client.options import Options
 from eventstore.client.session.session import Session
+from eventstore.errors import EventStoreError
 from eventstore.security.tls_socket import TlsSocket, reason_of
 
 _RECEIVE_BYTES: Final = 64 * 1024
 _RECEIVE_BYTES_MAX: Final = 1024 * 1024
 
 
-Start = Callable[[Callable[[], Coroutine[None, None, None]]], None]
+Start = Callable[[Callable[[], Coroutine[None, None, None]]], object]
 
 
 class Link:
@@ -102,13 +103,13 @@ class Link:
             self._socket.close()
 
 
-async def open_link(address: Address, session: Session[anyio.Event], options: Options, start: Start) -> Link:
+async def open_link(address: Address, session: Session[anyio.Event], options: Options, start: Start, timeout_s: float) -> Link:
     """Returns a link over which the session's hello was answered.
 
     Raises:
-        OSError, EventStoreError: it could not be, within the connect timeout. The session is disconnected.
+        OSError, EventStoreError: it could not be; Unanswered: within the timeout. The session is disconnected.
     """
-    link, timeout_s = None, options.connect_timeout
+    link = None
     try:
         with anyio.fail_after(timeout_s):
             link = Link(await _secured(await open_socket(address), address, options), start)
@@ -126,7 +127,31 @@ async def open_link(address: Address, session: Session[anyio.Event], options: Op
                 raise
             return link
     except TimeoutError:
-        raise HelloTimeout(timeout_s) if link is not None else OSError(f"no answer within {timeout_s:g} s") from None
+        raise HelloTimeout(timeout_s) if link is not None else ConnectTimeout(timeout_s) from None
+
+
+async def first_to_answer(addresses: Sequence[Address], options: Options) -> tuple[Address | None, list[Attempt]]:
+    """Connects to all of the addresses at once. Returns the one whose server answers a hello first, None if none does within
+    the connect timeout; and those that had failed by then.
+    """
+    answered: list[Address] = []
+    failed: list[Attempt] = []
+
+    async def attempt(address: Address) -> None:
+        session = Session(options.name, anyio.Event, several=True, token=options.token)
+        try:
+            link = await open_link(address, session, options, tasks.start_soon, options.connect_timeout)
+        except (OSError, EventStoreError) as error:
+            failed.append((address, error))
+        else:
+            link.close()
+            answered.append(address)
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for each in addresses:
+            tasks.start_soon(attempt, each)
+    return answered[0] if answered else None, failed
 
 
 async def _secured(sock: socket.socket, address: Address, options: Options) -> socket.socket | TlsSocket:

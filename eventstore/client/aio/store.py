@@ -54,7 +54,7 @@ def connect(
     """Returns the store of the server at tcp://host:port, or of the cluster at tcp://n1:7701,n2:7701, for use in `async with`.
 
     Args:
-        address: of several, the one that answered last is tried first.
+        address: of several, the one that answered last is tried first; all are asked once it is silent for 2 seconds.
         connect_timeout: seconds for one attempt to connect.
         reconnect_timeout: how many seconds calls wait for a lost connection to come back before they raise ConnectionLost.
         silence_timeout: how many seconds a connection may be silent while an answer is due before it counts as lost.

@@ -13,6 +13,7 @@ is answered in the parent, and fails in the child.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
@@ -21,10 +22,11 @@ from typing import Any, Self, TypeVar
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address, Addresses
 from eventstore.client.backoff import Backoff
-from eventstore.client.blocking.link import Link, Silence, raised_by_handler
+from eventstore.client.blocking.link import Link, Silence, first_to_answer, raised_by_handler
 from eventstore.client.blocking.turn import Turn, apart_in_handlers, exclusive
-from eventstore.client.connection_errors import Attempt, answered_in_parent, connection_lost, not_opened
+from eventstore.client.connection_errors import Attempt, Unanswered, answered_in_parent, connection_lost, not_opened
 from eventstore.client.options import Options
+from eventstore.client.patience import FIRST_S, Patience
 from eventstore.client.session.batch import BatchSlice, Q, R
 from eventstore.client.session.batches import ROWS_PER_TURN, Rows, slices, valid_rows, with_refused
 from eventstore.client.session.calls import Call, Flag, PendingRequest
@@ -53,7 +55,9 @@ class Connection:
         self._backoff = Backoff(options.reconnect_timeout)
         self._attempts: list[Attempt] = []  # of the last time it connected, those that failed
         self.turn = Turn(self._reset)
-        self._link = Link(waits_long=self._waits_long)
+        self._patience = Patience(options.silence_timeout, has_others=self._has_others)
+        self._link = Link(self._look, self._patience.look_s, waits_long=self._waits_long)
+        self._moving: threading.Thread | None = None
         self._of_handlers: Connection | None = None
         self._closed = False
         self._unusable: EventStoreError | None = Closed(f"the client of {addresses} is not open; use `with`")
@@ -64,6 +68,11 @@ class Connection:
     def welcome(self) -> Welcome | None:
         """The server's answer to the hello, while there is a connection."""
         return self._session.welcome
+
+    @property
+    def _has_others(self) -> bool:
+        """Whether there is someone else to ask while this server is silent."""
+        return self.addresses.are_several
 
     @property
     def session(self) -> Session[Flag]:
@@ -234,14 +243,16 @@ class Connection:
 
     def _receive(self) -> None:
         """Takes what arrives next. Pings a server that is silent for too long."""
-        session, link = self._session, self._link
+        session, link, patience = self._session, self._link, self._patience
         answered = session.answered
         try:
-            data = link.receive()
+            data = link.receive(patience.ping_s)
         except Silence:
             session.add(Call(Ping(), Flag()))
             link.send(session.data_to_send(), session.receive)
-            data = link.receive()
+            data = link.receive(self.options.silence_timeout - patience.ping_s)
+        if patience.looks:
+            patience.heard()
         session.receive(data)
         if session.answered != answered:
             self._backoff.recovered()
@@ -273,25 +284,51 @@ class Connection:
         self._connect(self.addresses.in_turn())
 
     def _connect(self, addresses: Sequence[Address]) -> bool:
-        """Connects to the first of these that answers the hello. Returns whether one did. Raises as `_failed`."""
+        """Connects to the first of these that answers the hello. Returns whether one did. Does not wait long for one that is
+        silent: then all that are left are tried at once. Raises as `_failed`.
+        """
         self._attempts = []
-        for self.address in addresses:
-            try:
-                self._link.greet(self.address, self._session, self.options)
-                self._check_welcome()
-            except BaseException as error:
-                self._disconnect()
-                if not isinstance(error, OSError | EventStoreError) or raised_by_handler(error):
-                    raise
-                self._failed(error, others_left=len(self._attempts) + 1 < len(addresses))
-            else:
-                self.addresses.answered(self.address)
-                self._link.timeout_s = self.options.silence_timeout
-                self._backoff.connected(time.monotonic())
+        for place, address in enumerate(addresses):
+            others = addresses[place + 1 :]
+            error = self._try(address, min(FIRST_S, self.options.connect_timeout) if others else None)
+            if error is None:
                 return True
+            if others and isinstance(error, Unanswered):
+                return self._connect_to_first(addresses[place:])
+            self._failed(error, others_left=bool(others))
         return False
 
-    def _failed(self, error: OSError | EventStoreError, *, others_left: bool = False) -> None:
+    def _connect_to_first(self, addresses: Sequence[Address]) -> bool:
+        """As `_connect`, to the one that answers first."""
+        found, failed = first_to_answer(addresses, self.options)
+        for self.address, error in failed:
+            self._failed(error, others_left=found is not None)
+        if found is None:
+            return False
+        last = self._try(found)
+        if last is not None:
+            self._failed(last)
+        return last is None
+
+    def _try(self, address: Address, timeout_s: float | None = None) -> OSError | EventStoreError | None:
+        """Connects to this address. `timeout_s`: by default the connect timeout. Returns what went wrong; None: nothing."""
+        self.address = address
+        timeout_s = self.options.connect_timeout if timeout_s is None else timeout_s
+        try:
+            self._link.greet(address, self._session, self.options, timeout_s)
+            self._check_welcome()
+        except BaseException as error:
+            self._disconnect()
+            if not isinstance(error, OSError | EventStoreError) or raised_by_handler(error):
+                raise
+            return error
+        self.addresses.answered(address)
+        self._link.timeout_s = self.options.silence_timeout
+        self._patience.heard()
+        self._backoff.connected(time.monotonic())
+        return None
+
+    def _failed(self, error: Exception, *, others_left: bool = False) -> None:
         """Notes an attempt that failed. Raises ConnectionLost once the reconnect timeout is over."""
         self._attempts.append((self.address, error))
         fatal = self._session.fatal
@@ -300,6 +337,31 @@ class Connection:
             failed = fatal or connection_lost(self._attempts, self._whose)
             self._session.fail(failed)
             raise failed from None
+
+    def _look(self) -> None:
+        """Notes, while this thread waits, that the server is silent. Asks others once it has been for long."""
+        if not self._session.is_waited_for:
+            self._patience.heard()
+            return
+        self._patience.looked()
+        if self._patience.others_due:
+            self._ask_others()
+
+    def _ask_others(self) -> None:
+        """Has a thread look which address answers first."""
+        connects = self.welcome is None  # and tries all of them
+        if not connects and (self._moving is None or not self._moving.is_alive()):
+            silent = self._link.socket
+            self._moving = threading.Thread(target=self._move, args=(silent,), name="other addresses", daemon=True)
+            self._moving.start()
+
+    def _move(self, silent: object) -> None:
+        """Moves to the address that answers first, if it is not the silent one."""
+        found, _ = first_to_answer(self.addresses.in_turn(), self.options)
+        if found not in (None, self.address) and self._link.socket is silent and self._patience.others_due:
+            assert found is not None
+            self.addresses.answered(found)
+            self._link.wake()
 
     def _check_welcome(self) -> None:
         """For a subclass: raises what is wrong with the server."""

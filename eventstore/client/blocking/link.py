@@ -15,12 +15,15 @@ import os
 import select
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import inf
+from queue import SimpleQueue
 from typing import Final
 
 from eventstore.client.address import Address
-from eventstore.client.connection_errors import HelloTimeout, TlsFailed, tls_refused
+from eventstore.client.connection_errors import Attempt, ConnectTimeout, HelloTimeout, TlsFailed, Unanswered, tls_refused
 from eventstore.client.options import Options
 from eventstore.client.session.calls import Flag
 from eventstore.client.session.session import Session
@@ -31,12 +34,11 @@ _RECEIVE_BYTES_MAX: Final = 1024 * 1024
 _SPIN_SECONDS: Final = 0.0005  # an append, with its sync, is answered within that
 _PREEMPTED_SECONDS: Final = 0.00005
 _SPINS_SKIPPED: Final = 32
-_TIMED_OUT: Final = ("timed out",)  # the arguments of a socket's own TimeoutError, which has no error number
 _CAN_SPIN: Final = (os.cpu_count() or 1) > 1
 _receiving: Final[set[Link]] = set()  # of this process; adding and discarding are safe on any thread
 
 
-class Silence(OSError):
+class Silence(Unanswered):
     """The peer neither sent nor took anything for the whole timeout."""
 
 
@@ -46,10 +48,12 @@ class EndOfStream(OSError):
 
 class Link:
     """One TCP connection at a time. `socket`: None without one; `timeout_s`: the time to wait for the peer before `Silence`.
-    `waits_long`: answers are not due soon; it neither spins, nor keeps others from it.
+    `look`: called every `look_s` of waiting. `waits_long`: answers are not due soon; it neither spins, nor keeps others from
+    it.
     """
 
-    def __init__(self, *, waits_long: bool = False) -> None:
+    def __init__(self, look: Callable[[], None], look_s: float = inf, *, waits_long: bool = False) -> None:
+        self._look, self._look_s = look, look_s
         self._waits_long = waits_long
         self.timeout_s = 0.0
         self.socket: socket.socket | TlsSocket | None = None
@@ -57,43 +61,63 @@ class Link:
         self._spins_to_skip = 0
 
     def connect(self, address: Address, timeout_s: float, context: ssl.SSLContext | None = None) -> None:
-        """Connects, with `context` over TLS. Raises OSError."""
+        """Connects, with `context` over TLS; tries each address of the host in turn. Raises OSError."""
         self.timeout_s = timeout_s
         process = os.getpid()
-        try:
-            self.socket = socket.create_connection((address.host, address.port), timeout_s)
-        except TimeoutError as error:
-            if error.args == _TIMED_OUT:
-                raise OSError(errno.ETIMEDOUT, "timed out") from None
-            raise
+        problem: OSError = OSError(f"{address.host} has no address")
+        for family, kind, protocol, _, where in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
+            sock = self.socket = socket.socket(family, kind, protocol)  # `wake` ends the attempt
+            try:
+                self._connect_socket(sock, where)
+            except OSError as error:
+                self.close()
+                if raised_by_handler(error):
+                    raise
+                problem = error
+            else:
+                break
+        else:
+            raise problem
         if os.getpid() != process:  # a signal's handler has forked: the parent goes on with this connection
             self.close()
             raise OSError(errno.ECONNABORTED, "this process was forked while it connected")
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.setblocking(False)
         if address.tls:
             assert context is not None, "made by Options.completed"
-            self._secure(self.socket, context, address.host)
+            self._secure(sock, context, address.host)
+
+    def _connect_socket(self, sock: socket.socket, where: tuple[object, ...]) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = sock.connect_ex(where)
+        if code == errno.EINPROGRESS:
+            try:
+                self._wait(sock, select.POLLOUT, self.timeout_s)
+            except Silence:
+                raise ConnectTimeout(self.timeout_s) from None
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
 
     def _secure(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> None:
         """Puts TLS over the connection, after the server has shown who it is. Raises OSError."""
         self.socket = secured = TlsSocket(sock, context, server_side=False, host=host)
         try:
             while not secured.start():
-                self._wait(secured, select.POLLIN)
+                self._wait(secured, select.POLLIN, self.timeout_s)
                 with contextlib.suppress(BlockingIOError):
                     secured.feed()
         except ssl.SSLError as error:
             raise TlsFailed(tls_refused(reason_of(error))) from None
 
-    def greet(self, address: Address, session: Session[Flag], options: Options) -> None:
-        """Connects, and has the session's hello answered. Raises OSError, EventStoreError."""
-        timeout_s = options.connect_timeout
+    def greet(self, address: Address, session: Session[Flag], options: Options, timeout_s: float) -> None:
+        """Connects, and has the session's hello answered. Raises OSError, EventStoreError; Unanswered: a step of it took longer
+        than the timeout.
+        """
         self.connect(address, timeout_s, options.ssl_context)
         try:
             self.send(session.connected(), session.receive)
             while session.welcome is None:
-                session.receive(self.receive())
+                session.receive(self.receive(timeout_s))
         except Silence:
             raise HelloTimeout(timeout_s) from None
         except EndOfStream:
@@ -131,10 +155,10 @@ class Link:
             try:
                 rest = rest[sock.send(rest) :]
             except BlockingIOError:
-                if self._wait(sock, select.POLLIN | select.POLLOUT) & ~select.POLLOUT:
-                    take(self.receive())
+                if self._wait(sock, select.POLLIN | select.POLLOUT, self.timeout_s) & ~select.POLLOUT:
+                    take(self.receive(self.timeout_s))
 
-    def receive(self) -> bytes:
+    def receive(self, timeout_s: float) -> bytes:
         """Waits for data and returns it. Raises Silence, EndOfStream, or another OSError."""
         sock = self._connected()
         try:
@@ -144,7 +168,7 @@ class Link:
                 _receiving.add(self)
                 data = self._spin(sock)
             while data is None:
-                self._wait(sock, select.POLLIN)
+                self._wait(sock, select.POLLIN, timeout_s)
                 with contextlib.suppress(BlockingIOError):
                     data = sock.recv(self._receive_bytes)
         finally:
@@ -155,13 +179,16 @@ class Link:
         self._receive_bytes = _RECEIVE_BYTES_MAX if full else _RECEIVE_BYTES
         return data
 
-    def _wait(self, sock: socket.socket | TlsSocket, events: int) -> int:
+    def _wait(self, sock: socket.socket | TlsSocket, events: int, timeout_s: float) -> int:
         """Waits until the socket is ready, and returns for what. Raises Silence."""
         poll = select.poll()
         poll.register(sock, events)
-        ready = poll.poll(self.timeout_s * 1000)
-        if not ready:
-            raise Silence(f"neither sent nor received anything for {self.timeout_s:g} s")
+        left_s = timeout_s
+        while not (ready := poll.poll(min(left_s, self._look_s) * 1000)):
+            left_s -= self._look_s
+            if left_s <= 0:
+                raise Silence(f"neither sent nor received anything for {timeout_s:g} s")
+            self._look()
         return ready[0][1]
 
     def _spin(self, sock: socket.socket | TlsSocket) -> bytes | None:
@@ -186,7 +213,40 @@ class Link:
         return None
 
 
-_OWN: Final = (Silence, EndOfStream, TlsFailed, HelloTimeout)
+def first_to_answer(addresses: Sequence[Address], options: Options) -> tuple[Address | None, list[Attempt]]:
+    """Connects to all of the addresses at once, on threads. Returns the one whose server answers a hello first, None if none
+    does within the connect timeout; and those that had failed by then.
+    """
+    ended: SimpleQueue[tuple[Address, Exception | None]] = SimpleQueue()
+    links = [Link(lambda: None) for _ in addresses]
+
+    def attempt(address: Address, link: Link) -> None:
+        try:
+            session = Session(options.name, Flag, several=True, token=options.token)
+            link.greet(address, session, options, options.connect_timeout)
+        except Exception as error:
+            ended.put((address, error))
+        else:
+            ended.put((address, None))
+        finally:
+            link.close()
+
+    failed: list[Attempt] = []
+    for address, link in zip(addresses, links, strict=True):
+        threading.Thread(target=attempt, args=(address, link), name=f"hello to {address}", daemon=True).start()
+    try:
+        for _ in addresses:
+            address, error = ended.get()
+            if error is None:
+                return address, failed
+            failed.append((address, error))
+    finally:
+        for link in links:
+            link.wake()
+    return None, failed
+
+
+_OWN: Final = (Unanswered, EndOfStream, TlsFailed)
 
 
 def raised_by_handler(error: Exception) -> bool:

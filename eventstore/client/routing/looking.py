@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from eventstore.client.backoff import Backoff
+from eventstore.client.patience import OTHERS_S
 from eventstore.client.routing.table import Table
 
 
@@ -26,6 +27,10 @@ class Looking(Backoff):
     def knows_more(self) -> bool:
         """Whether there is a newer map than at the last attempt."""
         return self._table.known.version > self._version
+
+    def lasts_long(self, now_s: float) -> bool:
+        """Whether it has looked for as long as one waits for a silent server, before others are asked."""
+        return self.lost_for_s(now_s) >= OTHERS_S
 
     def looked(self) -> None:
         """The next attempt goes by the map that is known now."""

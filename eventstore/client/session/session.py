@@ -37,7 +37,7 @@ from eventstore.protocol.frames import LENGTH_BYTES, FrameReader
 from eventstore.protocol.handshake import Welcome, read_welcome
 from eventstore.protocol.limits import PROTOCOL_VERSION, REQUESTS_MAX
 from eventstore.protocol.request_codec import encode_request
-from eventstore.protocol.requests import Credit, Hello, Ping, Unsubscribe, WireCommand
+from eventstore.protocol.requests import Credit, Hello, Map, Ping, Unsubscribe, WireCommand
 from eventstore.records.splits import NEVER_SPLIT
 
 
@@ -148,6 +148,12 @@ class Session(Generic[S]):
     def idle(self) -> bool:
         """Whether no request waits to be sent or answered."""
         return not self._unsent and not self._sent and all(queue.idle for queue in self._queues)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether someone waits for what the server sends. One who watches the map does not: it may never change."""
+        requests = [*self._sent.values(), *self._unsent]
+        return any(each.wanted and not _is_watch(each) for each in requests) or not all(queue.idle for queue in self._queues)
 
     def _next_id(self) -> int:
         self._last_id += 1
@@ -288,6 +294,10 @@ class Session(Generic[S]):
             self.unsubscribe(request)
         else:
             del self._sent[request_id]
+
+
+def _is_watch(request: PendingRequest) -> bool:
+    return isinstance(request, Call) and isinstance(request.request, Map) and request.request.after > 0
 
 
 def _is_shutting_down(request: PendingRequest, answer: Answer) -> bool:

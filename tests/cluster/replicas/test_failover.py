@@ -6,15 +6,18 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+import trio
 
 import eventstore as es
+from eventstore import blocking
 from eventstore.errors import InvalidArgument, NotEnoughReplicas
 from eventstore_cluster.nodes.accepting_loss import accept_loss, candidate
 from eventstore_cluster.nodes.registry_status import registry_status
 from eventstore_cluster.registry.etcd.options import EtcdOptions
-from eventstore_cluster.status import ShardRow
+from eventstore_cluster.status import ShardRow, cluster_status
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.replicas.three_nodes import LEASE_S, NAMES, ThreeNodes
+from tests.cluster.test_moved_leader import PATIENT
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.heavy
@@ -83,6 +86,31 @@ def test_a_paused_leader_is_deposed_and_follows_when_it_goes_on(three: ThreeNode
             assert successor != leader
         three.wait_until_in_sync()
         assert store.version("a-1") == before + 1
+
+
+def test_when_the_machine_hangs_that_leads_and_is_listed_first_clients_of_all_kinds_go_on(three: ThreeNodes) -> None:
+    """No timeout ends their waits: they hang if only the first address is asked."""
+    leader = three.leader()
+    text = three.addresses([leader, *three.followers()])
+
+    async def use() -> None:
+        async with es.connect(text, **PATIENT) as store, store.subscribe(aggregate_id="h-1") as stream:
+            await store.broker.create_topic("hang", 1)
+            async with store.consumer("g", "hang") as consumer:
+                assert isinstance(await anext(stream), es.CaughtUp)
+                with blocking.connect(text, **PATIENT) as other, three.hung(leader):
+                    assert (await store.append("h-1", event(0), 0)).version == 1
+                    item = await anext(stream)
+                    assert isinstance(item, es.Event)
+                    await store.topic("hang").send(b"1")
+                    assert (await anext(consumer)).body == b"1"
+                    assert other.append("h-1", event(1), 1).version == 2
+                    with blocking.connect(text, **PATIENT) as third:
+                        assert third.version("h-1") == 2
+                    assert cluster_status(text, 0).shards[0].error is None
+
+    trio.run(use)
+    three.wait_until_in_sync()
 
 
 @pytest.mark.long

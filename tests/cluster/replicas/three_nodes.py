@@ -19,7 +19,7 @@ from eventstore_cluster.registry.replica_keys import running_replicas
 from eventstore_cluster.registry.replicated_keys import read_leader, read_serving, read_shard
 from eventstore_cluster.replica.registry_state import ShardState
 from tests.cluster.etcd.real_etcd import Etcd
-from tests.cluster.node_process import kill_process
+from tests.cluster.node_process import children, kill_process
 from tests.cluster.nodes.named_node import NamedNode, keys, registry_of
 from tests.private_files import open_to_others
 from tests.waiting import DEADLINE_SECONDS, wait_until
@@ -128,6 +128,19 @@ class ThreeNodes:
             yield
         finally:
             os.kill(pid, signal.SIGCONT)
+
+    @contextmanager
+    def hung(self, name: str) -> Iterator[None]:
+        """Stops all processes of a node for as long as the block runs, as a machine that hangs."""
+        node = self.nodes[name]
+        pids = [node.pid, *children(node.pid), *node.shard_pids()]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
 
     def kill_shard(self, name: str, shard: int = 0) -> None:
         kill_process(self.shard_pid(name, shard))

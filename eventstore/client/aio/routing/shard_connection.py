@@ -20,6 +20,8 @@ class Followed(Protocol):
     table: Table
     followers: list[Any]
 
+    def survey(self) -> None: ...
+
 
 class ShardConnection(Connection):
     """As `Connection`; each attempt to connect looks at the newest map. Its tasks belong to `entry`, which closes it."""
@@ -70,6 +72,13 @@ class ShardConnection(Connection):
                 link = await self._connect([found])
         self._attempt = None
         return link
+
+    @property
+    def _has_others(self) -> bool:
+        return True  # who may know where the shard is by now
+
+    async def _ask_others(self) -> None:
+        self._router.survey()
 
     def _check_welcome(self, link: Link) -> None:
         assert self.welcome is not None

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.blocking.routing.shard_connection import ShardConnection
+from eventstore.client.blocking.routing.survey import Survey
 from eventstore.client.blocking.routing.together import News, make_order, together, wait_for, watch_map
 from eventstore.client.connection_errors import is_returned, outcome_unknown
 from eventstore.client.routing.looking import Looking
@@ -62,6 +63,7 @@ class Router:
         self.followers: list[Any] = [self._news]
         self._shards: dict[int, ShardConnection] = {}
         self._orders: dict[Queue, SlotOrder[Any]] = {}
+        self._survey = Survey(entry, table, self.learn)
         self.stop_watching: Callable[[], object] | None = None
         self._unwatched: list[None] = [None]  # empty once the map is watched: several threads may begin that
         self._closed = False
@@ -87,6 +89,7 @@ class Router:
         self._closed = True
         if self.stop_watching is not None:
             self.stop_watching()
+        self._survey.close()
         for each in self._shards.values():
             each.close()
         for order in list(self._orders.values()):
@@ -97,6 +100,11 @@ class Router:
         if self.table.learn(known):
             for each in list(self.followers):
                 each.map_changed()
+
+    def survey(self) -> None:
+        """Asks all addresses for a newer map, for some seconds from now on: a shard does not answer, or is not found."""
+        if not self._closed:
+            self._survey.go_on()
 
     def of(self, aggregate_id: str) -> Connection:
         """Returns the connection to the shard of an aggregate."""
@@ -302,6 +310,8 @@ class Router:
         backoff.lost(time.monotonic())
         if backoff.expired(time.monotonic()):
             raise refused
+        if backoff.lasts_long(time.monotonic()):
+            self.survey()
         self._news.wait(backoff.delay_s(), backoff.knows_more)
         if not backoff.knows_more():
             self.ask()

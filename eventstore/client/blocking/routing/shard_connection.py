@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, Self
 
 from eventstore.client.address import Addresses
 from eventstore.client.blocking.connection import Connection
+from eventstore.client.patience import OTHERS_S
 from eventstore.client.routing.table import Table
 
 _GLANCE_S: Final = 0.05  # how often a connection that waits looks whether the map has changed
@@ -20,6 +21,8 @@ class Followed(Protocol):
     followers: list[Any]
 
     def watch(self) -> None: ...
+
+    def survey(self) -> None: ...
 
 
 class ShardConnection(Connection):
@@ -58,8 +61,22 @@ class ShardConnection(Connection):
         if self.address != self._router.table.address_of(self._number):
             self._link.wake()
 
+    @property
+    def _has_others(self) -> bool:
+        return True  # who may know where the shard is by now
+
+    def _look(self) -> None:
+        if self.address != self._router.table.address_of(self._number):  # it has moved while this began to wait
+            self._link.wake()
+        super()._look()
+
+    def _ask_others(self) -> None:
+        self._router.survey()
+
     def _try_again(self, delay_s: float) -> None:
         self._router.watch()  # in a child process, nothing does yet
+        if self._backoff.lost_for_s(time.monotonic()) >= OTHERS_S:
+            self._ask_others()
         until = time.monotonic() + delay_s
         while not self._moved and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _GLANCE_S))

@@ -60,6 +60,10 @@ def watch_map(entry: Connection, table: Table, learn: Callable[[ClusterMap], obj
 class _WaitsLong(Connection):
     _waits_long = True
 
+    @property
+    def _has_others(self) -> bool:
+        return False  # a call that waits has them asked
+
 
 class _Watch:
     def __init__(self, entry: Connection, table: Table, learn: Callable[[ClusterMap], object]) -> None:
