@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         Rejected,
         ShuttingDown,
         StorageFull,
+        TimedOut,
         Unauthenticated,
         Unconsumed,
         UnknownCommand,
@@ -76,7 +77,7 @@ __all__ = [
     "Fenced", "FolderRefused", "HandlerFailed", "InvalidArgument", "Message", "NetworkBroker", "NetworkStore", "NetworkTopic",
     "NewEvent", "NewMessage", "NotEnoughReplicas", "Overloaded", "PayloadInvalid", "PermissionDenied", "Poisoned", "Position",
     "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed", "Rebalanced", "Rejected", "Retries", "SendResult",
-    "ShuttingDown", "StorageFull", "StoreSettings", "Unauthenticated", "Unchanged", "Unconsumed", "UnknownCommand",
+    "ShuttingDown", "StorageFull", "StoreSettings", "TimedOut", "Unauthenticated", "Unchanged", "Unconsumed", "UnknownCommand",
     "UnknownEvent", "UnknownGroup", "UnknownOperation", "UnknownQueue", "UnknownTopic", "UnsupportedVersion",
     "VersionConflict", "blocking", "connect", "open_store",
 ]  # fmt: skip
@@ -95,7 +96,7 @@ _NAMES = {
         "Closed CommandIdReused ConnectionLost Corrupt Diverged DomainRefused Elsewhere EventStoreError Fenced "
         "FolderRefused HandlerFailed InvalidArgument NotEnoughReplicas Overloaded PayloadInvalid Poisoned "
         "ProjectionFailed ProtocolError PermissionDenied ReadFailed Rebalanced Rejected ShuttingDown StorageFull "
-        "Unauthenticated Unconsumed UnknownCommand UnknownEvent UnknownGroup UnknownOperation UnknownQueue "
+        "TimedOut Unauthenticated Unconsumed UnknownCommand UnknownEvent UnknownGroup UnknownOperation UnknownQueue "
         "UnknownTopic UnsupportedVersion VersionConflict"
     ),
     "eventstore.model": "ANY CaughtUp Commit Committed EXISTS Event NewEvent Unchanged",

@@ -263,6 +263,14 @@ class PermissionDenied(EventStoreError):
     code = 34
 
 
+class TimedOut(EventStoreError):
+    """A call took longer than its `timeout`. `outcome`: "none", it changed nothing and will not; "unknown", it was sent and may
+    have been carried out, or may still be: repeat it with the same command id, or look."""
+
+    code = 35
+    retriable = True
+
+
 class Elsewhere(EventStoreError):
     """The shard does not own the slot of the aggregate: another shard of the cluster does. Nothing was stored.
 

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from eventstore.client.address import Address
-from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, InvalidArgument
+from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, Field, InvalidArgument, TimedOut
 
 Attempt: TypeAlias = tuple[Address, Exception]
 """An address that was tried, and why that failed."""
@@ -84,6 +84,23 @@ def outcome_unknown() -> ConnectionLost:
         "the connection was lost before the answer came: it may have been carried out, or not; look before you try again",
         outcome="unknown",
     )
+
+
+def timed_out(timeout_ms: Field, *, changes: bool) -> TimedOut:
+    """Returns the error of a call whose time is over. `changes`: it was sent and, unlike a read, may take effect."""
+    told = f"{float(timeout_ms or 0) / 1000:g} s"
+    if changes:
+        return TimedOut(
+            f"not answered within {told}: it may have been carried out, or may still be; repeat it with the same command id, "
+            "or look, before you go on",
+            timeout_ms=timeout_ms, outcome="unknown",
+        )  # fmt: skip
+    return TimedOut(f"not answered within {told}; it changed nothing, and will not", timeout_ms=timeout_ms, outcome="none")
+
+
+def timed_out_after(over: TimedOut, *, changed: bool) -> TimedOut:
+    """Returns the error of a call that makes several, if the time was over in one of them. `changed`: by those before it."""
+    return timed_out(over.timeout_ms, changes=changed or over.outcome == "unknown")
 
 
 def is_returned(outcome: object) -> bool:

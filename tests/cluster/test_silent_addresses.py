@@ -7,22 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
+import trio
 
 import eventstore as es
+import eventstore.domain as d
 from eventstore import NewEvent, blocking
 from eventstore_cluster.status import cluster_status
 from tests.client.test_connecting import loops
 from tests.cluster.led_shards import LedShards
 from tests.cluster.test_moved_leader import PATIENT, Runner, Waiting, replace_a_frozen_leader
+from tests.cluster.test_projecting import Totals, totals
+from tests.cluster.test_working import TALLIES
 from tests.forwarder import Forwarder
+from tests.server.commands.tallies import Add
+from tests.server.work.worker_thread import WorkerThread
 from tests.service_thread import ServiceThread
-from tests.waiting import wait_until
+from tests.waiting import eventually, wait_until
 
 EVENT = NewEvent("Happened", b"1")
 
@@ -121,7 +128,8 @@ def test_idle_subscriptions_and_consumers_go_on_with_the_new_leader(
 def test_so_do_those_of_a_blocking_client(led: LedShards, first: Forwarder, addresses: str) -> None:
     with blocking.connect(addresses, **PATIENT) as store, blocking.connect(led.address) as other:
         other.broker.create_topic("orders", 1)
-        with store.subscribe() as stream, store.consumer("g", "orders") as consumer:
+        stream = store.subscribe()
+        with store.consumer("g", "orders") as consumer:
             assert isinstance(next(stream), es.CaughtUp)
             hang(led, first)
             led.elect(1, led.lead(1))
@@ -131,6 +139,43 @@ def test_so_do_those_of_a_blocking_client(led: LedShards, first: Forwarder, addr
             assert item.aggregate_id == led.id_of(1)
             other.topic("orders").send(b"paid", key=led.id_of(1))
             assert next(consumer).body == b"paid"
+
+
+async def test_a_projection_goes_on_with_the_new_leader(
+    led: LedShards, first: Forwarder, addresses: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.db"
+    async with es.connect(addresses, **PATIENT) as store, es.connect(led.address) as other, trio.open_nursery() as nursery:
+        await other.append(led.id_of(1), [EVENT], 0)
+        nursery.start_soon(d.project, store, Totals(), d.SQLiteTarget(path))
+        await eventually(has(path, 1), "the first event is in the table")
+        hang(led, first)
+        led.elect(1, led.lead(1))
+        await other.append(led.id_of(1), [EVENT], 1)
+        await eventually(has(path, 2), "the event of the new leader is in the table")
+        nursery.cancel_scope.cancel()
+
+
+def has(path: Path, events: int) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        try:
+            return totals(path) == {"Happened": events}
+        except sqlite3.OperationalError:  # the table is not there yet
+            return False
+
+    return look
+
+
+async def test_a_worker_goes_on_with_the_new_leader(led: LedShards, first: Forwarder, addresses: str) -> None:
+    """The deadline is less than the silence timeout of its client, which would end the wait as well."""
+    mine = led.id_of(1)
+    with WorkerThread(addresses, domain=TALLIES) as worker:
+        async with es.connect(worker.address, **PATIENT) as sender:
+            await sender.send(Add(mine))
+            hang(led, first)
+            led.elect(1, led.lead(1))
+            with trio.fail_after(18):
+                assert await sender.send(Add(mine)) == es.Committed(mine, 2, 2, duplicate=False, durability=1)
 
 
 @loops

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.limited import limited
 from eventstore.client.session.broker_calls import (
     Pulled,
     dead_letters_request,
@@ -58,7 +59,10 @@ class NetworkBroker:
 
     # ---- topics
 
-    async def create_topic(self, topic: str, queues: int | None = None, *, if_missing: bool = False) -> bool:
+    @limited
+    async def create_topic(
+        self, topic: str, queues: int | None = None, *, if_missing: bool = False, timeout: float | None = None
+    ) -> bool:
         """Creates a topic with this number of queues (1 to 256; by default the server's setting).
 
         Returns whether it is new: with `if_missing` an existing topic is not an error.
@@ -70,15 +74,18 @@ class NetworkBroker:
         """
         return await self._call(requests.CreateTopic(topic, queues, if_missing), read_one(bool), resend=if_missing)
 
-    async def topics(self) -> list[TopicInfo]:
+    @limited
+    async def topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
         """Lists all topics, also those of retries and dead letters."""
         return await self._call(requests.ListTopics(), read_rows(TopicInfo))
 
-    async def queues(self, topic: str) -> list[QueueInfo]:
+    @limited
+    async def queues(self, topic: str, *, timeout: float | None = None) -> list[QueueInfo]:
         """Lists the queues of a topic: state, offsets, and the rates of writes and reads. Raises UnknownTopic."""
         return await self._call(requests.ShowTopic(topic), read_rows(QueueInfo))
 
-    async def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False) -> None:
+    @limited
+    async def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False, timeout: float | None = None) -> None:
         """Deletes a topic; its messages are deleted with the chunks they are in.
 
         Raises:
@@ -88,7 +95,8 @@ class NetworkBroker:
         """
         await self._call(requests.DeleteTopic(topic, ignore_unconsumed), read_nothing, resend=False)
 
-    async def add_queues(self, topic: str, count: int) -> list[int]:
+    @limited
+    async def add_queues(self, topic: str, count: int, *, timeout: float | None = None) -> list[int]:
         """Adds queues to a topic and returns their numbers. Keys are spread over all queues from then on.
 
         Raises:
@@ -98,11 +106,13 @@ class NetworkBroker:
         """
         return await self._call(requests.AddQueues(topic, count), read_list(int), resend=False)
 
-    async def close_queue(self, topic: str, queue: int) -> None:
+    @limited
+    async def close_queue(self, topic: str, queue: int, *, timeout: float | None = None) -> None:
         """Closes a queue for new messages; those in it can be consumed. Raises UnknownTopic, UnknownQueue."""
         await self._call(requests.CloseQueue(topic, queue), read_nothing)
 
-    async def remove_queue(self, topic: str, queue: int) -> None:
+    @limited
+    async def remove_queue(self, topic: str, queue: int, *, timeout: float | None = None) -> None:
         """Removes a closed queue.
 
         Raises:
@@ -113,17 +123,20 @@ class NetworkBroker:
         """
         await self._call(requests.RemoveQueue(topic, queue), read_nothing, resend=False)
 
-    async def chunks(self, after: int = 0) -> list[ChunkInfo]:
+    @limited
+    async def chunks(self, after: int = 0, *, timeout: float | None = None) -> list[ChunkInfo]:
         """Lists the message chunks after number `after`, the oldest first, up to 10,000."""
         return await self._call(requests.ListChunks(after), read_rows(ChunkInfo))
 
     # ---- groups
 
-    async def groups(self) -> list[GroupInfo]:
+    @limited
+    async def groups(self, *, timeout: float | None = None) -> list[GroupInfo]:
         """Lists all consumer groups."""
         return await self._call(group_requests.ListGroups(), read_rows(GroupInfo))
 
-    async def group(self, group: str) -> GroupProgress:
+    @limited
+    async def group(self, group: str, *, timeout: float | None = None) -> GroupProgress:
         """Returns a group's offset in each of its queues, and the member that reads it. Raises UnknownGroup."""
         found: list[GroupQueue] = []
         while True:
@@ -132,11 +145,13 @@ class NetworkBroker:
             if len(found) >= total or not queues:
                 return GroupProgress(group, generation, tuple(found))
 
-    async def members(self, group: str) -> list[MemberInfo]:
+    @limited
+    async def members(self, group: str, *, timeout: float | None = None) -> list[MemberInfo]:
         """Lists the members of a group. Raises UnknownGroup."""
         return await self._call(group_requests.ListMembers(group), read_rows(MemberInfo))
 
-    async def in_hand(self, group: str | None = None) -> list[MessageInHand]:
+    @limited
+    async def in_hand(self, group: str | None = None, *, timeout: float | None = None) -> list[MessageInHand]:
         """Returns the message that a member of the group has had in hand for the longest, if any has one.
 
         Without a group, that of each of up to 1,000 groups, the longest first. The server looks once a second.
@@ -146,7 +161,8 @@ class NetworkBroker:
         """
         return await self._call(group_requests.ListInHand(group), read_rows(MessageInHand))
 
-    async def delete_group(self, group: str) -> None:
+    @limited
+    async def delete_group(self, group: str, *, timeout: float | None = None) -> None:
         """Deletes a group, with its offsets, its messages to retry, and its dead letters.
 
         Raises:
@@ -156,11 +172,13 @@ class NetworkBroker:
         """
         await self._call(group_requests.DeleteGroup(group), read_nothing, resend=False)
 
-    async def retries(self, group: str) -> Retries:
+    @limited
+    async def retries(self, group: str, *, timeout: float | None = None) -> Retries:
         """Returns the group's retry policy: its own, or the server's. Raises UnknownGroup."""
         return await self._call(group_requests.ShowRetries(group), read_retries)
 
-    async def set_retries(self, group: str, retries: Retries | None) -> None:
+    @limited
+    async def set_retries(self, group: str, retries: Retries | None, *, timeout: float | None = None) -> None:
         """Gives the group its own retry policy, or with None the server's again. Creates the group if it is new.
 
         It is used from the next failure on; messages that wait for a retry wait for the new delays.
@@ -172,7 +190,8 @@ class NetworkBroker:
         """
         await self._call(set_retries_request(group, retries), read_nothing)
 
-    async def forget_topic(self, group: str, topic: str) -> None:
+    @limited
+    async def forget_topic(self, group: str, topic: str, *, timeout: float | None = None) -> None:
         """Deletes a group's offsets in a topic that it no longer reads; they would hold back the deletion of messages forever.
 
         Raises:
@@ -181,7 +200,10 @@ class NetworkBroker:
         """
         await self._call(group_requests.ForgetTopic(group, topic), read_nothing)
 
-    async def reset(self, group: str, topic: str, to: str | int | datetime, *, queue: int | None = None) -> list[ResetQueue]:
+    @limited
+    async def reset(
+        self, group: str, topic: str, to: str | int | datetime, *, queue: int | None = None, timeout: float | None = None
+    ) -> list[ResetQueue]:
         """Sets a group's offset in one queue of a topic, or in all: "start", "end", an offset, or the first message at a time
         (an aware datetime) or later. Members continue from there.
 
@@ -190,7 +212,10 @@ class NetworkBroker:
         """
         return await self._call(reset_request(group, topic, to, queue), read_rows(ResetQueue))
 
-    async def dead_letters(self, group: str, offset: int = 0, limit: int = 64) -> list[Message]:
+    @limited
+    async def dead_letters(
+        self, group: str, offset: int = 0, limit: int = 64, *, timeout: float | None = None
+    ) -> list[Message]:
         """Returns the group's dead letters from an offset on, up to `limit` (10,000 at most) and 8 MiB.
 
         `body`, `key` and `tag` are those that were sent; the properties `:origin-topic`, `:origin-queue`, `:origin-offset`,
@@ -199,7 +224,8 @@ class NetworkBroker:
         """
         return await self._call(dead_letters_request(group, offset, limit), read_dead_letters)
 
-    async def replay(self, group: str, offsets: Sequence[int]) -> int:
+    @limited
+    async def replay(self, group: str, offsets: Sequence[int], *, timeout: float | None = None) -> int:
         """Delivers dead letters (1 to 256, by their offsets) to the group again, as if they had never failed. Returns how many.
 
         They stay among the dead letters, unmarked: a message that is replayed twice is delivered twice.
@@ -213,15 +239,18 @@ class NetworkBroker:
 
     # ---- messages
 
-    async def message(self, message_id: str) -> Message | None:
+    @limited
+    async def message(self, message_id: str, *, timeout: float | None = None) -> Message | None:
         """Returns the message with this id, or None if the broker does not have it (any more). Raises InvalidArgument."""
         return await self._call(requests.FindMessage(message_id), read_message)
 
-    async def message_at(self, topic: str, queue: int, offset: int) -> Message | None:
+    @limited
+    async def message_at(self, topic: str, queue: int, offset: int, *, timeout: float | None = None) -> Message | None:
         """Returns the message at this offset, or None. Raises UnknownTopic, UnknownQueue."""
         return await self._call(requests.ReadMessage(topic, queue, offset), read_message)
 
-    async def messages_of_key(self, topic: str, key: str, limit: int = 64) -> list[Message]:
+    @limited
+    async def messages_of_key(self, topic: str, key: str, limit: int = 64, *, timeout: float | None = None) -> list[Message]:
         """Returns the last messages of a topic with this key, newest first: `limit` (1,000 at most). Raises UnknownTopic."""
         check_int("limit", limit, 1, FOUND_MESSAGES_MAX)
         found: list[Message] = []
@@ -232,14 +261,22 @@ class NetworkBroker:
             found += page
         return found
 
-    async def offset_at(self, topic: str, queue: int, time: int | datetime) -> int:
+    @limited
+    async def offset_at(self, topic: str, queue: int, time: int | datetime, *, timeout: float | None = None) -> int:
         """Returns the first offset of a queue whose message is of this time (microseconds since 1970, or an aware datetime) or
         later; the queue's end if there is none. Raises UnknownTopic, UnknownQueue.
         """
         return await self._call(offset_request(topic, queue, time), read_one(int))
 
+    @limited
     async def pull(
-        self, wants: Sequence[WireWant], limit: int = 64, *, size_bytes: int | None = None, wait: float = 0.0
+        self,
+        wants: Sequence[WireWant],
+        limit: int = 64,
+        *,
+        size_bytes: int | None = None,
+        wait: float = 0.0,
+        timeout: float | None = None,
     ) -> Pulled:
         """Returns the next messages of some queues (topic, queue, offset, tags or None), without a group: commits nothing.
 

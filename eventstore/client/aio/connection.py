@@ -23,17 +23,19 @@ from anyio.abc import TaskGroup
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address, Addresses
 from eventstore.client.aio.cancellation import is_cancellation, leave
+from eventstore.client.aio.limited import in_time
 from eventstore.client.aio.link import Link, first_to_answer, open_link
 from eventstore.client.aio.settled import settled
 from eventstore.client.backoff import Backoff
 from eventstore.client.connection_errors import Attempt, Unanswered, connection_lost, not_opened
+from eventstore.client.limit import active
 from eventstore.client.options import Options
 from eventstore.client.patience import FIRST_S, Patience
 from eventstore.client.session.batch import BatchSlice, Q, R
-from eventstore.client.session.batches import ROWS_PER_TURN, Rows, slices, valid_rows, with_refused
+from eventstore.client.session.batches import ROWS_PER_TURN, Rows, outcomes_by_now, slices, valid_rows, with_refused
 from eventstore.client.session.calls import Call, PendingRequest
 from eventstore.client.session.session import Session
-from eventstore.errors import Closed, EventStoreError, copy_error
+from eventstore.errors import Closed, EventStoreError, TimedOut, copy_error
 from eventstore.forks import of_parent, tell_of_forks
 from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.handshake import Welcome
@@ -172,7 +174,10 @@ class Connection:
         call = Call(request, anyio.Event(), resend=resend)
         self.add(call)
         try:
-            await call.done.wait()
+            await (in_time(call.done.wait) if active else call.done.wait())
+        except TimedOut as over:
+            self.drop(call)
+            raise call.given_up(over) from None
         except BaseException:
             self.drop(call)
             raise
@@ -192,8 +197,12 @@ class Connection:
             await self.wait_for_room(queue)
         part = queue.add_rows((row,), queue.kind.size_bytes(row))
         self.flush()
-        await settled(part)
-        (outcome,) = part.outcomes()
+        try:
+            await settled(part)
+        except TimedOut as over:
+            (outcome,) = part.by_now(over)
+        else:
+            (outcome,) = part.outcomes()
         if isinstance(outcome, EventStoreError):
             raise outcome
         return outcome
@@ -202,24 +211,29 @@ class Connection:
         self, queue: Rows[anyio.Event, R, Q], given: Iterable[G],
         encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]], at_once: int = ROWS_PER_TURN,
     ) -> list[Q | EventStoreError]:  # fmt: skip
-        """Encodes the given items, `at_once` at a time, sends them as rows in order, and returns the outcome of each."""
+        """Encodes the given items, `at_once` at a time, sends them as rows in order, and returns the outcome of each: TimedOut
+        for those that have none when the time of this call is over.
+        """
         sent: list[tuple[Sequence[R | EventStoreError], list[BatchSlice[anyio.Event, R, Q]]]] = []
         remaining = iter(given)
-        while group := list(islice(remaining, at_once)):
-            if sent:
-                await anyio.lowlevel.checkpoint()
-            encoded = encode(group)
-            queued: list[BatchSlice[anyio.Event, R, Q]] = []
-            for rows, size_bytes in slices(queue.kind, valid_rows(encoded)):
-                await self.wait_for_room(queue)
-                queued.append(queue.add_rows(rows, size_bytes))
-            self.flush()
-            sent.append((encoded, queued))
         outcomes: list[Q | EventStoreError] = []
-        for encoded, queued in sent:
-            for each in queued:
-                await settled(each)
-            outcomes += with_refused(encoded, chain.from_iterable(each.outcomes() for each in queued))
+        try:
+            while group := list(islice(remaining, at_once)):
+                if sent:
+                    await anyio.lowlevel.checkpoint()
+                encoded = encode(group)
+                queued: list[BatchSlice[anyio.Event, R, Q]] = []
+                sent.append((encoded, queued))
+                for rows, size_bytes in slices(queue.kind, valid_rows(encoded)):
+                    await self.wait_for_room(queue)
+                    queued.append(queue.add_rows(rows, size_bytes))
+                self.flush()
+            for encoded, queued in sent:
+                for each in queued:
+                    await settled(each)
+                outcomes += with_refused(encoded, chain.from_iterable(each.outcomes() for each in queued))
+        except TimedOut as over:
+            return outcomes_by_now(sent, remaining, over)
         return outcomes
 
     async def wait_for_room(self, queue: Rows[anyio.Event, R, Q]) -> None:
@@ -227,7 +241,7 @@ class Connection:
         self.check()
         while not queue.has_room:
             self.flush()
-            await self._rooms.setdefault(queue, anyio.Event()).wait()
+            await in_time(self._rooms.setdefault(queue, anyio.Event()).wait)
             self.check()
 
     # ---- tasks

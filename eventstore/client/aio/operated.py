@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.limited import limited
 from eventstore.client.aio.reactions import NetworkAlarms, NetworkReactions
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.aio.routing.shards_broker import ShardsBroker
@@ -30,13 +31,15 @@ class Operated:
     def _only(self, wanted: str) -> Connection:
         return self._connection if self._router is None else self._router.only(wanted)
 
-    async def stats(self) -> dict[str, Scalar]:
+    @limited
+    async def stats(self, *, timeout: float | None = None) -> dict[str, Scalar]:
         """Returns the server's figures, by name; of several shards, or of one that no process serves, those of their node."""
         shards = () if self._router is None else self._router.table.known.shards
         connection = self._only("`stats`") if len(shards) == 1 and shards[0].leader is not None else self._connection
         return await connection.call(Stats(), read_stats)
 
-    async def clients(self, skip: int = 0, limit: int = CLIENT_ROWS_MAX) -> list[ClientInfo]:
+    @limited
+    async def clients(self, skip: int = 0, limit: int = CLIENT_ROWS_MAX, *, timeout: float | None = None) -> list[ClientInfo]:
         """Returns who is connected, oldest first: at most `limit` (1 to 1,000), after the first `skip`; of several shards, as
         many of each.
         """
@@ -45,7 +48,8 @@ class Operated:
         rows = [(shard, await each.call(request, read_rows(ClientInfo))) for shard, each in several.items()]
         return [row._replace(shard=shard) for shard, found in rows for row in found]
 
-    async def projections(self, skip: int = 0) -> list[ProjectionInfo]:
+    @limited
+    async def projections(self, skip: int = 0, *, timeout: float | None = None) -> list[ProjectionInfo]:
         """Returns how far the projections are that connected clients run, by name: at most 1,000, after the first `skip`; of
         several shards, those of each.
         """
@@ -53,7 +57,10 @@ class Operated:
         rows = [(shard, await each.call(ListProjections(skip), read_rows(ProjectionInfo))) for shard, each in several.items()]
         return [row._replace(shard=shard) for shard, found in rows for row in found]
 
-    async def note_projection(self, name: str, position: int, oldest_us: int | None, parked: int) -> None:
+    @limited
+    async def note_projection(
+        self, name: str, position: int, oldest_us: int | None, parked: int, *, timeout: float | None = None
+    ) -> None:
         """Has `projections` say how far a projection is that this client runs, until it disconnects: its table has the events
         up to `position`, the oldest that it lacks is of `oldest_us` (µs since 1970; None: it lacks none), and `parked` keys are
         parked. Of several shards, each is told by itself: `store.shards[number].note_projection`.
@@ -66,7 +73,8 @@ class Operated:
         request = NoteProjection(name, position, oldest_us, parked)
         await self._only("`note_projection`").call(request, read_nothing)
 
-    async def cluster_map(self) -> ClusterMap:
+    @limited
+    async def cluster_map(self, *, timeout: float | None = None) -> ClusterMap:
         """Returns which shard has which aggregates, and where each listens; a single store has them all."""
         return await self._connection.call(Map(), read_cluster)
 

@@ -15,6 +15,7 @@ from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo
 from eventstore.client.address import parse_addresses
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.consumer import Consumers
+from eventstore.client.aio.limited import limited
 from eventstore.client.aio.member import Member
 from eventstore.client.aio.operated import Operated
 from eventstore.client.aio.routing.merged_events import MergedEvents, read_shards
@@ -24,6 +25,7 @@ from eventstore.client.aio.routing.shards_member import ShardsMember
 from eventstore.client.aio.streams import EventStream, LogStream, SubscriptionStream, follow_log, open_read, read_log
 from eventstore.client.aio.topic import NetworkTopic
 from eventstore.client.consumer.member_options import MemberOptions
+from eventstore.client.limit import within
 from eventstore.client.options import Options
 from eventstore.client.routing.queues import appends, sends
 from eventstore.client.session.command_rows import encode_command, encode_commands
@@ -73,6 +75,11 @@ class NetworkStore(Operated, Consumers):
     A call that is cancelled, or ended by the exception of a signal handler (Ctrl-C, an alarm), may or may not have been carried
     out; an append's command id settles it. The exception of a handler also closes the connection: what other threads wait for
     fails with ConnectionLost, and the next call connects again.
+
+    Each call takes a `timeout` in seconds, whatever it waits for: a lost connection (otherwise the reconnect timeout), a silent
+    server (the silence timeout), or an answer (for ever). Then it raises TimedOut, or has it as the outcome of what was not
+    answered; its `outcome` is "none" if nothing was changed or will be, and "unknown" if the request was sent. A subscription,
+    and a consumer, wait for as long as there is nothing.
     """
 
     def __init__(self, address: str, options: Options) -> None:
@@ -135,6 +142,7 @@ class NetworkStore(Operated, Consumers):
     async def append(
         self, aggregate_id: str, events: Sequence[NewEvent], expected_version: ExpectedVersion,
         command_id: str | None = None, timestamp: int | datetime | None = None, *, replicas: Replicas | None = None,
+        timeout: float | None = None,
     ) -> Committed:  # fmt: skip
         """Appends the events as one commit, which is durable when this returns. With `replicas="all"` only if all replicas of
         the shard are in sync; if one is lost before it has the commit, `Committed.durability` is less than all.
@@ -145,22 +153,32 @@ class NetworkStore(Operated, Consumers):
             CommandIdReused: the command id was used for other content.
             InvalidArgument: a limit is broken; nothing was sent.
             ConnectionLost: the server did not come back in time; append again with the same command id to find out.
+            TimedOut: `outcome` says whether it may be stored; then append again with the same command id to find out.
         """
+        if timeout is not None:
+            with within(timeout):
+                return await self.append(aggregate_id, events, expected_version, command_id, timestamp, replicas=replicas)
         commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp, replicas)
         if self._router is not None:
             return cast(Committed, await self._router.put(appends, aggregate_id, commit))
         return await self._connection.put(self._connection.session.appends, commit)
 
-    async def append_many(self, commits: Iterable[Commit], *, replicas: Replicas | None = None) -> list[CommitResult]:
+    async def append_many(
+        self, commits: Iterable[Commit], *, replicas: Replicas | None = None, timeout: float | None = None
+    ) -> list[CommitResult]:
         """Appends each commit, whole or not at all, in this order. Returns Committed or an error for each."""
+        if timeout is not None:
+            with within(timeout):
+                return await self.append_many(commits, replicas=replicas)
         encode = partial(encode_commits, replicas=replicas)
         if self._router is not None:
             return await self._router.put_many(appends, commits, encode, itemgetter(0))
         return await self._connection.put_many(self._connection.session.appends, commits, encode)
 
     async def send(
-        self, command: object, command_id: str | None = None, *, metadata: Mapping[str, object] | None = None
-    ) -> Committed | Unchanged:
+        self, command: object, command_id: str | None = None, *, metadata: Mapping[str, object] | None = None,
+        timeout: float | None = None,
+    ) -> Committed | Unchanged:  # fmt: skip
         """Has the domain handle a command; its changes are durable when this returns.
 
         `command`: an object of a class of commands, or a `RawCommand`. `metadata`: JSON of up to 16 KiB, stored with each of
@@ -171,44 +189,56 @@ class NetworkStore(Operated, Consumers):
             UnknownCommand, PayloadInvalid: the server's domain does not know the command, or a field does not fit.
             InvalidArgument: a limit is broken; nothing was sent.
             ConnectionLost: the server did not come back in time; send again with the same command id to find out.
+            TimedOut: `outcome` says whether it may be handled; then send again with the same command id to find out.
         """
+        if timeout is not None:
+            with within(timeout):
+                return await self.send(command, command_id, metadata=metadata)
         row = encode_command(command, command_id, metadata)
         if self._router is not None:
             return cast("Committed | Unchanged", await self._router.put(sends, row[1], row))
         return await self._connection.put(self._connection.session.sends, row)
 
-    async def send_many(self, commands: Iterable[object]) -> list[Committed | Unchanged | EventStoreError]:
+    async def send_many(
+        self, commands: Iterable[object], *, timeout: float | None = None
+    ) -> list[Committed | Unchanged | EventStoreError]:
         """Sends commands, or tuples of command, id and (if any) metadata, in order for each aggregate. Returns all outcomes."""
+        if timeout is not None:
+            with within(timeout):
+                return await self.send_many(commands)
         if self._router is not None:
             return await self._router.put_many(sends, commands, encode_commands, itemgetter(1))
         return await self._connection.put_many(self._connection.session.sends, commands, encode_commands)
 
     def read(
         self, aggregate_id: str, from_version: int = 1, to_version: int | None = None, backwards: bool = False,
-        limit: int | None = None,
+        limit: int | None = None, *, timeout: float | None = None,
     ) -> EventStream:  # fmt: skip
-        """Returns the aggregate's events in order of version, both ends inclusive; none if it does not exist."""
+        """Returns the aggregate's events in order of version, both ends inclusive; none if it does not exist. `timeout`: how
+        many seconds it may take until the next of them are there.
+        """
         connection = self._connection if self._router is None else self._router.of(aggregate_id)
-        return open_read(connection, AggregateCursor(aggregate_id, from_version, to_version, backwards, limit))
+        return open_read(connection, AggregateCursor(aggregate_id, from_version, to_version, backwards, limit), timeout)
 
     def read_all(
         self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None,
         limit: int | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None, *,
-        aggregate_id: str | None = None,
+        aggregate_id: str | None = None, timeout: float | None = None,
     ) -> LogStream | MergedEvents:  # fmt: skip
         """Returns the events after sequence `after`, in commit order, that pass every filter; ends at the last one stored.
 
         `aggregate_id`: of this aggregate alone. Times are microseconds since 1970 or aware datetimes, both ends inclusive.
         Of several shards, each has an order of its own. `after`: the `position` of an earlier call; Diverged if it is lost.
+        `timeout`: as of `read`; after TimedOut, continue at the `position`.
         """
 
         def cursor(start: Place) -> LogCursor:
             return LogCursor(start, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
 
         if self._router is not None:
-            return read_shards(self._router, after, limit, cursor, aggregate_id)
+            return read_shards(self._router, after, limit, cursor, aggregate_id, timeout)
         start = stored_start(after, self._connection.session.store, self._layout_now)
-        return read_log(self._connection, cursor(start), self._layout)
+        return read_log(self._connection, cursor(start), self._layout, timeout)
 
     def subscribe(
         self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None, *,
@@ -223,22 +253,28 @@ class NetworkStore(Operated, Consumers):
         start = start_of(after, self._connection.session.store, self._layout_now)
         return follow_log(self._connection, start, wanted, self._layout)
 
-    async def version(self, aggregate_id: str) -> int:
+    async def version(self, aggregate_id: str, *, timeout: float | None = None) -> int:
         """Returns the version of the aggregate's last event; 0 if it does not exist."""
+        if timeout is not None:
+            with within(timeout):
+                return await self.version(aggregate_id)
         if self._router is not None:
             return await self._router.call(aggregate_id, Version(aggregate_id), read_version)
         return await self._connection.call(Version(aggregate_id), read_version)
 
-    async def find_command(self, aggregate_id: str, command_id: str) -> Committed | None:
+    @limited
+    async def find_command(self, aggregate_id: str, command_id: str, *, timeout: float | None = None) -> Committed | None:
         """Returns what a command was committed as; None if it was never appended."""
         request = FindCommand(aggregate_id, command_id)
         if self._router is not None:
             return await self._router.call(aggregate_id, request, read_command)
         return await self._connection.call(request, read_command)
 
+    @limited
     async def aggregates(
-        self, prefix: str | None = None, after: str | None = None, limit: int = AGGREGATES_PER_PAGE_MAX
-    ) -> list[AggregateInfo]:
+        self, prefix: str | None = None, after: str | None = None, limit: int = AGGREGATES_PER_PAGE_MAX, *,
+        timeout: float | None = None,
+    ) -> list[AggregateInfo]:  # fmt: skip
         """Returns a page of the ids that begin with `prefix` and come after the id `after`, with their versions, in the order
         of their bytes in UTF-8. `limit`: 1 to 1,000; a page with fewer is the last one.
         """
@@ -248,7 +284,8 @@ class NetworkStore(Operated, Consumers):
         pages = await self._router.call_all(request_of, read)
         return sorted(chain.from_iterable(pages), key=lambda each: each.aggregate_id.encode())[:limit]
 
-    async def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed:
+    @limited
+    async def append_reserved(self, aggregate_id: str, event: NewEvent, *, timeout: float | None = None) -> Committed:
         """Appends a record of what a worker's reactions have parked. Raises InvalidArgument for anything else."""
         call = self._only("`append_reserved`").call
         recorded = await call(RecordParking(aggregate_id, event[1], event[2]), read_row(Recorded))

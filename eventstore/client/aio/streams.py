@@ -17,6 +17,8 @@ import anyio
 import anyio.lowlevel
 
 from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.limited import in_time
+from eventstore.client.limit import within
 from eventstore.client.session.page_requests import Cursor, PageCall
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
 from eventstore.errors import EventStoreError
@@ -27,15 +29,15 @@ from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
 
 
-def open_read(connection: Connection, cursor: Cursor) -> EventStream:
-    """Returns the events a cursor walks over."""
-    return EventStream(connection, cursor)
+def open_read(connection: Connection, cursor: Cursor, timeout: float | None = None) -> EventStream:
+    """Returns the events a cursor walks over. `timeout`: seconds to wait for each page."""
+    return EventStream(connection, cursor, timeout)
 
 
-def read_log(connection: Connection, cursor: LogCursor, layout: int | None = None) -> LogStream:
-    """Returns the events of the log that a cursor walks over. `layout`: of the slots of a shard; None: as it says itself."""
+def read_log(connection: Connection, cursor: LogCursor, layout: int | None = None, timeout: float | None = None) -> LogStream:
+    """As `open_read`, for events of the log. `layout`: of the slots of a shard; None: as it says itself."""
     cursor.layout = layout
-    return LogStream(connection, cursor)
+    return LogStream(connection, cursor, timeout)
 
 
 def follow_log(
@@ -65,9 +67,11 @@ class ClosedAtExit(ABC):
 class EventStream(ClosedAtExit):
     """The events a cursor walks over."""
 
-    def __init__(self, connection: Connection, cursor: Cursor) -> None:
+    def __init__(self, connection: Connection, cursor: Cursor, timeout: float | None = None) -> None:
+        """`timeout`: seconds to wait for each page."""
         self._connection = connection
         self._cursor = cursor
+        self._timeout = timeout
         self._requested: PageCall[anyio.Event] | None = None
         self._events: Iterator[Event] = iter(())
 
@@ -95,7 +99,8 @@ class EventStream(ClosedAtExit):
         if self._requested is None:
             return None
         call = self._requested
-        await call.done.wait()
+        with within(self._timeout):
+            await in_time(call.done.wait)
         self._requested = None
         events = self._cursor.take(call.page())
         self.prefetch_if_possible()
@@ -142,8 +147,8 @@ class EventStream(ClosedAtExit):
 class LogStream(EventStream):
     """Events of the log of one store."""
 
-    def __init__(self, connection: Connection, cursor: LogCursor) -> None:
-        super().__init__(connection, cursor)
+    def __init__(self, connection: Connection, cursor: LogCursor, timeout: float | None = None) -> None:
+        super().__init__(connection, cursor, timeout)
         self._log_cursor = cursor
         self._reading = Reading(cursor.place)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.routing.router import Router
+from eventstore.client.limit import within
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.message_rows import (
     NewMessage,
@@ -43,6 +44,7 @@ class NetworkTopic:
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue: int | None = None,
+        timeout: float | None = None,
     ) -> SendResult:
         """Sends a message, which is durable when this returns (with durability `async` of the server: written).
 
@@ -52,7 +54,11 @@ class NetworkTopic:
             UnknownTopic, UnknownQueue: nothing was stored.
             InvalidArgument: a limit is broken; nothing was sent.
             ConnectionLost: the server did not come back in time; the message may be stored.
+            TimedOut: `outcome` says whether it may be stored.
         """
+        if timeout is not None:
+            with within(timeout):
+                return await self.send(body, key=key, tag=tag, properties=properties, queue=queue)
         row, router = encode_message(body, key, tag, properties, queue), self._router
         if router is not None and router.has_several:
             return settled(await router.put_messages(self._messages, [row], without_queues, itemgetter(1)))
@@ -60,8 +66,13 @@ class NetworkTopic:
         stored: SendResult = await connection.put(self._messages(connection), row)
         return stored
 
-    async def send_many(self, messages: Iterable[NewMessage | bytes]) -> list[SendResult | EventStoreError]:
+    async def send_many(
+        self, messages: Iterable[NewMessage | bytes], *, timeout: float | None = None
+    ) -> list[SendResult | EventStoreError]:
         """Sends messages, or bodies, in this order. Returns where each is stored, or an error."""
+        if timeout is not None:
+            with within(timeout):
+                return await self.send_many(messages)
         router = self._router
         if router is not None and router.has_several:
             return await router.put_messages(self._messages, encoded_messages(messages), without_queues, itemgetter(1))

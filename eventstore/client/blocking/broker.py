@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from eventstore.client.blocking.connection import Connection
+from eventstore.client.blocking.limited import limited
 from eventstore.client.session.broker_calls import (
     Pulled,
     dead_letters_request,
@@ -59,7 +60,10 @@ class BlockingBroker:
 
     # ---- topics
 
-    def create_topic(self, topic: str, queues: int | None = None, *, if_missing: bool = False) -> bool:
+    @limited
+    def create_topic(
+        self, topic: str, queues: int | None = None, *, if_missing: bool = False, timeout: float | None = None
+    ) -> bool:
         """Creates a topic with this number of queues (1 to 256; by default the server's setting).
 
         Returns whether it is new: with `if_missing` an existing topic is not an error.
@@ -71,15 +75,18 @@ class BlockingBroker:
         """
         return self._call(requests.CreateTopic(topic, queues, if_missing), read_one(bool), resend=if_missing)
 
-    def topics(self) -> list[TopicInfo]:
+    @limited
+    def topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
         """Lists all topics, also those of retries and dead letters."""
         return self._call(requests.ListTopics(), read_rows(TopicInfo))
 
-    def queues(self, topic: str) -> list[QueueInfo]:
+    @limited
+    def queues(self, topic: str, *, timeout: float | None = None) -> list[QueueInfo]:
         """Lists the queues of a topic: state, offsets, and the rates of writes and reads. Raises UnknownTopic."""
         return self._call(requests.ShowTopic(topic), read_rows(QueueInfo))
 
-    def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False) -> None:
+    @limited
+    def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False, timeout: float | None = None) -> None:
         """Deletes a topic; its messages are deleted with the chunks they are in.
 
         Raises:
@@ -89,7 +96,8 @@ class BlockingBroker:
         """
         self._call(requests.DeleteTopic(topic, ignore_unconsumed), read_nothing, resend=False)
 
-    def add_queues(self, topic: str, count: int) -> list[int]:
+    @limited
+    def add_queues(self, topic: str, count: int, *, timeout: float | None = None) -> list[int]:
         """Adds queues to a topic and returns their numbers. Keys are spread over all queues from then on.
 
         Raises:
@@ -99,11 +107,13 @@ class BlockingBroker:
         """
         return self._call(requests.AddQueues(topic, count), read_list(int), resend=False)
 
-    def close_queue(self, topic: str, queue: int) -> None:
+    @limited
+    def close_queue(self, topic: str, queue: int, *, timeout: float | None = None) -> None:
         """Closes a queue for new messages; those in it can be consumed. Raises UnknownTopic, UnknownQueue."""
         self._call(requests.CloseQueue(topic, queue), read_nothing)
 
-    def remove_queue(self, topic: str, queue: int) -> None:
+    @limited
+    def remove_queue(self, topic: str, queue: int, *, timeout: float | None = None) -> None:
         """Removes a closed queue.
 
         Raises:
@@ -114,17 +124,20 @@ class BlockingBroker:
         """
         self._call(requests.RemoveQueue(topic, queue), read_nothing, resend=False)
 
-    def chunks(self, after: int = 0) -> list[ChunkInfo]:
+    @limited
+    def chunks(self, after: int = 0, *, timeout: float | None = None) -> list[ChunkInfo]:
         """Lists the message chunks after number `after`, the oldest first, up to 10,000."""
         return self._call(requests.ListChunks(after), read_rows(ChunkInfo))
 
     # ---- groups
 
-    def groups(self) -> list[GroupInfo]:
+    @limited
+    def groups(self, *, timeout: float | None = None) -> list[GroupInfo]:
         """Lists all consumer groups."""
         return self._call(group_requests.ListGroups(), read_rows(GroupInfo))
 
-    def group(self, group: str) -> GroupProgress:
+    @limited
+    def group(self, group: str, *, timeout: float | None = None) -> GroupProgress:
         """Returns a group's offset in each of its queues, and the member that reads it. Raises UnknownGroup."""
         found: list[GroupQueue] = []
         while True:
@@ -133,11 +146,13 @@ class BlockingBroker:
             if len(found) >= total or not queues:
                 return GroupProgress(group, generation, tuple(found))
 
-    def members(self, group: str) -> list[MemberInfo]:
+    @limited
+    def members(self, group: str, *, timeout: float | None = None) -> list[MemberInfo]:
         """Lists the members of a group. Raises UnknownGroup."""
         return self._call(group_requests.ListMembers(group), read_rows(MemberInfo))
 
-    def in_hand(self, group: str | None = None) -> list[MessageInHand]:
+    @limited
+    def in_hand(self, group: str | None = None, *, timeout: float | None = None) -> list[MessageInHand]:
         """Returns the message that a member of the group has had in hand for the longest, if any has one.
 
         Without a group, that of each of up to 1,000 groups, the longest first. The server looks once a second.
@@ -147,7 +162,8 @@ class BlockingBroker:
         """
         return self._call(group_requests.ListInHand(group), read_rows(MessageInHand))
 
-    def delete_group(self, group: str) -> None:
+    @limited
+    def delete_group(self, group: str, *, timeout: float | None = None) -> None:
         """Deletes a group, with its offsets, its messages to retry, and its dead letters.
 
         Raises:
@@ -157,11 +173,13 @@ class BlockingBroker:
         """
         self._call(group_requests.DeleteGroup(group), read_nothing, resend=False)
 
-    def retries(self, group: str) -> Retries:
+    @limited
+    def retries(self, group: str, *, timeout: float | None = None) -> Retries:
         """Returns the group's retry policy: its own, or the server's. Raises UnknownGroup."""
         return self._call(group_requests.ShowRetries(group), read_retries)
 
-    def set_retries(self, group: str, retries: Retries | None) -> None:
+    @limited
+    def set_retries(self, group: str, retries: Retries | None, *, timeout: float | None = None) -> None:
         """Gives the group its own retry policy, or with None the server's again. Creates the group if it is new.
 
         It is used from the next failure on; messages that wait for a retry wait for the new delays.
@@ -173,7 +191,8 @@ class BlockingBroker:
         """
         self._call(set_retries_request(group, retries), read_nothing)
 
-    def forget_topic(self, group: str, topic: str) -> None:
+    @limited
+    def forget_topic(self, group: str, topic: str, *, timeout: float | None = None) -> None:
         """Deletes a group's offsets in a topic that it no longer reads; they would hold back the deletion of messages forever.
 
         Raises:
@@ -182,7 +201,10 @@ class BlockingBroker:
         """
         self._call(group_requests.ForgetTopic(group, topic), read_nothing)
 
-    def reset(self, group: str, topic: str, to: str | int | datetime, *, queue: int | None = None) -> list[ResetQueue]:
+    @limited
+    def reset(
+        self, group: str, topic: str, to: str | int | datetime, *, queue: int | None = None, timeout: float | None = None
+    ) -> list[ResetQueue]:
         """Sets a group's offset in one queue of a topic, or in all: "start", "end", an offset, or the first message at a time
         (an aware datetime) or later. Members continue from there.
 
@@ -191,7 +213,8 @@ class BlockingBroker:
         """
         return self._call(reset_request(group, topic, to, queue), read_rows(ResetQueue))
 
-    def dead_letters(self, group: str, offset: int = 0, limit: int = 64) -> list[Message]:
+    @limited
+    def dead_letters(self, group: str, offset: int = 0, limit: int = 64, *, timeout: float | None = None) -> list[Message]:
         """Returns the group's dead letters from an offset on, up to `limit` (10,000 at most) and 8 MiB.
 
         `body`, `key` and `tag` are those that were sent; the properties `:origin-topic`, `:origin-queue`, `:origin-offset`,
@@ -200,7 +223,8 @@ class BlockingBroker:
         """
         return self._call(dead_letters_request(group, offset, limit), read_dead_letters)
 
-    def replay(self, group: str, offsets: Sequence[int]) -> int:
+    @limited
+    def replay(self, group: str, offsets: Sequence[int], *, timeout: float | None = None) -> int:
         """Delivers dead letters (1 to 256, by their offsets) to the group again, as if they had never failed. Returns how many.
 
         They stay among the dead letters, unmarked: a message that is replayed twice is delivered twice.
@@ -214,15 +238,18 @@ class BlockingBroker:
 
     # ---- messages
 
-    def message(self, message_id: str) -> Message | None:
+    @limited
+    def message(self, message_id: str, *, timeout: float | None = None) -> Message | None:
         """Returns the message with this id, or None if the broker does not have it (any more). Raises InvalidArgument."""
         return self._call(requests.FindMessage(message_id), read_message)
 
-    def message_at(self, topic: str, queue: int, offset: int) -> Message | None:
+    @limited
+    def message_at(self, topic: str, queue: int, offset: int, *, timeout: float | None = None) -> Message | None:
         """Returns the message at this offset, or None. Raises UnknownTopic, UnknownQueue."""
         return self._call(requests.ReadMessage(topic, queue, offset), read_message)
 
-    def messages_of_key(self, topic: str, key: str, limit: int = 64) -> list[Message]:
+    @limited
+    def messages_of_key(self, topic: str, key: str, limit: int = 64, *, timeout: float | None = None) -> list[Message]:
         """Returns the last messages of a topic with this key, newest first: `limit` (1,000 at most). Raises UnknownTopic."""
         check_int("limit", limit, 1, FOUND_MESSAGES_MAX)
         found: list[Message] = []
@@ -233,13 +260,23 @@ class BlockingBroker:
             found += page
         return found
 
-    def offset_at(self, topic: str, queue: int, time: int | datetime) -> int:
+    @limited
+    def offset_at(self, topic: str, queue: int, time: int | datetime, *, timeout: float | None = None) -> int:
         """Returns the first offset of a queue whose message is of this time (microseconds since 1970, or an aware datetime) or
         later; the queue's end if there is none. Raises UnknownTopic, UnknownQueue.
         """
         return self._call(offset_request(topic, queue, time), read_one(int))
 
-    def pull(self, wants: Sequence[WireWant], limit: int = 64, *, size_bytes: int | None = None, wait: float = 0.0) -> Pulled:
+    @limited
+    def pull(
+        self,
+        wants: Sequence[WireWant],
+        limit: int = 64,
+        *,
+        size_bytes: int | None = None,
+        wait: float = 0.0,
+        timeout: float | None = None,
+    ) -> Pulled:
         """Returns the next messages of some queues (topic, queue, offset, tags or None), without a group: commits nothing.
 
         Returns up to `limit` messages (10,000 at most) of about `size_bytes` (8 MiB at most), or fewer: pull until there are

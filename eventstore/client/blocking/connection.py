@@ -25,13 +25,14 @@ from eventstore.client.backoff import Backoff
 from eventstore.client.blocking.link import Link, Silence, first_to_answer, raised_by_handler
 from eventstore.client.blocking.turn import Turn, apart_in_handlers, exclusive
 from eventstore.client.connection_errors import Attempt, Unanswered, answered_in_parent, connection_lost, not_opened
+from eventstore.client.limit import active, check_time, shortened
 from eventstore.client.options import Options
 from eventstore.client.patience import FIRST_S, Patience
 from eventstore.client.session.batch import BatchSlice, Q, R
-from eventstore.client.session.batches import ROWS_PER_TURN, Rows, slices, valid_rows, with_refused
+from eventstore.client.session.batches import ROWS_PER_TURN, Rows, outcomes_by_now, slices, valid_rows, with_refused
 from eventstore.client.session.calls import Call, Flag, PendingRequest
 from eventstore.client.session.session import Session
-from eventstore.errors import Closed, ConnectionLost, EventStoreError, copy_error
+from eventstore.errors import Closed, ConnectionLost, EventStoreError, TimedOut, copy_error
 from eventstore.forks import tell_of_forks
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.request_declaration import Request
@@ -144,6 +145,10 @@ class Connection:
         try:
             self.add(call)
             self.finish(call.done)
+        except TimedOut as over:
+            call.wanted = False
+            self._session.has_unwanted = True  # a pull would wait on
+            raise call.given_up(over) from None
         except BaseException as error:
             self.turn.interrupted(error, pending=not call.done.is_set())
             raise
@@ -161,14 +166,22 @@ class Connection:
             return self.current.put(queue, row)
         queued: list[BatchSlice[Flag, R, Q]] = []
         try:
-            with turn.lock, turn:  # rows of other threads leave in the same batch, before the turn of `finish`
+            with (
+                turn.lock_in_time if active else turn.lock,
+                turn,
+            ):  # rows of other threads leave in the same batch, before the turn of `finish`
                 self._wait_for_room(queue)
                 queued.append(queue.add_rows((row,), queue.kind.size_bytes(row)))
             self.finish(queued[0].batch.done)
+        except TimedOut as over:
+            if not queued:
+                raise
+            (outcome,) = queued[0].by_now(over)
         except BaseException as error:
             turn.interrupted(error, pending=any(not each.batch.done.is_set() for each in queued))
             raise
-        (outcome,) = queued[0].outcomes()
+        else:
+            (outcome,) = queued[0].outcomes()
         if isinstance(outcome, EventStoreError):
             raise outcome
         return outcome
@@ -178,28 +191,33 @@ class Connection:
         self, queue: Rows[Flag, R, Q], given: Iterable[G],
         encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]], at_once: int = ROWS_PER_TURN,
     ) -> list[Q | EventStoreError]:  # fmt: skip
-        """Encodes the given items, `at_once` at a time, sends them as rows in order, and returns the outcome of each."""
+        """Encodes the given items, `at_once` at a time, sends them as rows in order, and returns the outcome of each: TimedOut
+        for those that have none when the time of this call is over.
+        """
         sent: list[tuple[Sequence[R | EventStoreError], list[BatchSlice[Flag, R, Q]]]] = []
         remaining = iter(given)
-        while group := list(islice(remaining, at_once)):
-            encoded = encode(group)
-            sent.append((encoded, self._queue_rows(queue, valid_rows(encoded))))
         outcomes: list[Q | EventStoreError] = []
-        for encoded, queued in sent:
-            for each in queued:
-                self.finish(each.batch.done)
-            outcomes += with_refused(encoded, chain.from_iterable(each.outcomes() for each in queued))
+        try:
+            while group := list(islice(remaining, at_once)):
+                encoded = encode(group)
+                queued: list[BatchSlice[Flag, R, Q]] = []
+                sent.append((encoded, queued))
+                self._queue_rows(queue, valid_rows(encoded), queued)
+            for encoded, queued in sent:
+                for each in queued:
+                    self.finish(each.batch.done)
+                outcomes += with_refused(encoded, chain.from_iterable(each.outcomes() for each in queued))
+        except TimedOut as over:
+            return outcomes_by_now(sent, remaining, over)
         return outcomes
 
     @exclusive
-    def _queue_rows(self, queue: Rows[Flag, R, Q], rows: Sequence[R]) -> list[BatchSlice[Flag, R, Q]]:
-        """Queues rows and sends those that may leave now; `finish` sends the rest."""
-        queued: list[BatchSlice[Flag, R, Q]] = []
+    def _queue_rows(self, queue: Rows[Flag, R, Q], rows: Sequence[R], queued: list[BatchSlice[Flag, R, Q]]) -> None:
+        """Queues rows, adds them to `queued`, and sends those that may leave now; `finish` sends the rest."""
         for part, size_bytes in slices(queue.kind, rows):
             self._wait_for_room(queue)
             queued.append(queue.add_rows(part, size_bytes))
         self._send()
-        return queued
 
     @exclusive
     def grant(self, subscription: PendingRequest, credit: int) -> None:
@@ -263,6 +281,8 @@ class Connection:
         """Returns whether it succeeded; disconnects if the connection failed."""
         try:
             transfer(*arguments)
+        except TimedOut:
+            raise
         except (OSError, EventStoreError) as error:
             if raised_by_handler(error):
                 raise
@@ -277,10 +297,11 @@ class Connection:
         self._backoff.lost(time.monotonic())
         while self._link.socket is None:
             self.check()
+            check_time()
             self._try_again(self._backoff.delay_s())
 
     def _try_again(self, delay_s: float) -> None:
-        time.sleep(delay_s)
+        time.sleep(shortened(delay_s))
         self._connect(self.addresses.in_turn())
 
     def _connect(self, addresses: Sequence[Address]) -> bool:
@@ -319,7 +340,7 @@ class Connection:
             self._check_welcome()
         except BaseException as error:
             self._disconnect()
-            if not isinstance(error, OSError | EventStoreError) or raised_by_handler(error):
+            if isinstance(error, TimedOut) or not isinstance(error, OSError | EventStoreError) or raised_by_handler(error):
                 raise
             return error
         self.addresses.answered(address)

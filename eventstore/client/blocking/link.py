@@ -19,14 +19,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from math import inf
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from eventstore.client.address import Address
 from eventstore.client.connection_errors import Attempt, ConnectTimeout, HelloTimeout, TlsFailed, Unanswered, tls_refused
+from eventstore.client.limit import active, check_time, current, shortened
 from eventstore.client.options import Options
 from eventstore.client.session.calls import Flag
 from eventstore.client.session.session import Session
+from eventstore.errors import TimedOut
 from eventstore.security.tls_socket import TlsSocket, reason_of
 
 _RECEIVE_BYTES: Final = 64 * 1024
@@ -148,18 +150,22 @@ class Link:
         return self.socket
 
     def send(self, data: bytes, take: Callable[[bytes], None]) -> None:
-        """Sends all of it, and passes what arrives meanwhile to `take`."""
+        """Sends all of it, and passes what arrives meanwhile to `take`. Raises TimedOut, or as `receive`."""
         sock = self._connected()
         rest = memoryview(data)
-        while rest:
-            try:
-                rest = rest[sock.send(rest) :]
-            except BlockingIOError:
-                if self._wait(sock, select.POLLIN | select.POLLOUT, self.timeout_s) & ~select.POLLOUT:
-                    take(self.receive(self.timeout_s))
+        try:
+            while rest:
+                try:
+                    rest = rest[sock.send(rest) :]
+                except BlockingIOError:
+                    if self._wait(sock, select.POLLIN | select.POLLOUT, self.timeout_s) & ~select.POLLOUT:
+                        take(self.receive(self.timeout_s))
+        except TimedOut:
+            self.wake()  # the rest cannot be sent later
+            raise
 
     def receive(self, timeout_s: float) -> bytes:
-        """Waits for data and returns it. Raises Silence, EndOfStream, or another OSError."""
+        """Waits for data and returns it. Raises Silence, EndOfStream, or another OSError; TimedOut: it can be called again."""
         sock = self._connected()
         try:
             if self._waits_long:
@@ -180,16 +186,19 @@ class Link:
         return data
 
     def _wait(self, sock: socket.socket | TlsSocket, events: int, timeout_s: float) -> int:
-        """Waits until the socket is ready, and returns for what. Raises Silence."""
+        """Waits until the socket is ready, and returns for what. Raises Silence, TimedOut."""
         poll = select.poll()
         poll.register(sock, events)
         left_s = timeout_s
-        while not (ready := poll.poll(min(left_s, self._look_s) * 1000)):
+        while True:
+            wait_s = left_s if left_s < self._look_s else self._look_s
+            if ready := poll.poll((shortened(wait_s) if active else wait_s) * 1000):
+                return ready[0][1]
+            check_time()
             left_s -= self._look_s
             if left_s <= 0:
                 raise Silence(f"neither sent nor received anything for {timeout_s:g} s")
             self._look()
-        return ready[0][1]
 
     def _spin(self, sock: socket.socket | TlsSocket) -> bytes | None:
         """Returns what arrives within a moment, without sleeping: waking up takes 60 µs, a good part of a round trip.
@@ -236,7 +245,12 @@ def first_to_answer(addresses: Sequence[Address], options: Options) -> tuple[Add
         threading.Thread(target=attempt, args=(address, link), name=f"hello to {address}", daemon=True).start()
     try:
         for _ in addresses:
-            address, error = ended.get()
+            limit = current() if active else None
+            try:
+                address, error = ended.get(timeout=None if limit is None else limit.left_s)
+            except Empty:
+                assert limit is not None, "it is waited for without one until it is there"
+                raise limit.over() from None
             if error is None:
                 return address, failed
             failed.append((address, error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.connection import Connection
+from eventstore.client.blocking.limited import limited
 from eventstore.client.blocking.reactions import BlockingAlarms, BlockingReactions
 from eventstore.client.blocking.routing.router import Router
 from eventstore.client.blocking.routing.shards_broker import ShardsBroker
@@ -31,13 +32,15 @@ class Operated:
     def _only(self, wanted: str) -> Connection:
         return self._connection if self._router is None else self._router.only(wanted)
 
-    def stats(self) -> dict[str, Scalar]:
+    @limited
+    def stats(self, *, timeout: float | None = None) -> dict[str, Scalar]:
         """Returns the server's figures, by name; of several shards, or of one that no process serves, those of their node."""
         shards = () if self._router is None else self._router.table.known.shards
         connection = self._only("`stats`") if len(shards) == 1 and shards[0].leader is not None else self._connection
         return connection.call(Stats(), read_stats)
 
-    def clients(self, skip: int = 0, limit: int = CLIENT_ROWS_MAX) -> list[ClientInfo]:
+    @limited
+    def clients(self, skip: int = 0, limit: int = CLIENT_ROWS_MAX, *, timeout: float | None = None) -> list[ClientInfo]:
         """Returns who is connected, oldest first: at most `limit` (1 to 1,000), after the first `skip`; of several shards, as
         many of each.
         """
@@ -46,7 +49,8 @@ class Operated:
         rows = [(shard, each.call(request, read_rows(ClientInfo))) for shard, each in several.items()]
         return [row._replace(shard=shard) for shard, found in rows for row in found]
 
-    def projections(self, skip: int = 0) -> list[ProjectionInfo]:
+    @limited
+    def projections(self, skip: int = 0, *, timeout: float | None = None) -> list[ProjectionInfo]:
         """Returns how far the projections are that connected clients run, by name: at most 1,000, after the first `skip`; of
         several shards, those of each.
         """
@@ -54,7 +58,10 @@ class Operated:
         rows = [(shard, each.call(ListProjections(skip), read_rows(ProjectionInfo))) for shard, each in several.items()]
         return [row._replace(shard=shard) for shard, found in rows for row in found]
 
-    def note_projection(self, name: str, position: int, oldest_us: int | None, parked: int) -> None:
+    @limited
+    def note_projection(
+        self, name: str, position: int, oldest_us: int | None, parked: int, *, timeout: float | None = None
+    ) -> None:
         """Has `projections` say how far a projection is that this client runs, until it disconnects: its table has the events
         up to `position`, the oldest that it lacks is of `oldest_us` (µs since 1970; None: it lacks none), and `parked` keys are
         parked. Of several shards, each is told by itself: `store.shards[number].note_projection`.
@@ -67,7 +74,8 @@ class Operated:
         request = NoteProjection(name, position, oldest_us, parked)
         self._only("`note_projection`").call(request, read_nothing)
 
-    def cluster_map(self) -> ClusterMap:
+    @limited
+    def cluster_map(self, *, timeout: float | None = None) -> ClusterMap:
         """Returns which shard has which aggregates, and where each listens; a single store has them all."""
         return self._connection.call(Map(), read_cluster)
 

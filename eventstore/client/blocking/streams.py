@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Generic, TypeAlias, TypeVar
 
 from eventstore.client.blocking.connection import Connection
+from eventstore.client.limit import within
 from eventstore.client.session.calls import Flag
 from eventstore.client.session.page_requests import Cursor, PageCall
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
@@ -54,15 +55,15 @@ LogStream: TypeAlias = PositionedStream[Event]
 SubscriptionStream: TypeAlias = PositionedStream[SubscriptionItem]
 
 
-def open_read(connection: Connection, cursor: Cursor) -> EventStream:
-    """Returns the events a cursor walks over."""
-    return chain.from_iterable(event_pages(connection, cursor))
+def open_read(connection: Connection, cursor: Cursor, timeout: float | None = None) -> EventStream:
+    """Returns the events a cursor walks over. `timeout`: seconds to wait for each page."""
+    return chain.from_iterable(event_pages(connection, cursor, timeout))
 
 
-def read_log(connection: Connection, cursor: LogCursor, layout: int | None = None) -> LogStream:
-    """Returns the events of the log that a cursor walks over. `layout`: of the slots of a shard; None: as it says itself."""
+def read_log(connection: Connection, cursor: LogCursor, layout: int | None = None, timeout: float | None = None) -> LogStream:
+    """As `open_read`, for events of the log. `layout`: of the slots of a shard; None: as it says itself."""
     cursor.layout = layout
-    return PositionedStream(connection, cursor.place, cursor, event_pages(connection, cursor))
+    return PositionedStream(connection, cursor.place, cursor, event_pages(connection, cursor, timeout))
 
 
 def follow_log(
@@ -76,17 +77,20 @@ def follow_log(
     return PositionedStream(connection, start, subscription, subscription_pages(own, subscription))
 
 
-def event_pages(connection: Connection, cursor: Cursor) -> Iterator[list[Event]]:
-    """Yields the pages of a read, the first of which is requested when it is asked for."""
+def event_pages(connection: Connection, cursor: Cursor, timeout: float | None = None) -> Iterator[list[Event]]:
+    """Yields the pages of a read, the first of which is requested when it is asked for. `timeout`: seconds to wait for each."""
     connection = connection.current
-    requested = _request(connection, cursor)
+    with within(timeout):
+        requested = _request(connection, cursor)
     try:
         while requested is not None:
-            connection.finish(requested.done)
+            with within(timeout):
+                connection.finish(requested.done)
             call, requested = requested, None
             events, failed = cursor.take(call.page()), None
             try:
-                requested = _request(connection, cursor)  # travels while these are consumed
+                with within(timeout):
+                    requested = _request(connection, cursor)  # travels while these are consumed
             except EventStoreError as error:  # what has arrived is handed out before
                 failed = error
             yield events

@@ -9,6 +9,7 @@ from typing import Any
 
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.blocking.routing.router import Router
+from eventstore.client.limit import within
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.message_rows import (
     NewMessage,
@@ -44,6 +45,7 @@ class BlockingTopic:
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue: int | None = None,
+        timeout: float | None = None,
     ) -> SendResult:
         """Sends a message, which is durable when this returns (with durability `async` of the server: written).
 
@@ -53,7 +55,11 @@ class BlockingTopic:
             UnknownTopic, UnknownQueue: nothing was stored.
             InvalidArgument: a limit is broken; nothing was sent.
             ConnectionLost: the server did not come back in time; the message may be stored.
+            TimedOut: `outcome` says whether it may be stored.
         """
+        if timeout is not None:
+            with within(timeout):
+                return self.send(body, key=key, tag=tag, properties=properties, queue=queue)
         row, router = encode_message(body, key, tag, properties, queue), self._router
         if router is not None and router.has_several:
             return settled(router.put_messages(self._messages, [row], without_queues, itemgetter(1)))
@@ -61,8 +67,13 @@ class BlockingTopic:
         stored: SendResult = connection.put(self._messages(connection), row)
         return stored
 
-    def send_many(self, messages: Iterable[NewMessage | bytes]) -> list[SendResult | EventStoreError]:
+    def send_many(
+        self, messages: Iterable[NewMessage | bytes], *, timeout: float | None = None
+    ) -> list[SendResult | EventStoreError]:
         """Sends messages, or bodies, in this order. Returns where each is stored, or an error."""
+        if timeout is not None:
+            with within(timeout):
+                return self.send_many(messages)
         router = self._router
         if router is not None and router.has_several:
             return router.put_messages(self._messages, encoded_messages(messages), without_queues, itemgetter(1))

@@ -6,16 +6,41 @@ import threading
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
-from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
+from eventstore.client.limit import active, current
 from eventstore.errors import EventStoreError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class _InTime:
+    """A lock that a call waits for as long as it has time."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        limit = current()
+        try:
+            if not self._lock.acquire(timeout=-1 if limit is None else limit.left_s):
+                assert limit is not None, "it is waited for without one until it is there"
+                raise limit.over()
+        except EventStoreError:
+            raise
+        except BaseException:  # of a signal's handler, before the lock was there or after
+            if self._lock._is_owned():
+                self._lock.release()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._lock.release()
+
+
 class Turn:
-    """Use it as `with turn.lock, turn`. Calls `reset` when a turn ends by anything but our own errors.
+    """Use it as `with turn.lock, turn`; `lock_in_time` in place of the lock raises TimedOut. Calls `reset` when a turn ends by
+    anything but our own errors.
 
     In this order: whatever is raised in here, at whatever line, the lock is released. A turn that did not reach its end because
     a second handler raised within `__exit__` is noticed by the next one.
@@ -23,6 +48,7 @@ class Turn:
 
     def __init__(self, reset: Callable[[], None]) -> None:
         self.lock = threading.RLock()
+        self.lock_in_time = _InTime(self.lock)
         self._reset = reset
         self._reset_due = False
         self._unfinished = False
@@ -80,7 +106,7 @@ def exclusive(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C,
         turn = self.turn
         if turn.is_mine:
             return method(self, *arguments, **named)
-        with turn.lock, turn:
+        with turn.lock_in_time if active else turn.lock, turn:
             return method(self, *arguments, **named)
 
     return call

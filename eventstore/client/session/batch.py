@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from eventstore.client.connection_errors import timed_out
 from eventstore.client.session.calls import S
 from eventstore.client.session.parts import Parts
-from eventstore.errors import EventStoreError, ProtocolError, ShuttingDown, copy_error
+from eventstore.errors import EventStoreError, ProtocolError, ShuttingDown, TimedOut, copy_error
 from eventstore.flat import Scalar
 from eventstore.protocol.answers import OUTCOME_VALUES, Answer, Failure, Outcomes, SomeOutcomes
 
@@ -50,8 +51,10 @@ class Batch(Generic[S, R, Q]):
     ) -> None:  # fmt: skip
         self.request_id = 0
         self.wanted = True
+        self.left = False
         self.resend = resend
         self.routed = False
+        self._withdrawn: set[int] = set()
         self.kind = kind
         self.rows: list[R] = []
         self.size_bytes = 0
@@ -68,10 +71,24 @@ class Batch(Generic[S, R, Q]):
         """Adds rows. Returns the index of the first one in this batch."""
         first = len(self.rows)
         self.rows += rows
+        self.wanted = True  # in this order, see `withdraw`
         self.size_bytes += size_bytes
         return first
 
+    def withdraw(self, rows: range) -> bool:
+        """Takes rows back, for good; returns False if they may have been sent. For any thread."""
+        self._withdrawn.update(rows)
+        self.wanted = len(self._withdrawn) < len(self.rows)
+        if len(self._withdrawn) < len(self.rows):  # another thread may have added some meanwhile
+            self.wanted = True
+        return not self.left
+
     def encode(self) -> bytes:
+        """Returns the frame to send; nothing if all of its rows were withdrawn while it was about to leave."""
+        if self._withdrawn and self.parts is None:
+            self.parts = Parts(len(self.rows), self._withdrawn)
+            if not self.parts.frame_missing:
+                return b""
         if self.parts is not None:
             return self.kind.encode(self.request_id, [self.rows[row] for row in self.parts.begin_frame()])
         return self.kind.encode(self.request_id, self.rows)
@@ -136,6 +153,11 @@ class Batch(Generic[S, R, Q]):
         values = self._outcomes[OUTCOME_VALUES * first : OUTCOME_VALUES * (first + count)]
         return self.kind.outcomes(self.rows[first : first + count], values, self._durability)
 
+    def by_now(self, row: int, missing: EventStoreError) -> Q | EventStoreError:
+        """Returns the outcome of a row that has come in a part, or what is `missing`."""
+        values = self.parts.values[row] if self.parts is not None else None
+        return self._outcome_of_part(row, values) if values else missing
+
     def _outcome_of_part(self, row: int, values: Sequence[Scalar] | None) -> Q | EventStoreError:
         if values is None:
             assert self._error is not None
@@ -153,6 +175,16 @@ class BatchSlice(NamedTuple, Generic[S, R, Q]):
     def outcomes(self) -> Sequence[Q | EventStoreError]:
         """As `Batch.outcomes`."""
         return self.batch.outcomes(self.first, self.rows)
+
+    def by_now(self, over: TimedOut) -> Sequence[Q | EventStoreError]:
+        """Returns the outcomes that are there, and for the other rows that the time is over; they are never sent, if they were
+        not.
+        """
+        batch, rows = self.batch, range(self.first, self.first + self.rows)
+        if batch.finished:
+            return self.outcomes()
+        withdrawn = not batch.left and batch.withdraw(rows)
+        return [batch.by_now(row, timed_out(over.timeout_ms, changes=not withdrawn)) for row in rows]
 
     def waiting(self, make: Callable[[], S]) -> S | None:
         """Returns a signal to wait for, once `batch.done` is set; None if the outcomes are there."""

@@ -9,13 +9,14 @@ that wait for them: callers wait for room.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from typing import Final, Generic, TypeAlias
 
 from eventstore.client.connection_errors import outcome_unknown
 from eventstore.client.session.batch import Batch, BatchSlice, Q, R, RowKind
 from eventstore.client.session.calls import S
-from eventstore.errors import EventStoreError
+from eventstore.errors import EventStoreError, TimedOut, copy_error
 from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX
 
 # Large enough that a frame's own cost vanishes, small enough that the server can work on one while the next is built.
@@ -67,6 +68,10 @@ class BatchQueue(Generic[S, R, Q]):
     def add_rows(self, rows: Sequence[R], size_bytes: int) -> BatchSlice[S, R, Q]:
         """Queues rows that together fit into a batch, see `slices`."""
         count, batch = len(rows), self._open
+        if batch is not None and not batch.wanted:  # its rows were withdrawn
+            self._waiting_bytes -= batch.size_bytes
+            self._waiting_rows -= len(batch.rows)
+            batch = self._open = None
         if batch is None or batch.size_bytes + size_bytes > BATCH_BYTES or len(batch.rows) + count > BATCH_ROWS:
             if batch is not None:
                 self._full.append(batch)
@@ -130,7 +135,8 @@ class BatchQueue(Generic[S, R, Q]):
 
     @property
     def idle(self) -> bool:
-        return self._open is None and not self._full and not self._in_flight and not self._late
+        waiting = (*self._full, *([self._open] if self._open else []))
+        return not any(batch.wanted for batch in waiting) and not self._in_flight and not self._late
 
     def _settled(self, batch: Batch[S, R, Q]) -> None:
         if batch in self._late:
@@ -192,3 +198,18 @@ def valid_rows(encoded: Sequence[R | EventStoreError]) -> Sequence[R]:
 def with_refused(encoded: Sequence[R | EventStoreError], outcomes: Iterator[Q | EventStoreError]) -> list[Q | EventStoreError]:
     """Returns the outcome of each row: its error if it was not encoded, or else the next of `outcomes`."""
     return [each if isinstance(each, EventStoreError) else next(outcomes) for each in encoded]
+
+
+def outcomes_by_now(
+    sent: Iterable[tuple[Sequence[R | EventStoreError], Sequence[BatchSlice[S, R, Q]]]],
+    unsent: Iterable[object],
+    over: TimedOut,
+) -> list[Q | EventStoreError]:
+    """Returns the outcomes of a call whose time is over, or how far it came. `sent`: groups of rows, of each of which these
+    slices were queued; `unsent`: what follows them.
+    """
+    outcomes: list[Q | EventStoreError] = []
+    for encoded, queued in sent:
+        found = chain.from_iterable(each.by_now(over) for each in queued)
+        outcomes += with_refused(encoded, chain(found, map(copy_error, repeat(over))))
+    return outcomes + [copy_error(over) for _ in unsent]

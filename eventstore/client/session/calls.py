@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-from eventstore.errors import EventStoreError, ProtocolError, copy_error
+from eventstore.client.connection_errors import timed_out
+from eventstore.errors import EventStoreError, ProtocolError, TimedOut, copy_error
 from eventstore.protocol.answers import Answer, Failure, Ok, Page
 from eventstore.protocol.message_answers import Messages
 from eventstore.protocol.request_codec import encode_request
-from eventstore.protocol.request_declaration import Request
+from eventstore.protocol.request_declaration import DECLARATIONS, Request
+from eventstore.security.permissions import Permission
 
 
 class Signal(Protocol):
@@ -21,6 +23,8 @@ class Signal(Protocol):
 
 S = TypeVar("S", bound=Signal)
 AnswerT = TypeVar("AnswerT", bound=Answer)
+_READING: Final = (None, Permission.READ, Permission.SUBSCRIBE, Permission.CONSUME, Permission.STATS)
+"""What the requests need that change nothing."""
 
 
 class Flag:
@@ -41,13 +45,15 @@ class PendingRequest(Protocol):
 
     `resend`: the request is safe to repeat, so it is sent again if the connection is lost before the answer; otherwise it
     fails. `wanted`: False once the caller no longer waits. `lasting`: the request gets any number of answers, none of them the
-    last.
+    last. `left`: it was sent, on this connection or an earlier one. It is set before `wanted` is looked at: a thread that sets
+    `wanted` to False, and then finds this False, knows that it is never sent.
     """
 
     request_id: int
     wanted: bool
     resend: bool
     lasting: bool
+    left: bool
 
     def encode(self) -> bytes:
         """Returns the frame to send. Called again after a reconnect."""
@@ -67,6 +73,7 @@ class Call(Generic[S]):
     def __init__(self, request: Request, done: S, *, resend: bool = True) -> None:
         self.request_id = 0
         self.wanted = True
+        self.left = False
         self.resend = resend
         self.request = request
         self.done = done
@@ -87,6 +94,11 @@ class Call(Generic[S]):
     def fail(self, error: EventStoreError) -> None:
         self._error = copy_error(error)
         self.done.set()
+
+    def given_up(self, over: TimedOut) -> TimedOut:
+        """Returns the error of a call that is no longer `wanted`: its time is over."""
+        permission = DECLARATIONS[type(self.request)].needs.permission
+        return timed_out(over.timeout_ms, changes=self.left and permission not in _READING)
 
     def ok(self) -> Ok:
         """Returns the answer once `done` is set. Raises the server's error, or ConnectionLost."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Generic
 
 from eventstore.client.session.calls import S
@@ -24,10 +24,13 @@ class Parts(Generic[S]):
     `refused`: rows of the frame under way that a leaving server refused. `frame_missing`: those without any answer.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, withdrawn: Iterable[int] = ()) -> None:
+        """`withdrawn`: rows that nobody waits for any more, and that are never sent."""
         self.values: list[Values | None] = [None] * rows
+        for row in list(withdrawn):
+            self.values[row] = ()
         self.refused = 0
-        self.frame_missing = rows
+        self.frame_missing = self.values.count(None)
         self._frame: Sequence[int] = range(rows)
         self._waiting: list[tuple[range, S]] = []
 

@@ -32,7 +32,7 @@ from eventstore.client.session.message_rows import MessageRows, SendResult
 from eventstore.errors import EventStoreError, ProtocolError, ShuttingDown, Unauthenticated, UnsupportedVersion
 from eventstore.model import Committed, Unchanged
 from eventstore.protocol.answers import Answer, AnswerDecoder, Failure, Goodbye, Ok, Outcomes
-from eventstore.protocol.broker_requests import WireMessage
+from eventstore.protocol.broker_requests import Pull, WireMessage
 from eventstore.protocol.frames import LENGTH_BYTES, FrameReader
 from eventstore.protocol.handshake import Welcome, read_welcome
 from eventstore.protocol.limits import PROTOCOL_VERSION, REQUESTS_MAX
@@ -121,7 +121,7 @@ class Session(Generic[S]):
     def _unsubscribe_unwanted(self) -> None:
         self.has_unwanted = False
         for request in list(self._sent.values()):
-            if request.lasting and not request.wanted:
+            if not request.wanted and (request.lasting or _is_pull(request)):
                 self.unsubscribe(request)
 
     def fail(self, error: EventStoreError) -> None:
@@ -215,6 +215,7 @@ class Session(Generic[S]):
             room += sum(request.lasting for request in self._sent.values())
         while room > 0 and self._unsent and not self.leaving:
             request = self._unsent[0]
+            request.left = True  # before it is looked whether it is wanted
             if request.wanted:
                 try:
                     frame = request.encode()
@@ -223,13 +224,17 @@ class Session(Generic[S]):
                     request.fail(error)
                     raise
                 limit = self.welcome.frame_bytes_max
-                if len(frame) - LENGTH_BYTES > limit:
+                if not frame:
+                    request.fail(outcome_unknown())
+                elif len(frame) - LENGTH_BYTES > limit:
                     request.fail(too_large(len(frame) - LENGTH_BYTES, limit))
                 else:
                     self._sent[request.request_id] = request
                     self._has_sent = True
                     frames.append(frame)
                     room -= not request.lasting
+            elif isinstance(request, Batch):
+                request.fail(outcome_unknown())  # nobody waits for it, except its queue
             self._unsent.popleft()
         return b"".join(frames) if len(frames) != 1 else frames[0]
 
@@ -294,6 +299,10 @@ class Session(Generic[S]):
             self.unsubscribe(request)
         else:
             del self._sent[request_id]
+
+
+def _is_pull(request: PendingRequest) -> bool:
+    return isinstance(request, Call) and isinstance(request.request, Pull)
 
 
 def _is_watch(request: PendingRequest) -> bool:

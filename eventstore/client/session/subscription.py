@@ -39,6 +39,7 @@ class Subscription:
 
     lasting = True
     resend = True
+    left = False
 
     def __init__(
         self, after: Place | int | None, accepts: EventFilter, window_bytes: int = CREDIT_BYTES_DEFAULT,

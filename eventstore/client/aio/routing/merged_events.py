@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Self
 
+from eventstore.client.aio.limited import in_time
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.aio.routing.together import first_of
 from eventstore.client.aio.streams import ClosedAtExit, EventStream, open_read
+from eventstore.client.limit import within
 from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.merging import MergedRead, later_layout
-from eventstore.errors import Elsewhere, EventStoreError
+from eventstore.errors import Elsewhere, EventStoreError, TimedOut
 from eventstore.event_identity import Place
 from eventstore.model import Event
 from eventstore.position import After, Position, is_later
@@ -23,15 +25,17 @@ from eventstore.records.cursors import LogCursor
 
 
 def read_shards(
-    router: Router, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], aggregate_id: str | None
-) -> MergedEvents:
-    """Returns the stored events of all shards, or those of an aggregate. `cursor`: makes one that begins after a place.
+    router: Router, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], aggregate_id: str | None,
+    timeout: float | None = None,
+) -> MergedEvents:  # fmt: skip
+    """Returns the stored events of all shards, or those of an aggregate. `cursor`: makes one that begins after a place;
+    `timeout`: seconds to wait for each page.
 
     Raises:
         ConnectionLost, InvalidArgument
     """
     slot = router.table.slot_of_only(aggregate_id)
-    return MergedEvents(router, after, lambda known: MergedRead(known, after, limit, cursor, slot))
+    return MergedEvents(router, after, lambda known: MergedRead(known, after, limit, cursor, slot), timeout)
 
 
 async def reach(router: Router, after: After) -> ClusterMap:
@@ -45,8 +49,11 @@ async def reach(router: Router, after: After) -> ClusterMap:
 class MergedEvents(ClosedAtExit):
     """The stored events of all shards, up to the last one of each."""
 
-    def __init__(self, router: Router, after: After, begin: Callable[[ClusterMap], MergedRead]) -> None:
+    def __init__(
+        self, router: Router, after: After, begin: Callable[[ClusterMap], MergedRead], timeout: float | None = None
+    ) -> None:
         self._router = router
+        self._timeout = timeout
         self._after = after
         self._begin = begin
         self._moving: Looking | None = None
@@ -88,7 +95,8 @@ class MergedEvents(ClosedAtExit):
     async def __anext__(self) -> Event:
         for event in self._events:
             return event
-        return await self._turn_page()
+        with within(self._timeout):
+            return await self._turn_page()
 
     async def _turn_page(self) -> Event:
         read = self._read
@@ -101,13 +109,15 @@ class MergedEvents(ClosedAtExit):
                     stream.prefetch_if_possible()
             requested = [self._streams[each].requested for each in read.unread]
             if requested[0] is not None and not requested[0].is_set():
-                await first_of([each for each in requested if each is not None])
+                await in_time(first_of, [each for each in requested if each is not None])
                 continue
             try:
                 page = await self._streams[shard].page()
             except Elsewhere as refused:
                 await self._move(read, refused)
                 continue
+            except TimedOut:
+                raise
             except EventStoreError as error:
                 read.lost(error)
                 continue

@@ -17,7 +17,7 @@ from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.routing.shard_connection import ShardConnection
 from eventstore.client.aio.routing.survey import Survey
 from eventstore.client.aio.routing.together import News, make_order, together, wait_for, watch_map
-from eventstore.client.connection_errors import is_returned, outcome_unknown
+from eventstore.client.connection_errors import is_returned, outcome_unknown, timed_out
 from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.slot_order import SlotOrder, Ticket
 from eventstore.client.routing.table import Table
@@ -25,7 +25,7 @@ from eventstore.client.session.batches import BATCH_ROWS, BatchQueue, Rows, vali
 from eventstore.client.session.calls import Call
 from eventstore.client.session.message_rows import with_shards
 from eventstore.client.session.results import read_cluster
-from eventstore.errors import Elsewhere, EventStoreError, copy_error
+from eventstore.errors import Elsewhere, EventStoreError, TimedOut, copy_error
 from eventstore.forks import tell_of_forks
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Map
@@ -255,10 +255,13 @@ class Router:
         except EventStoreError as closed:
             error = closed
         for place in missing:
-            if outcomes[place] is None and error is not None:
+            if (outcomes[place] is None and error is not None) or isinstance(error, TimedOut):
                 outcomes[place] = copy_error(error)
             elif place in unsure:  # an earlier process may have stored it
                 outcomes[place] = outcome_unknown()
+        for place in unsure:
+            if isinstance(over := outcomes[place], TimedOut):
+                outcomes[place] = timed_out(over.timeout_ms, changes=True)
 
     async def _prepare_again(self, backoff: Looking, returned: Sequence[EventStoreError]) -> EventStoreError | None:
         """Waits a little and asks for the map if a shard refused something. Returns the error that ends further attempts."""

@@ -15,7 +15,9 @@ from functools import partial
 from typing import Any, Final
 
 from eventstore.client.aio.broker import NetworkBroker
+from eventstore.client.aio.limited import limited
 from eventstore.client.aio.routing.router import Router
+from eventstore.client.connection_errors import timed_out_after
 from eventstore.client.session.broker_info import (
     ChunkInfo,
     GroupInfo,
@@ -27,7 +29,7 @@ from eventstore.client.session.broker_info import (
     TopicInfo,
 )
 from eventstore.client.session.results import read_cluster
-from eventstore.errors import EventStoreError, InvalidArgument, Unconsumed, UnknownGroup, UnknownQueue, UnknownTopic
+from eventstore.errors import EventStoreError, InvalidArgument, TimedOut, Unconsumed, UnknownGroup, UnknownQueue, UnknownTopic
 from eventstore.protocol.requests import Map
 from eventstore.records.consumer_groups import Retries
 from eventstore.records.message import Message
@@ -74,7 +76,10 @@ class ShardsBroker(NetworkBroker):
 
     # ---- topics
 
-    async def create_topic(self, topic: str, queues: int | None = None, *, if_missing: bool = False) -> bool:
+    @limited
+    async def create_topic(
+        self, topic: str, queues: int | None = None, *, if_missing: bool = False, timeout: float | None = None
+    ) -> bool:
         """As `NetworkBroker.create_topic`; each shard has this number of queues."""
         # an earlier call may have failed after some of them
         new = any((await self._everywhere(lambda each: each.create_topic(topic, queues, if_missing=True))).values())
@@ -82,7 +87,8 @@ class ShardsBroker(NetworkBroker):
             await self._first.create_topic(topic, queues)  # says that it exists
         return new
 
-    async def topics(self) -> list[TopicInfo]:
+    @limited
+    async def topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
         """Lists all topics, with the queues of all shards."""
         found: dict[str, TopicInfo] = {}
         for each in self._by_shard.values():
@@ -91,12 +97,14 @@ class ShardsBroker(NetworkBroker):
                 found[name] = TopicInfo(name, before.queues + queues, before.open_queues + open_queues)
         return list(found.values())
 
-    async def queues(self, topic: str) -> list[QueueInfo]:
+    @limited
+    async def queues(self, topic: str, *, timeout: float | None = None) -> list[QueueInfo]:
         """As `NetworkBroker.queues`, those of each shard."""
         found = await self._wherever(lambda each: each.queues(topic), UnknownTopic)
         return [queue._replace(shard=number) for number, queues in found for queue in queues]
 
-    async def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False) -> None:
+    @limited
+    async def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False, timeout: float | None = None) -> None:
         """As `NetworkBroker.delete_topic`. All shards are asked what is unconsumed before the first one deletes."""
         if not ignore_unconsumed:
             for number, each in self._by_shard.items():
@@ -105,7 +113,8 @@ class ShardsBroker(NetworkBroker):
             lambda each: each.delete_topic(topic, ignore_unconsumed=ignore_unconsumed), UnknownTopic, changes=True
         )
 
-    async def add_queues(self, topic: str, count: int) -> list[int]:
+    @limited
+    async def add_queues(self, topic: str, count: int, *, timeout: float | None = None) -> list[int]:
         """As `NetworkBroker.add_queues`, on each shard. One that an earlier call reached before it failed gets fewer."""
         ends = [await _end(each, topic) for each in self._by_shard.values()]
         wanted = max(*ends, min(ends) + count)
@@ -117,17 +126,20 @@ class ShardsBroker(NetworkBroker):
         added = await self._everywhere(add)
         return sorted({number for numbers in added.values() for number in numbers})
 
-    async def close_queue(self, topic: str, queue: int) -> None:
+    @limited
+    async def close_queue(self, topic: str, queue: int, *, timeout: float | None = None) -> None:
         """As `NetworkBroker.close_queue`: the queue of this number on each shard."""
         await self._wherever(lambda each: each.close_queue(topic, queue), UnknownQueue, changes=True)
 
-    async def remove_queue(self, topic: str, queue: int) -> None:
+    @limited
+    async def remove_queue(self, topic: str, queue: int, *, timeout: float | None = None) -> None:
         """As `NetworkBroker.remove_queue`: the queue of this number on each shard, if all of them are consumed."""
         for number, each in self._by_shard.items():
             await _check_consumed(number, each, topic, queue)
         await self._wherever(lambda each: each.remove_queue(topic, queue), UnknownQueue, changes=True)
 
-    async def chunks(self, after: int = 0) -> list[ChunkInfo]:
+    @limited
+    async def chunks(self, after: int = 0, *, timeout: float | None = None) -> list[ChunkInfo]:
         """As `NetworkBroker.chunks`, those of each shard; `after` a number only if there is one shard."""
         if after and len(self._by_shard) > 1:
             raise self._about_one("chunks", "the number of a chunk")
@@ -136,7 +148,8 @@ class ShardsBroker(NetworkBroker):
 
     # ---- groups
 
-    async def groups(self) -> list[GroupInfo]:
+    @limited
+    async def groups(self, *, timeout: float | None = None) -> list[GroupInfo]:
         """Lists all consumer groups. A member is one on every shard; `generation` is the largest of theirs."""
         found: dict[str, GroupInfo] = {}
         for each in self._by_shard.values():
@@ -145,13 +158,15 @@ class ShardsBroker(NetworkBroker):
                 found[name] = GroupInfo(name, max(before.generation, generation), max(before.members, members))
         return list(found.values())
 
-    async def group(self, group: str) -> GroupProgress:
+    @limited
+    async def group(self, group: str, *, timeout: float | None = None) -> GroupProgress:
         """As `NetworkBroker.group`, in the queues of each shard; `generation` as in `groups`."""
         found = await self._wherever(lambda each: each.group(group), UnknownGroup)
         queues = tuple(queue._replace(shard=number) for number, progress in found for queue in progress.queues)
         return GroupProgress(group, max(progress.generation for _, progress in found), queues)
 
-    async def members(self, group: str) -> list[MemberInfo]:
+    @limited
+    async def members(self, group: str, *, timeout: float | None = None) -> list[MemberInfo]:
         """As `NetworkBroker.members`: the queues that each reads on all shards, and the shard that heard of it last."""
         found: dict[str, MemberInfo] = {}
         for _, members in await self._wherever(lambda each: each.members(group), UnknownGroup):
@@ -160,7 +175,8 @@ class ShardsBroker(NetworkBroker):
                 found[name] = MemberInfo(name, min(before.silent_ms, silent_ms), before.queues + queues)
         return list(found.values())
 
-    async def in_hand(self, group: str | None = None) -> list[MessageInHand]:
+    @limited
+    async def in_hand(self, group: str | None = None, *, timeout: float | None = None) -> list[MessageInHand]:
         """As `NetworkBroker.in_hand`, over all shards."""
         found: dict[str, MessageInHand] = {}
         for number, held in await self._wherever(lambda each: each.in_hand(group), UnknownGroup):
@@ -169,23 +185,30 @@ class ShardsBroker(NetworkBroker):
                     found[each.group] = each._replace(shard=number)
         return sorted(found.values(), key=lambda each: -each.held_ms)
 
-    async def delete_group(self, group: str) -> None:
+    @limited
+    async def delete_group(self, group: str, *, timeout: float | None = None) -> None:
         """As `NetworkBroker.delete_group`."""
         await self._wherever(lambda each: each.delete_group(group), UnknownGroup, changes=True)
 
-    async def retries(self, group: str) -> Retries:
+    @limited
+    async def retries(self, group: str, *, timeout: float | None = None) -> Retries:
         """As `NetworkBroker.retries`."""
         return await self._first.retries(group)
 
-    async def set_retries(self, group: str, retries: Retries | None) -> None:
+    @limited
+    async def set_retries(self, group: str, retries: Retries | None, *, timeout: float | None = None) -> None:
         """As `NetworkBroker.set_retries`."""
         await self._everywhere(lambda each: each.set_retries(group, retries))
 
-    async def forget_topic(self, group: str, topic: str) -> None:
+    @limited
+    async def forget_topic(self, group: str, topic: str, *, timeout: float | None = None) -> None:
         """As `NetworkBroker.forget_topic`."""
         await self._wherever(lambda each: each.forget_topic(group, topic), UnknownGroup, changes=True)
 
-    async def reset(self, group: str, topic: str, to: str | int | datetime, *, queue: int | None = None) -> list[ResetQueue]:
+    @limited
+    async def reset(
+        self, group: str, topic: str, to: str | int | datetime, *, queue: int | None = None, timeout: float | None = None
+    ) -> list[ResetQueue]:
         """As `NetworkBroker.reset`, in all queues of each shard: to the start, the end, or a time."""
         if (queue is not None or to.__class__ is int) and len(self._by_shard) > 1:
             raise self._about_one("reset", "a reset of a queue, or to an offset,")
@@ -196,7 +219,8 @@ class ShardsBroker(NetworkBroker):
 
     # ---- messages
 
-    async def message(self, message_id: str) -> Message | None:
+    @limited
+    async def message(self, message_id: str, *, timeout: float | None = None) -> Message | None:
         """As `NetworkBroker.message`, on whichever shard it is."""
         for each in self._by_shard.values():
             found = await each.message(message_id)
@@ -204,7 +228,8 @@ class ShardsBroker(NetworkBroker):
                 return found
         return None
 
-    async def messages_of_key(self, topic: str, key: str, limit: int = 64) -> list[Message]:
+    @limited
+    async def messages_of_key(self, topic: str, key: str, limit: int = 64, *, timeout: float | None = None) -> list[Message]:
         """As `NetworkBroker.messages_of_key`, by their timestamps: before a split another shard had the key."""
         pages = await self._wherever(lambda each: each.messages_of_key(topic, key, limit), UnknownTopic)
         found = [message for _, page in pages for message in page]
@@ -240,8 +265,11 @@ class ShardsBroker(NetworkBroker):
         found: dict[int, Any] = {}
         while missing := {number: each for number, each in self._router.connections().items() if number not in found}:
             for number, shard in missing.items():
-                found[number] = await change(NetworkBroker(shard))
-                self._router.learn(await shard.call(Map(), read_cluster))
+                try:
+                    found[number] = await change(NetworkBroker(shard))
+                    self._router.learn(await shard.call(Map(), read_cluster))
+                except TimedOut as over:
+                    raise timed_out_after(over, changed=bool(found)) from None
         return found
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from eventstore.client.aio.limited import limited
 from eventstore.client.aio.reactions import NetworkReactions
 from eventstore.client.aio.routing.router import Router
+from eventstore.client.connection_errors import timed_out_after
 from eventstore.client.routing.looking import Looking
 from eventstore.client.session.reaction_info import Handled, ParkedEvent, ReactionInfo
-from eventstore.errors import Elsewhere, InvalidArgument
+from eventstore.errors import Elsewhere, InvalidArgument, TimedOut
 from eventstore.protocol.reaction_requests import PARKED_ROWS_MAX
 
 
@@ -27,7 +29,8 @@ class ShardsReactions(NetworkReactions):
     def _by_shard(self) -> dict[int, NetworkReactions]:
         return {number: NetworkReactions(shard) for number, shard in self._router.connections().items()}
 
-    async def progress(self) -> list[ReactionInfo]:
+    @limited
+    async def progress(self, *, timeout: float | None = None) -> list[ReactionInfo]:
         """As `NetworkReactions.progress`, of each shard."""
         shards = self._by_shard
         found = [(number, await each.progress()) for number, each in shards.items()]
@@ -35,7 +38,8 @@ class ShardsReactions(NetworkReactions):
             return found[0][1]
         return [reaction._replace(shard=number) for number, reactions in found for reaction in reactions]
 
-    async def parked(self, reaction: str, skip: int = 0) -> list[ParkedEvent]:
+    @limited
+    async def parked(self, reaction: str, skip: int = 0, *, timeout: float | None = None) -> list[ParkedEvent]:
         """As `NetworkReactions.parked`, shard by shard."""
         shards, found = self._by_shard, list[ParkedEvent]()
         for number, each in shards.items():
@@ -46,18 +50,23 @@ class ShardsReactions(NetworkReactions):
                 break
         return found[:PARKED_ROWS_MAX]
 
-    async def retry(self, reaction: str, aggregate_id: str | None = None, *, who: str, why: str) -> Handled:
+    @limited
+    async def retry(
+        self, reaction: str, aggregate_id: str | None = None, *, who: str, why: str, timeout: float | None = None
+    ) -> Handled:
         """As `NetworkReactions.retry`; of one aggregate at the shard that owns it."""
         if aggregate_id is not None:
             return await self._of_owner(aggregate_id, reaction, lambda own: own.retry(reaction, aggregate_id, who=who, why=why))
-        handled = [await each.retry(reaction, who=who, why=why) for each in self._by_shard.values()]
+        handled = await self._change_all(lambda each: each.retry(reaction, who=who, why=why))
         return Handled(sum(each.done for each in handled), sum(each.left for each in handled))
 
-    async def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str) -> Handled:
+    @limited
+    async def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str, timeout: float | None = None) -> Handled:
         """As `NetworkReactions.skip`, at the shard that owns the aggregate."""
         return await self._of_owner(aggregate_id, reaction, lambda own: own.skip(reaction, aggregate_id, who=who, why=why))
 
-    async def replay(self, reaction: str, sequence: int, *, who: str, why: str) -> int:
+    @limited
+    async def replay(self, reaction: str, sequence: int, *, who: str, why: str, timeout: float | None = None) -> int:
         """As `NetworkReactions.replay`; of several shards to the first event of each."""
         shards = self._by_shard
         if sequence != 1 and len(shards) > 1:
@@ -66,7 +75,18 @@ class ShardsReactions(NetworkReactions):
                 f"`store.shards[N].reactions.replay` with N from 0 to {len(shards) - 1}, or give 1, the first event of each",
                 field="sequence", value=sequence,
             )  # fmt: skip
-        return max([await each.replay(reaction, sequence, who=who, why=why) for each in shards.values()])
+        begins: list[int] = await self._change_all(lambda each: each.replay(reaction, sequence, who=who, why=why))
+        return max(begins)
+
+    async def _change_all(self, change: Callable[[NetworkReactions], Any]) -> list[Any]:
+        """Makes a change on each shard. Returns what they answered."""
+        made: list[Any] = []
+        for each in self._by_shard.values():
+            try:
+                made.append(await change(each))
+            except TimedOut as over:
+                raise timed_out_after(over, changed=bool(made)) from None
+        return made
 
     async def _of_owner(self, aggregate_id: str, reaction: str, change: Callable[[NetworkReactions], Any]) -> Handled:
         """Returns what a change did, and how many events the reaction has parked on all shards after it."""
@@ -78,7 +98,10 @@ class ShardsReactions(NetworkReactions):
                 break
             except Elsewhere as error:  # it was split, and has changed nothing
                 await self._router.look_again(backoff, error)
-        others = [await _count(each, reaction) for number, each in self._by_shard.items() if number != owner]
+        try:
+            others = [await _count(each, reaction) for number, each in self._by_shard.items() if number != owner]
+        except TimedOut as over:
+            raise timed_out_after(over, changed=True) from None
         return Handled(done, left + sum(others))
 
 

@@ -8,6 +8,8 @@ from typing import Final, TypeVar
 import anyio
 
 from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.limited import in_time
+from eventstore.client.limit import shortened
 from eventstore.client.routing.slot_order import SlotOrder
 from eventstore.client.routing.table import Table
 from eventstore.client.session.results import read_cluster
@@ -37,7 +39,7 @@ class News:
 
     async def wait(self, seconds: float, over: Callable[[], bool]) -> None:
         """Returns when a newer map is known that makes it `over`, at the latest after `seconds`."""
-        with anyio.move_on_after(seconds):
+        with anyio.move_on_after(shortened(seconds)):
             while not over():
                 await self._told.wait()
 
@@ -58,8 +60,8 @@ async def first_of(signals: Sequence[anyio.Event]) -> None:
 
 
 async def wait_for(signal: anyio.Event) -> None:
-    """Waits until it is set."""
-    await signal.wait()
+    """Waits until it is set. Raises TimedOut."""
+    await in_time(signal.wait)
 
 
 def watch_map(entry: Connection, table: Table, learn: Callable[[ClusterMap], object]) -> Callable[[], object]:

@@ -11,9 +11,10 @@ from typing import Self
 
 from eventstore.client.blocking.routing.router import Router
 from eventstore.client.blocking.streams import event_pages
+from eventstore.client.limit import within
 from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.merging import MergedRead, later_layout
-from eventstore.errors import Elsewhere, EventStoreError
+from eventstore.errors import Elsewhere, EventStoreError, TimedOut
 from eventstore.event_identity import Place
 from eventstore.model import Event
 from eventstore.position import After, Position, is_later
@@ -22,15 +23,17 @@ from eventstore.records.cursors import LogCursor
 
 
 def read_shards(
-    router: Router, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], aggregate_id: str | None
-) -> MergedEvents:
-    """Returns the stored events of all shards, or those of an aggregate. `cursor`: makes one that begins after a place.
+    router: Router, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], aggregate_id: str | None,
+    timeout: float | None = None,
+) -> MergedEvents:  # fmt: skip
+    """Returns the stored events of all shards, or those of an aggregate. `cursor`: makes one that begins after a place;
+    `timeout`: seconds to wait for each page.
 
     Raises:
         ConnectionLost, InvalidArgument
     """
     slot = router.table.slot_of_only(aggregate_id)
-    return MergedEvents(router, after, lambda known: MergedRead(known, after, limit, cursor, slot))
+    return MergedEvents(router, after, lambda known: MergedRead(known, after, limit, cursor, slot), timeout)
 
 
 def reach(router: Router, after: After) -> ClusterMap:
@@ -44,8 +47,11 @@ def reach(router: Router, after: After) -> ClusterMap:
 class MergedEvents:
     """The stored events of all shards, up to the last one of each. Ended by an exception, it has no further events."""
 
-    def __init__(self, router: Router, after: After, begin: Callable[[ClusterMap], MergedRead]) -> None:
+    def __init__(
+        self, router: Router, after: After, begin: Callable[[ClusterMap], MergedRead], timeout: float | None = None
+    ) -> None:
         self._router = router
+        self._timeout = timeout
         self._after = after
         self._begin = begin
         self._moving: Looking | None = None
@@ -82,6 +88,12 @@ class MergedEvents:
         return self
 
     def __next__(self) -> Event:
+        for event in self._events:
+            return event
+        with within(self._timeout):
+            return self._next_page()
+
+    def _next_page(self) -> Event:
         read = self._read or self._open(reach(self._router, self._after))
         while True:
             for event in self._events:
@@ -100,6 +112,8 @@ class MergedEvents:
             page = next(self._pages[shard], None)
         except Elsewhere as refused:
             self._move(read, shard, refused)
+        except TimedOut:
+            raise
         except EventStoreError as error:
             read.lost(error)
         else:

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, Self
 
 from eventstore.client.address import Addresses
 from eventstore.client.blocking.connection import Connection
+from eventstore.client.limit import shortened
 from eventstore.client.patience import OTHERS_S
 from eventstore.client.routing.table import Table
 
@@ -77,7 +78,7 @@ class ShardConnection(Connection):
         self._router.watch()  # in a child process, nothing does yet
         if self._backoff.lost_for_s(time.monotonic()) >= OTHERS_S:
             self._ask_others()
-        until = time.monotonic() + delay_s
+        until = time.monotonic() + shortened(delay_s)
         while not self._moved and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _GLANCE_S))
         if self._moved:

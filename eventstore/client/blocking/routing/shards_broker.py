@@ -16,7 +16,9 @@ from functools import partial
 from typing import Any, Final
 
 from eventstore.client.blocking.broker import BlockingBroker
+from eventstore.client.blocking.limited import limited
 from eventstore.client.blocking.routing.router import Router
+from eventstore.client.connection_errors import timed_out_after
 from eventstore.client.session.broker_info import (
     ChunkInfo,
     GroupInfo,
@@ -28,7 +30,7 @@ from eventstore.client.session.broker_info import (
     TopicInfo,
 )
 from eventstore.client.session.results import read_cluster
-from eventstore.errors import EventStoreError, InvalidArgument, Unconsumed, UnknownGroup, UnknownQueue, UnknownTopic
+from eventstore.errors import EventStoreError, InvalidArgument, TimedOut, Unconsumed, UnknownGroup, UnknownQueue, UnknownTopic
 from eventstore.protocol.requests import Map
 from eventstore.records.consumer_groups import Retries
 from eventstore.records.message import Message
@@ -75,7 +77,10 @@ class ShardsBroker(BlockingBroker):
 
     # ---- topics
 
-    def create_topic(self, topic: str, queues: int | None = None, *, if_missing: bool = False) -> bool:
+    @limited
+    def create_topic(
+        self, topic: str, queues: int | None = None, *, if_missing: bool = False, timeout: float | None = None
+    ) -> bool:
         """As `BlockingBroker.create_topic`; each shard has this number of queues."""
         # an earlier call may have failed after some of them
         new = any((self._everywhere(lambda each: each.create_topic(topic, queues, if_missing=True))).values())
@@ -83,7 +88,8 @@ class ShardsBroker(BlockingBroker):
             self._first.create_topic(topic, queues)  # says that it exists
         return new
 
-    def topics(self) -> list[TopicInfo]:
+    @limited
+    def topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
         """Lists all topics, with the queues of all shards."""
         found: dict[str, TopicInfo] = {}
         for each in self._by_shard.values():
@@ -92,19 +98,22 @@ class ShardsBroker(BlockingBroker):
                 found[name] = TopicInfo(name, before.queues + queues, before.open_queues + open_queues)
         return list(found.values())
 
-    def queues(self, topic: str) -> list[QueueInfo]:
+    @limited
+    def queues(self, topic: str, *, timeout: float | None = None) -> list[QueueInfo]:
         """As `BlockingBroker.queues`, those of each shard."""
         found = self._wherever(lambda each: each.queues(topic), UnknownTopic)
         return [queue._replace(shard=number) for number, queues in found for queue in queues]
 
-    def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False) -> None:
+    @limited
+    def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False, timeout: float | None = None) -> None:
         """As `BlockingBroker.delete_topic`. All shards are asked what is unconsumed before the first one deletes."""
         if not ignore_unconsumed:
             for number, each in self._by_shard.items():
                 _check_consumed(number, each, topic)
         self._wherever(lambda each: each.delete_topic(topic, ignore_unconsumed=ignore_unconsumed), UnknownTopic, changes=True)
 
-    def add_queues(self, topic: str, count: int) -> list[int]:
+    @limited
+    def add_queues(self, topic: str, count: int, *, timeout: float | None = None) -> list[int]:
         """As `BlockingBroker.add_queues`, on each shard. One that an earlier call reached before it failed gets fewer."""
         ends = [_end(each, topic) for each in self._by_shard.values()]
         wanted = max(*ends, min(ends) + count)
@@ -116,17 +125,20 @@ class ShardsBroker(BlockingBroker):
         added = self._everywhere(add)
         return sorted({number for numbers in added.values() for number in numbers})
 
-    def close_queue(self, topic: str, queue: int) -> None:
+    @limited
+    def close_queue(self, topic: str, queue: int, *, timeout: float | None = None) -> None:
         """As `BlockingBroker.close_queue`: the queue of this number on each shard."""
         self._wherever(lambda each: each.close_queue(topic, queue), UnknownQueue, changes=True)
 
-    def remove_queue(self, topic: str, queue: int) -> None:
+    @limited
+    def remove_queue(self, topic: str, queue: int, *, timeout: float | None = None) -> None:
         """As `BlockingBroker.remove_queue`: the queue of this number on each shard, if all of them are consumed."""
         for number, each in self._by_shard.items():
             _check_consumed(number, each, topic, queue)
         self._wherever(lambda each: each.remove_queue(topic, queue), UnknownQueue, changes=True)
 
-    def chunks(self, after: int = 0) -> list[ChunkInfo]:
+    @limited
+    def chunks(self, after: int = 0, *, timeout: float | None = None) -> list[ChunkInfo]:
         """As `BlockingBroker.chunks`, those of each shard; `after` a number only if there is one shard."""
         if after and len(self._by_shard) > 1:
             raise self._about_one("chunks", "the number of a chunk")
@@ -135,7 +147,8 @@ class ShardsBroker(BlockingBroker):
 
     # ---- groups
 
-    def groups(self) -> list[GroupInfo]:
+    @limited
+    def groups(self, *, timeout: float | None = None) -> list[GroupInfo]:
         """Lists all consumer groups. A member is one on every shard; `generation` is the largest of theirs."""
         found: dict[str, GroupInfo] = {}
         for each in self._by_shard.values():
@@ -144,13 +157,15 @@ class ShardsBroker(BlockingBroker):
                 found[name] = GroupInfo(name, max(before.generation, generation), max(before.members, members))
         return list(found.values())
 
-    def group(self, group: str) -> GroupProgress:
+    @limited
+    def group(self, group: str, *, timeout: float | None = None) -> GroupProgress:
         """As `BlockingBroker.group`, in the queues of each shard; `generation` as in `groups`."""
         found = self._wherever(lambda each: each.group(group), UnknownGroup)
         queues = tuple(queue._replace(shard=number) for number, progress in found for queue in progress.queues)
         return GroupProgress(group, max(progress.generation for _, progress in found), queues)
 
-    def members(self, group: str) -> list[MemberInfo]:
+    @limited
+    def members(self, group: str, *, timeout: float | None = None) -> list[MemberInfo]:
         """As `BlockingBroker.members`: the queues that each reads on all shards, and the shard that heard of it last."""
         found: dict[str, MemberInfo] = {}
         for _, members in self._wherever(lambda each: each.members(group), UnknownGroup):
@@ -159,7 +174,8 @@ class ShardsBroker(BlockingBroker):
                 found[name] = MemberInfo(name, min(before.silent_ms, silent_ms), before.queues + queues)
         return list(found.values())
 
-    def in_hand(self, group: str | None = None) -> list[MessageInHand]:
+    @limited
+    def in_hand(self, group: str | None = None, *, timeout: float | None = None) -> list[MessageInHand]:
         """As `BlockingBroker.in_hand`, over all shards."""
         found: dict[str, MessageInHand] = {}
         for number, held in self._wherever(lambda each: each.in_hand(group), UnknownGroup):
@@ -168,23 +184,30 @@ class ShardsBroker(BlockingBroker):
                     found[each.group] = each._replace(shard=number)
         return sorted(found.values(), key=lambda each: -each.held_ms)
 
-    def delete_group(self, group: str) -> None:
+    @limited
+    def delete_group(self, group: str, *, timeout: float | None = None) -> None:
         """As `BlockingBroker.delete_group`."""
         self._wherever(lambda each: each.delete_group(group), UnknownGroup, changes=True)
 
-    def retries(self, group: str) -> Retries:
+    @limited
+    def retries(self, group: str, *, timeout: float | None = None) -> Retries:
         """As `BlockingBroker.retries`."""
         return self._first.retries(group)
 
-    def set_retries(self, group: str, retries: Retries | None) -> None:
+    @limited
+    def set_retries(self, group: str, retries: Retries | None, *, timeout: float | None = None) -> None:
         """As `BlockingBroker.set_retries`."""
         self._everywhere(lambda each: each.set_retries(group, retries))
 
-    def forget_topic(self, group: str, topic: str) -> None:
+    @limited
+    def forget_topic(self, group: str, topic: str, *, timeout: float | None = None) -> None:
         """As `BlockingBroker.forget_topic`."""
         self._wherever(lambda each: each.forget_topic(group, topic), UnknownGroup, changes=True)
 
-    def reset(self, group: str, topic: str, to: str | int | datetime, *, queue: int | None = None) -> list[ResetQueue]:
+    @limited
+    def reset(
+        self, group: str, topic: str, to: str | int | datetime, *, queue: int | None = None, timeout: float | None = None
+    ) -> list[ResetQueue]:
         """As `BlockingBroker.reset`, in all queues of each shard: to the start, the end, or a time."""
         if (queue is not None or to.__class__ is int) and len(self._by_shard) > 1:
             raise self._about_one("reset", "a reset of a queue, or to an offset,")
@@ -193,7 +216,8 @@ class ShardsBroker(BlockingBroker):
 
     # ---- messages
 
-    def message(self, message_id: str) -> Message | None:
+    @limited
+    def message(self, message_id: str, *, timeout: float | None = None) -> Message | None:
         """As `BlockingBroker.message`, on whichever shard it is."""
         for each in self._by_shard.values():
             found = each.message(message_id)
@@ -201,7 +225,8 @@ class ShardsBroker(BlockingBroker):
                 return found
         return None
 
-    def messages_of_key(self, topic: str, key: str, limit: int = 64) -> list[Message]:
+    @limited
+    def messages_of_key(self, topic: str, key: str, limit: int = 64, *, timeout: float | None = None) -> list[Message]:
         """As `BlockingBroker.messages_of_key`, by their timestamps: before a split another shard had the key."""
         pages = self._wherever(lambda each: each.messages_of_key(topic, key, limit), UnknownTopic)
         found = [message for _, page in pages for message in page]
@@ -237,8 +262,11 @@ class ShardsBroker(BlockingBroker):
         found: dict[int, Any] = {}
         while missing := {number: each for number, each in self._router.connections().items() if number not in found}:
             for number, shard in missing.items():
-                found[number] = change(BlockingBroker(shard))
-                self._router.learn(shard.call(Map(), read_cluster))
+                try:
+                    found[number] = change(BlockingBroker(shard))
+                    self._router.learn(shard.call(Map(), read_cluster))
+                except TimedOut as over:
+                    raise timed_out_after(over, changed=bool(found)) from None
         return found
 
 

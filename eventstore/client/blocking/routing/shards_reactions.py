@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from eventstore.client.blocking.limited import limited
 from eventstore.client.blocking.reactions import BlockingReactions
 from eventstore.client.blocking.routing.router import Router
+from eventstore.client.connection_errors import timed_out_after
 from eventstore.client.routing.looking import Looking
 from eventstore.client.session.reaction_info import Handled, ParkedEvent, ReactionInfo
-from eventstore.errors import Elsewhere, InvalidArgument
+from eventstore.errors import Elsewhere, InvalidArgument, TimedOut
 from eventstore.protocol.reaction_requests import PARKED_ROWS_MAX
 
 
@@ -28,7 +30,8 @@ class ShardsReactions(BlockingReactions):
     def _by_shard(self) -> dict[int, BlockingReactions]:
         return {number: BlockingReactions(shard) for number, shard in self._router.connections().items()}
 
-    def progress(self) -> list[ReactionInfo]:
+    @limited
+    def progress(self, *, timeout: float | None = None) -> list[ReactionInfo]:
         """As `BlockingReactions.progress`, of each shard."""
         shards = self._by_shard
         found = [(number, each.progress()) for number, each in shards.items()]
@@ -36,7 +39,8 @@ class ShardsReactions(BlockingReactions):
             return found[0][1]
         return [reaction._replace(shard=number) for number, reactions in found for reaction in reactions]
 
-    def parked(self, reaction: str, skip: int = 0) -> list[ParkedEvent]:
+    @limited
+    def parked(self, reaction: str, skip: int = 0, *, timeout: float | None = None) -> list[ParkedEvent]:
         """As `BlockingReactions.parked`, shard by shard."""
         shards, found = self._by_shard, list[ParkedEvent]()
         for number, each in shards.items():
@@ -47,18 +51,23 @@ class ShardsReactions(BlockingReactions):
                 break
         return found[:PARKED_ROWS_MAX]
 
-    def retry(self, reaction: str, aggregate_id: str | None = None, *, who: str, why: str) -> Handled:
+    @limited
+    def retry(
+        self, reaction: str, aggregate_id: str | None = None, *, who: str, why: str, timeout: float | None = None
+    ) -> Handled:
         """As `BlockingReactions.retry`; of one aggregate at the shard that owns it."""
         if aggregate_id is not None:
             return self._of_owner(aggregate_id, reaction, lambda own: own.retry(reaction, aggregate_id, who=who, why=why))
-        handled = [each.retry(reaction, who=who, why=why) for each in self._by_shard.values()]
+        handled = self._change_all(lambda each: each.retry(reaction, who=who, why=why))
         return Handled(sum(each.done for each in handled), sum(each.left for each in handled))
 
-    def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str) -> Handled:
+    @limited
+    def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str, timeout: float | None = None) -> Handled:
         """As `BlockingReactions.skip`, at the shard that owns the aggregate."""
         return self._of_owner(aggregate_id, reaction, lambda own: own.skip(reaction, aggregate_id, who=who, why=why))
 
-    def replay(self, reaction: str, sequence: int, *, who: str, why: str) -> int:
+    @limited
+    def replay(self, reaction: str, sequence: int, *, who: str, why: str, timeout: float | None = None) -> int:
         """As `BlockingReactions.replay`; of several shards to the first event of each."""
         shards = self._by_shard
         if sequence != 1 and len(shards) > 1:
@@ -67,7 +76,18 @@ class ShardsReactions(BlockingReactions):
                 f"`store.shards[N].reactions.replay` with N from 0 to {len(shards) - 1}, or give 1, the first event of each",
                 field="sequence", value=sequence,
             )  # fmt: skip
-        return max([each.replay(reaction, sequence, who=who, why=why) for each in shards.values()])
+        begins: list[int] = self._change_all(lambda each: each.replay(reaction, sequence, who=who, why=why))
+        return max(begins)
+
+    def _change_all(self, change: Callable[[BlockingReactions], Any]) -> list[Any]:
+        """Makes a change on each shard. Returns what they answered."""
+        made: list[Any] = []
+        for each in self._by_shard.values():
+            try:
+                made.append(change(each))
+            except TimedOut as over:
+                raise timed_out_after(over, changed=bool(made)) from None
+        return made
 
     def _of_owner(self, aggregate_id: str, reaction: str, change: Callable[[BlockingReactions], Any]) -> Handled:
         """Returns what a change did, and how many events the reaction has parked on all shards after it."""
@@ -79,7 +99,10 @@ class ShardsReactions(BlockingReactions):
                 break
             except Elsewhere as error:  # it was split, and has changed nothing
                 self._router.look_again(backoff, error)
-        others = [_count(each, reaction) for number, each in self._by_shard.items() if number != owner]
+        try:
+            others = [_count(each, reaction) for number, each in self._by_shard.items() if number != owner]
+        except TimedOut as over:
+            raise timed_out_after(over, changed=True) from None
         return Handled(done, left + sum(others))
 
 

@@ -17,6 +17,7 @@ from eventstore.client.options import Options
 from eventstore.client.routing.table import Table
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import EventStoreError
+from eventstore.forks import tell_of_forks
 from eventstore.protocol.requests import Map
 from eventstore.records.cluster_map import ClusterMap
 
@@ -33,6 +34,11 @@ class Survey:
         self._entry, self._table, self._learn = entry, table, learn
         self._until = 0.0
         self._asked: set[Address] = set()
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """In a child, where none of the threads is: it can begin again."""
+        self._until, self._asked = 0.0, set()
 
     def go_on(self) -> None:
         """Asks, for some seconds from now on; of a single address there is nobody else to ask. For any thread."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from typing import Final, TypeVar
 
 from eventstore.client.blocking.connection import Connection
+from eventstore.client.limit import check_time, shortened
 from eventstore.client.routing.slot_order import SlotOrder
 from eventstore.client.routing.table import Table
 from eventstore.client.session.calls import Flag
@@ -37,14 +39,15 @@ class News:
 
     def wait(self, seconds: float, over: Callable[[], bool]) -> None:
         """Returns when a newer map is known that makes it `over`, at the latest after `seconds`."""
-        until = time.monotonic() + seconds
+        until = time.monotonic() + shortened(seconds)
         while not over() and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _GLANCE_S))
 
 
 def wait_for(signal: Flag) -> None:
-    """Waits until it is set. Polls: a lock of Python may stay locked by a signal's handler."""
+    """Waits until it is set. Polls: a lock of Python may stay locked by a signal's handler. Raises TimedOut."""
     while not signal.is_set():
+        check_time()
         time.sleep(_GLANCE_S)
 
 
@@ -104,7 +107,8 @@ def together(calls: Sequence[Callable[[], T]]) -> list[T]:
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=keep, args=(place,), daemon=True) for place in range(1, len(calls))]
+    contexts = [copy_context() for _ in calls]  # with the limit of this call
+    threads = [threading.Thread(target=contexts[place].run, args=(keep, place), daemon=True) for place in range(1, len(calls))]
     for thread in threads:
         thread.start()
     results[0] = calls[0]()

@@ -1,0 +1,40 @@
+"""Ends the calls of the async client within their timeouts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import anyio
+
+from eventstore.client.limit import active, current, within
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def limited(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Ends a method within the argument `timeout`, which it declares and does not look at itself."""
+
+    @wraps(method)
+    async def call(*arguments: P.args, **named: P.kwargs) -> T:
+        timeout: Any = named.get("timeout")
+        if timeout is None:
+            return await method(*arguments, **named)
+        with within(timeout):
+            return await method(*arguments, **named)
+
+    return call
+
+
+async def in_time(wait: Callable[..., Awaitable[Any]], *arguments: object) -> None:
+    """Waits. Raises TimedOut once the time of this call is over."""
+    limit = current() if active else None
+    if limit is None:
+        await wait(*arguments)
+        return
+    with anyio.move_on_after(limit.left_s):
+        await wait(*arguments)
+        return
+    raise limit.over()

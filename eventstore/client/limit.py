@@ -1,0 +1,83 @@
+"""The time that a call may take, as its caller said: `with within(timeout)`. What waits for something looks at it there.
+
+It holds for all that is called meanwhile in this task or thread, and in the tasks that it starts. A call without a timeout pays
+nothing: only while others have one (`active`) is it looked whether this one has.
+"""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Final
+
+from eventstore.client.connection_errors import timed_out
+from eventstore.errors import InvalidArgument, TimedOut
+
+
+class Limit:
+    """Until when a call may take."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.until = time.monotonic() + timeout_s
+
+    @property
+    def left_s(self) -> float:
+        """Returns how much time is left, at least 0."""
+        return max(0.0, self.until - time.monotonic())
+
+    def over(self) -> TimedOut:
+        """Returns the error of a call that has changed nothing; who knows more says more."""
+        return timed_out(round(self.timeout_s * 1000), changes=False)
+
+
+active: Final[dict[Limit, None]] = {}
+_of_this_call: Final[ContextVar[Limit | None]] = ContextVar("limit", default=None)
+
+
+def current() -> Limit | None:
+    """Returns the limit of this call; None: it may take for ever. A task that outlives the call which started it has none."""
+    limit = _of_this_call.get()
+    return limit if limit in active else None
+
+
+def shortened(seconds: float) -> float:
+    """Returns how long to wait, if this would be long enough and the call has time for it."""
+    limit = current() if active else None
+    return seconds if limit is None else min(seconds, limit.left_s)
+
+
+def check_time() -> None:
+    """Raises TimedOut if the time of this call is over."""
+    limit = current() if active else None
+    if limit is not None and not limit.left_s:
+        raise limit.over()
+
+
+class within:
+    """As a context: what waits in it raises TimedOut after `timeout` seconds, or sooner if the context around it says so. None:
+    as the context around it.
+    """
+
+    def __init__(self, timeout: float | None) -> None:
+        if timeout is not None and not timeout >= 0:  # written so that NaN is refused as well
+            raise InvalidArgument(f"timeout is {timeout} seconds, the least is 0", field="timeout", limit=0, value=str(timeout))
+        self._timeout = timeout
+        self._token: Token[Limit | None] | None = None
+        self._limit: Limit | None = None
+
+    def __enter__(self) -> None:
+        if self._timeout is None:
+            return
+        limit, around = Limit(self._timeout), current()
+        if around is None or limit.until < around.until:
+            self._limit = limit
+            active[limit] = None
+            self._token = _of_this_call.set(limit)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._limit is not None:
+            active.pop(self._limit, None)
+        if self._token is not None:
+            _of_this_call.reset(self._token)

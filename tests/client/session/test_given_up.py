@@ -1,0 +1,82 @@
+"""What a caller no longer waits for: it is never sent, unless it was, and what travels with it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eventstore.client.connection_errors import timed_out
+from eventstore.client.session.batch import BatchSlice
+from eventstore.client.session.calls import Flag
+from eventstore.client.session.session import Session
+from eventstore.errors import TimedOut
+from eventstore.model import Committed, NewEvent
+from eventstore.protocol.broker_requests import CreateTopic
+from eventstore.protocol.requests import Append, Version
+from eventstore.records.raw_commit import encode_commit
+from tests.client.peer import Peer, add_call, new_session
+
+OVER = timed_out(100, changes=False)
+
+
+def add(session: Session[Flag], aggregate_id: str) -> BatchSlice[Flag, Any, Any]:
+    row = encode_commit(aggregate_id, [NewEvent("T", b"data")], 0, f"c-{aggregate_id}", None)
+    return session.appends.add_rows((row,), 100)
+
+
+def outcome_of(part: BatchSlice[Flag, Any, Any]) -> object:
+    (found,) = part.by_now(OVER)
+    assert isinstance(found, TimedOut)
+    return found.outcome
+
+
+def stored(aggregate_id: str, sequence: int) -> Committed:
+    return Committed(aggregate_id, 1, sequence, duplicate=False, durability=None)
+
+
+def test_a_row_that_has_not_left_is_not_sent_and_those_of_its_batch_are() -> None:
+    session = new_session()
+    parts = [add(session, each) for each in "abc"]
+    assert parts[0].batch is parts[2].batch
+    assert outcome_of(parts[1]) == "none"
+    peer = Peer(session)
+    ((request_id, sent),) = peer.received()
+    assert isinstance(sent, Append)
+    assert [commit[0] for commit in sent.commits] == ["a", "c"]
+    peer.outcomes(request_id, (0, 1, 1, 0, 1, 2))
+    assert [part.outcomes()[0] for part in parts[::2]] == [stored("a", 1), stored("c", 2)]
+    assert session.idle
+
+
+def test_a_batch_of_which_no_row_is_wanted_is_not_sent_and_the_next_row_is() -> None:
+    session = new_session()
+    assert outcome_of(add(session, "a")) == "none"
+    assert session.idle
+    assert not session.is_waited_for
+    part = add(session, "b")
+    peer = Peer(session)
+    ((request_id, sent),) = peer.received()
+    assert isinstance(sent, Append)
+    assert [commit[0] for commit in sent.commits] == ["b"]
+    peer.outcomes(request_id, (0, 1, 1))
+    assert part.outcomes() == [stored("b", 1)]
+    assert outcome_of(add(session, "c")) == "none"
+    assert peer.received() == []
+    assert session.idle
+
+
+def test_a_row_that_was_sent_on_an_earlier_connection_may_be_stored() -> None:
+    session = new_session()
+    part = add(session, "a")
+    Peer(session).received()
+    session.disconnected()
+    assert outcome_of(part) == "unknown"
+    ((_, again),) = Peer(session).received()
+    assert isinstance(again, Append), "who asks again with its command id is told"
+
+
+def test_a_call_has_changed_nothing_if_it_was_not_sent_or_reads() -> None:
+    session = new_session()
+    calls = [add_call(session, each) for each in (CreateTopic("t", 1, True), Version("a"))]
+    assert [each.given_up(OVER).outcome for each in calls] == ["none", "none"]
+    Peer(session).received()
+    assert [each.given_up(OVER).outcome for each in calls] == ["unknown", "none"]

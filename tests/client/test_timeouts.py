@@ -1,0 +1,261 @@
+"""Calls that have a timeout: each ends within it, whatever it waits for, and says what is known of what it was to change."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eventstore as es
+from eventstore import NewEvent, blocking
+from eventstore.client import limit
+from eventstore.client.aio import broker as aio_broker
+from eventstore.client.aio import reactions as aio_reactions
+from eventstore.client.aio.routing import shards_broker as aio_shards_broker
+from eventstore.client.aio.routing import shards_reactions as aio_shards_reactions
+from eventstore.client.blocking import broker, reactions
+from eventstore.client.blocking.routing import shards_broker, shards_reactions
+from tests.client.test_connecting import loops
+from tests.cluster.led_shards import LedShards
+from tests.cluster.test_moved_leader import PATIENT, Runner
+from tests.forwarder import Forwarder
+from tests.server_thread import ServerThread
+from tests.waiting import DEADLINE_SECONDS
+
+EVENT = NewEvent("Happened", b"1")
+SHORT = 0.1
+NOT_CALLS = ("aclose", "close", "topic", "subscribe", "consumer")
+"""Those that wait for nothing, or for as long as there is nothing."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerThread]:
+    with ServerThread(tmp_path) as thread:
+        yield thread
+
+
+@pytest.fixture
+def way(server: ServerThread) -> Iterator[Forwarder]:
+    with Forwarder(server.address) as forwarder:
+        yield forwarder
+
+
+@pytest.fixture
+def led(tmp_path: Path) -> Iterator[LedShards]:
+    with LedShards(tmp_path, 2) as shards:
+        yield shards
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        es.NetworkStore, es.NetworkTopic, aio_broker.NetworkBroker, aio_shards_broker.ShardsBroker,
+        aio_reactions.NetworkReactions, aio_reactions.NetworkAlarms, aio_shards_reactions.ShardsReactions,
+        blocking.BlockingStore, blocking.BlockingTopic, broker.BlockingBroker, shards_broker.ShardsBroker,
+        reactions.BlockingReactions, reactions.BlockingAlarms, shards_reactions.ShardsReactions,
+    ],
+    ids=lambda kind: f"{kind.__module__}.{kind.__name__}",
+)  # fmt: skip
+def test_every_call_of_both_clients_takes_a_timeout(kind: type[Any]) -> None:
+    calls = {name: each for name, each in inspect.getmembers(kind, inspect.isfunction) if name[0] != "_"}
+    assert calls
+    without = [name for name, each in calls.items() if "timeout" not in inspect.signature(each).parameters]
+    assert set(without) <= set(NOT_CALLS)
+
+
+@loops
+def test_an_append_that_was_sent_and_not_answered_in_time_may_be_stored(run: Runner, way: Forwarder) -> None:
+    async def use() -> None:
+        async with es.connect(way.address, **PATIENT) as store:
+            await store.append("a-1", [EVENT], 0)
+            way.freeze()
+            with pytest.raises(es.TimedOut, match=r"not answered within 0.1 s: it may have been carried out") as caught:
+                await store.append("a-1", [EVENT], 1, timeout=SHORT)
+            assert caught.value.fields == {"timeout_ms": 100, "outcome": "unknown"}
+            (outcome,) = await store.append_many([es.Commit("a-1", [EVENT], 1)], timeout=SHORT)
+            assert isinstance(outcome, es.TimedOut)
+            assert outcome.outcome == "unknown"
+            with pytest.raises(es.TimedOut) as caught:
+                await store.version("a-1", timeout=SHORT)
+            assert caught.value.outcome == "none", "it changes nothing"
+            with pytest.raises(es.TimedOut) as caught:
+                await store.broker.create_topic("t", timeout=SHORT)
+            assert caught.value.outcome == "unknown"
+            with pytest.raises(es.TimedOut):
+                [_ async for _ in store.read("a-1", timeout=SHORT)]
+            with pytest.raises(es.TimedOut):
+                [_ async for _ in store.read_all(timeout=SHORT)]
+            assert not limit.active
+
+    run(use)
+
+
+def test_an_append_of_a_blocking_client_may_be_stored_then(way: Forwarder) -> None:
+    with blocking.connect(way.address, **PATIENT) as store:
+        store.append("a-1", [EVENT], 0)
+        way.freeze()
+        with pytest.raises(es.TimedOut, match=r"not answered within 0.1 s: it may have been carried out") as caught:
+            store.append("a-1", [EVENT], 1, timeout=SHORT)
+        assert caught.value.fields == {"timeout_ms": 100, "outcome": "unknown"}
+        (outcome,) = store.append_many([es.Commit("a-1", [EVENT], 1)], timeout=SHORT)
+        assert isinstance(outcome, es.TimedOut)
+        assert outcome.outcome == "unknown"
+        with pytest.raises(es.TimedOut) as caught:
+            store.version("a-1", timeout=SHORT)
+        assert caught.value.outcome == "none", "it changes nothing"
+        with pytest.raises(es.TimedOut) as caught:
+            store.broker.create_topic("t", timeout=SHORT)
+        assert caught.value.outcome == "unknown"
+        with pytest.raises(es.TimedOut):
+            list(store.read("a-1", timeout=SHORT))
+        with pytest.raises(es.TimedOut):
+            list(store.read_all(timeout=SHORT))
+        assert not limit.active
+
+
+@loops
+def test_what_was_not_sent_in_time_is_never_stored(run: Runner, server: ServerThread) -> None:
+    async def use() -> None:
+        async with es.connect(server.address, **PATIENT) as store:
+            server.stop()
+            with pytest.raises(es.TimedOut):  # notices that the connection is lost
+                await store.version("a-1", timeout=SHORT)
+            with pytest.raises(es.TimedOut, match=r"not answered within 0.1 s; it changed nothing, and will not") as caught:
+                await store.append("a-1", [EVENT], 0, timeout=SHORT)
+            assert caught.value.outcome == "none"
+            outcomes = await store.append_many([es.Commit("a-2", [EVENT], 0)] * 3, timeout=SHORT)
+            assert [getattr(each, "outcome", None) for each in outcomes] == ["none"] * 3
+            with pytest.raises(es.TimedOut):
+                await store.broker.create_topic("t", timeout=SHORT)
+            server.start()
+            assert (await store.append("a-3", [EVENT], 0)).sequence == 1
+            assert await store.version("a-1") == await store.version("a-2") == 0
+            assert await store.broker.topics() == []
+
+    run(use)
+
+
+def test_nor_is_it_of_a_blocking_client(server: ServerThread) -> None:
+    with blocking.connect(server.address, **PATIENT) as store:
+        server.stop()
+        with pytest.raises(es.TimedOut):  # notices that the connection is lost
+            store.version("a-1", timeout=SHORT)
+        with pytest.raises(es.TimedOut, match=r"not answered within 0.1 s; it changed nothing, and will not") as caught:
+            store.append("a-1", [EVENT], 0, timeout=SHORT)
+        assert caught.value.outcome == "none"
+        outcomes = store.append_many([es.Commit("a-2", [EVENT], 0)] * 3, timeout=SHORT)
+        assert [getattr(each, "outcome", None) for each in outcomes] == ["none"] * 3
+        with pytest.raises(es.TimedOut):
+            store.broker.create_topic("t", timeout=SHORT)
+        server.start()
+        assert store.append("a-3", [EVENT], 0).sequence == 1
+        assert store.version("a-1") == store.version("a-2") == 0
+        assert store.broker.topics() == []
+
+
+@loops
+def test_a_shard_that_is_silent_takes_the_time_of_its_own_rows_alone(run: Runner, led: LedShards) -> None:
+    mine, other = led.id_of(0), led.id_of(1)
+
+    async def use() -> None:
+        async with es.connect(led.address, **PATIENT) as store:
+            await store.append_many([es.Commit(mine, [EVENT], 0), es.Commit(other, [EVENT], 0)])
+            led.leaders[1].freeze()  # type: ignore[union-attr]
+            first, second = await store.append_many([es.Commit(mine, [EVENT], 1), es.Commit(other, [EVENT], 1)], timeout=SHORT)
+            assert isinstance(first, es.Committed)
+            assert isinstance(second, es.TimedOut)
+            assert second.outcome == "unknown"
+            with pytest.raises(es.TimedOut):
+                await store.append(other, [EVENT], 1, timeout=SHORT)
+            led.elect(1, None)
+            with pytest.raises(es.TimedOut):
+                await store.append(other, [EVENT], 1, timeout=SHORT)
+            assert (await store.append(mine, [EVENT], 2, timeout=DEADLINE_SECONDS)).version == 3
+
+    run(use)
+
+
+def test_so_it_is_with_a_blocking_client(led: LedShards) -> None:
+    mine, other = led.id_of(0), led.id_of(1)
+    with blocking.connect(led.address, **PATIENT) as store:
+        store.append_many([es.Commit(mine, [EVENT], 0), es.Commit(other, [EVENT], 0)])
+        led.leaders[1].freeze()  # type: ignore[union-attr]
+        first, second = store.append_many([es.Commit(mine, [EVENT], 1), es.Commit(other, [EVENT], 1)], timeout=SHORT)
+        assert isinstance(first, es.Committed)
+        assert isinstance(second, es.TimedOut)
+        assert second.outcome == "unknown"
+        with pytest.raises(es.TimedOut):
+            store.append(other, [EVENT], 1, timeout=SHORT)
+        led.elect(1, None)
+        with pytest.raises(es.TimedOut):
+            store.append(other, [EVENT], 1, timeout=SHORT)
+        assert store.append(mine, [EVENT], 2, timeout=DEADLINE_SECONDS).version == 3
+
+
+@loops
+def test_a_change_of_all_shards_that_one_of_them_has_made_may_be_made(run: Runner, led: LedShards) -> None:
+    async def use() -> None:
+        async with es.connect(led.address, **PATIENT) as store:
+            led.elect(1, None)
+            with pytest.raises(es.TimedOut) as caught:
+                await store.broker.create_topic("orders", timeout=1.0)
+            assert caught.value.outcome == "unknown"
+            assert [each.name for each in await store.shards[0].broker.topics()] == ["orders"]
+
+    run(use)
+
+
+@loops
+def test_a_call_that_timed_out_leaves_its_connection_to_the_others(run: Runner, server: ServerThread) -> None:
+    async def use() -> None:
+        async with es.connect(server.address) as store:
+            await store.broker.create_topic("t", 1)
+            with pytest.raises(es.TimedOut) as caught:
+                await store.broker.pull([("t", 0, 0, None)], wait=60, timeout=SHORT)
+            assert caught.value.outcome == "none"
+            assert await store.version("a") == 0
+            assert store._connection.session.connections == 1
+
+    run(use)
+    with blocking.connect(server.address) as store:
+        with pytest.raises(es.TimedOut) as caught:
+            store.broker.pull([("t", 0, 0, None)], wait=60, timeout=SHORT)
+        assert caught.value.outcome == "none"
+        assert store.version("a") == 0
+        assert store._connection.session.connections == 1
+
+
+def test_a_thread_whose_time_is_over_does_not_wait_for_another_one_that_has_the_connection(way: Forwarder) -> None:
+    with blocking.connect(way.address, **PATIENT) as store:
+        way.freeze()
+        failed = []
+
+        def ask() -> None:
+            try:
+                store.version("a-1")
+            except es.Closed as closed:
+                failed.append(closed)
+
+        waits = threading.Thread(target=ask)
+        waits.start()
+        assert way.held.wait(DEADLINE_SECONDS)
+        with pytest.raises(es.TimedOut):
+            store.version("a-2", timeout=SHORT)
+        with pytest.raises(es.TimedOut):
+            store.append("a-2", [EVENT], 0, timeout=SHORT)
+        store.close()
+        waits.join(DEADLINE_SECONDS)
+        assert failed
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan")])
+def test_a_timeout_that_is_none_is_refused(server: ServerThread, timeout: float) -> None:
+    with (
+        blocking.connect(server.address) as store,
+        pytest.raises(es.InvalidArgument, match=r"timeout is .* seconds, the least is 0"),
+    ):
+        store.append("a-1", [EVENT], 0, timeout=timeout)
