@@ -29,8 +29,6 @@ from tests.server.raw import Gone, RawClient, commit
 from tests.server_thread import ServerThread
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
-FREE = {"HELLO", "PING", "MAP", "CREDIT", "UNSUBSCRIBE"}
-
 
 def event() -> es.NewEvent:
     return es.NewEvent("Happened", b"{}")
@@ -40,15 +38,6 @@ def refused(server: ServerThread, token: str | None) -> Unauthenticated:
     with pytest.raises(Unauthenticated) as caught:
         es.blocking.connect(server.address, token=token).__enter__()
     return caught.value
-
-
-def test_every_kind_of_request_says_what_it_needs_and_few_need_nothing() -> None:
-    nothing = {each.name for each in DECLARATIONS.values() if each.needs.permission is None}
-    assert nothing == FREE
-    assert {each.name for each in DECLARATIONS.values() if each.needs is ANYONE} == FREE
-    assert {each.name for each in DECLARATIONS.values() if each.needs.alone} == {"APPEND", "SEND"}
-    used = {each.needs.permission for each in DECLARATIONS.values()} - {None}
-    assert set(Permission) - used == {Permission.CLUSTER}  # between nodes
 
 
 def test_one_without_grants_may_do_nothing_but_what_is_free(tmp_path: Path) -> None:
