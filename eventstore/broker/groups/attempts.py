@@ -87,6 +87,13 @@ class Attempts:
             for each in queues
         )
 
+    def has_suspects(self, group: str, queues: Mapping[str, Sequence[int]], offsets: Offsets, attempts: int) -> bool:
+        """Whether a member that reads these queues handles messages one at a time: before `offsets` are no suspects."""
+        return any(
+            queue in queues.get(topic, ()) and offsets.get(topic, {}).get(queue, 0) < _suspects_end(found, attempts)
+            for (topic, queue), found in self._document.attempts.get(group, {}).items()
+        )
+
     def killed(self, group: str, topic: str, queue: int, offset: int) -> int:
         """Returns how many members died of this message if it is the killer of its queue, else 0."""
         counted = self._of(group, topic, queue)

@@ -24,7 +24,7 @@ _Attempt: TypeAlias = "tuple[_Place, int]"
 
 class InHand(NamedTuple):
     """`seconds`: since the group's offset stands at the message, or its member was first seen to have it, or its next attempt
-    was due.
+    was due. `alone`: other queues of the member wait for it, for consumers have died, of this message or of one that comes.
     """
 
     group: str
@@ -33,6 +33,7 @@ class InHand(NamedTuple):
     queue: int
     offset: int
     seconds: float
+    alone: bool = False
 
 
 class OldestInHand:
@@ -60,7 +61,15 @@ class OldestInHand:
                 if looked_at >= _QUEUES_A_STEP:
                     looked_at = 0
                     yield
-        self._since, self.oldest = since, oldest
+        self._since, self.oldest = since, {name: held._replace(alone=self._is_alone(held)) for name, held in oldest.items()}
+
+    def _is_alone(self, held: InHand) -> bool:
+        group = self._groups.by_name.get(held.group)
+        member = None if group is None else group.members.get(held.member)
+        if member is None:  # gone meanwhile
+            return False
+        offsets, attempts = self._groups.offsets.of(held.group), self._groups.policy(held.group).attempts_max
+        return self._groups.offsets.attempts.has_suspects(held.group, member.queues, offsets, attempts)
 
     def _delay_s(self, group: Group, attempt: _Attempt) -> float:
         failures = attempt[1]

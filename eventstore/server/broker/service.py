@@ -7,8 +7,10 @@ store continues, and consumers continue to read. Only a restart can judge what i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 import trio
@@ -105,7 +107,17 @@ def _hangs(broker: Broker) -> str | None:
     oldest = _oldest(broker)
     if oldest is None or oldest.seconds < IN_HAND_S_MAX:
         return None
-    return f"{_named(oldest)} for {oldest.seconds:.0f} s; look at its handler's log, then restart that consumer"
+    since = datetime.fromtimestamp(time.time() - oldest.seconds, UTC)
+    waiting = (
+        "all queues of this consumer wait for it, on all shards, since consumers have died of a message"
+        if oldest.alone
+        else "its queue waits for it"
+    )
+    skip = f"eventstore group reset {oldest.group} {oldest.topic} --queue {oldest.queue} --to-offset {oldest.offset + 1}"
+    return (
+        f"{_named(oldest)} for {oldest.seconds:.0f} s, since {since:%Y-%m-%d %H:%M:%S} UTC, and {waiting}; look at its "
+        f"handler's log, then restart that consumer; if it hangs again, skip the message: {skip}"
+    )
 
 
 def _named(held: InHand) -> str:

@@ -8,7 +8,12 @@ from eventstore.broker.retry_policy import RetryPolicy
 from tests.broker.groups.test_groups import House
 
 
-def look(held: OldestInHand, now: float) -> InHand | None:
+def look(held: OldestInHand, now: float) -> tuple[object, ...] | None:
+    found = found_by(held, now)
+    return None if found is None else found[:6]
+
+
+def found_by(held: OldestInHand, now: float) -> InHand | None:
     for _ in held.looking(now):
         pass
     return held.oldest.get("billing")
@@ -53,6 +58,27 @@ def test_a_message_that_may_wait_for_its_next_attempt_or_was_taken_away_is_not_i
     assert look(held, 100) == ("billing", "a", "orders", 0, 0, 20)
     house.groups.leave("billing", "a")
     assert look(held, 101) is None
+
+
+def test_after_a_death_it_is_said_that_other_queues_wait_for_a_message_in_hand() -> None:
+    house = House()
+    held, groups = OldestInHand(house.groups), house.groups
+    groups.set_policy("billing", RetryPolicy((1,)))
+    groups.join("billing", "a", {"orders": None})
+    hand_out(house, "a", 1, 0, 5)
+    found = found_by(held, 1)
+    assert found is not None
+    assert not found.alone
+    generation = groups.join("billing", "a", {"orders": None}).generation  # another one under its name: it died
+    hand_out(house, "a", 0, 0, 1)
+    found = found_by(held, 2)
+    assert found is not None
+    assert (found.queue, found.alone) == (0, True), "the suspects of queue 1 are handled alone, too"
+    groups.commit("billing", "a", generation, [("orders", 1, 5)])
+    found = found_by(held, 3)
+    assert found is not None
+    assert (found.queue, found.alone) == (0, False)
+    groups.leave("billing", "a")
 
 
 def test_a_look_at_many_queues_lets_other_tasks_run() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import urllib.request
@@ -26,6 +27,7 @@ from eventstore.protocol.group_requests import (
     Leave,
     ListInHand,
     ListMembers,
+    SetRetries,
     ShowGroup,
 )
 from eventstore.protocol.request_codec import encode_request
@@ -34,6 +36,7 @@ from eventstore.server.broker import service
 from eventstore.server.broker.broker_metrics import SERIES_MAX, queue_rows
 from eventstore.server.serve import Server
 from eventstore.settings.sources import load_settings
+from tests.cli.processes import output
 from tests.server.broker.broker_raw import bodies, create, join, message, pull, pulled_of, refusal, send, sent_of, values_of
 from tests.server.conftest import Launch, Serve
 from tests.server.raw import Gone, Ok, RawClient, append_frame, commit, outcomes_of
@@ -264,6 +267,32 @@ def test_a_message_that_a_member_has_in_hand_for_too_long_degrades_the_server(
         values_of(client, CommitOffsets("g", "m", generation, (("t", 1, 3),)))
         wait_until(lambda: health_of(server)["degraded"] is False, "the next look")
     assert health_of(server)["broker_oldest_in_hand_seconds"] == 0
+
+
+@pytest.mark.parametrize("died", [False, True], ids=["", "after a death"])
+def test_what_a_hung_handler_holds_up_is_said_with_the_next_step_and_that_helps(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, died: bool
+) -> None:
+    monkeypatch.setattr(service, "IN_HAND_S_MAX", 0.0)
+    server = serve(http="127.0.0.1:0")
+    with RawClient(server.port) as client:
+        create(client, "t", 2)
+        values_of(client, SetRetries("g", 2, None, (1_000,)))
+        send(client, "t", [message(b"x", queue=queue) for queue in (0, 1)])
+        for _ in range(1 + died):  # it joins again under its name: the one before has died
+            join(client, "g", "m", "t")
+            pulled_of(client.ask(Pull(1, group="g", member="m", wants=(("t", 0, 0, None),))))
+        waits = (
+            "all queues of this consumer wait for it, on all shards, since consumers have died" if died else "its queue waits"
+        )
+        wait_until(lambda: waits in str(health_of(server)["attention"]), "the next look")
+        said = str(health_of(server)["attention"])
+        assert said.startswith("member m of group g has message 0 of queue 0 of t in hand for ")
+        assert re.search(r" s, since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC, and ", said)
+        assert "then restart that consumer" in said
+        _, _, skip = said.partition("skip the message: eventstore ")
+    assert output(*skip.split(), store=f"tcp://127.0.0.1:{server.port}") == "g is at offset 1 of queue 0 of t\n"
+    wait_until(lambda: health_of(server)["degraded"] is False, "the next look")
 
 
 def test_bytes_cut_off_at_the_start_are_among_the_stats(serve: Serve) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from eventstore.client.blocking.broker import BlockingBroker
+    from eventstore.client.session.broker_info import MessageInHand
+
+HELD_MS_MAX: Final = 60_000  # as the consumers' own `warn_after`
 
 group = command_group("group", "Consumer groups and their progress.")
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
@@ -73,6 +76,9 @@ def show(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT
     columns = ("topic", "queue", "offset", "begin", "end", "backlog", "member", "oldest in hand")
     rows = [(*each[:5], each.backlog, each.member, _time(held_ms.get((each.shard, *each[:2])))) for each in progress.queues]
     print_rows(columns, rows, [each.shard for each in progress.queues])
+    for each in in_hand:
+        if each.held_ms >= HELD_MS_MAX:
+            print_note(_hangs(each))
     if members:
         silent = [(each.name, each.queues, f"{each.silent_ms / 1000:.1f} s ago") for each in members]
         print_table(None, ("member", "queues", "last heard"), silent)
@@ -159,6 +165,20 @@ def retries(
         return
     waits = ", ".join(f"{each:g} s" for each in found.delays) or "none"
     print_line(f"{name}: {counted(count, 'attempt')}, delays {waits}; dead letters go to {where}")
+
+
+def _hangs(held: MessageInHand) -> str:
+    from datetime import UTC, datetime, timedelta
+
+    since = datetime.now(UTC) - timedelta(milliseconds=held.held_ms)
+    shard = "" if held.shard is None else f" --shard {held.shard}"
+    skip = f"group reset {held.group} {held.topic} --queue {held.queue} --to-offset {held.offset + 1}{shard}"
+    return (
+        f"message {held.offset} of queue {held.queue} of {held.topic} is in hand at {held.member} since "
+        f"{since:%Y-%m-%d %H:%M:%S} UTC. Its queue waits for it, and if consumers have died of a message before, all queues of "
+        f"this consumer do. Look at its handler's log, then restart that consumer; if it hangs again, skip the message: "
+        f"eventstore {skip}"
+    )
 
 
 def _time(milliseconds: int | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from eventstore import blocking
+from eventstore.cli.commands.broker import group
 from tests.cli.processes import Server, output, refused, run, wait_for
 
 Serve = Callable[..., Server]
@@ -69,6 +70,26 @@ def test_a_message_in_hand_is_shown_with_its_member(server: Server) -> None:
         assert listed["in_hand_ms"] >= held["held_ms"]
         assert "in hand" in output("group", "list", store=server.store)
     output("group", "delete", "sleepy", store=server.store)
+
+
+def test_a_message_that_is_in_hand_for_long_is_named_with_the_next_step(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output("topic", "create", "stuck", "--queues", 1, store=server.store)
+    output("message", "send", "stuck", "x", store=server.store)
+    with blocking.connect(server.store) as store, store.consumer("hung", "stuck", member="m-1") as consumer:
+        next(iter(consumer))
+        wait_for(lambda: parsed(server, "group", "show", "hung")["oldest_in_hand"], "the server's next look")
+        group.show("hung", store=server.store)
+        assert capsys.readouterr().err == ""
+        monkeypatch.setattr(group, "HELD_MS_MAX", 0)
+        group.show("hung", store=server.store)
+        said = capsys.readouterr().err
+        assert said.startswith("message 0 of queue 0 of stuck is in hand at m-1 since 20")
+        assert "Look at its handler's log, then restart that consumer" in said
+        _, _, skip = said.partition("skip the message: eventstore ")
+        assert output(*skip.split(), store=server.store) == "hung is at offset 1 of queue 0 of stuck\n"
+    output("group", "delete", "hung", store=server.store)
 
 
 def test_a_group_is_reset_to_the_start_the_end_an_offset_and_a_time(server: Server) -> None:
