@@ -35,6 +35,7 @@ IN_TICKS = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 ALLOWED = {
     "options of pip, rsync and spark-submit": "deps wheel_dir exclude py_files",
     "of PostgreSQL, LMDB, Spark, Prometheus": "LISTEN writemap from_json Trigger AvailableNow disabled increase",
+    "of uWSGI, Django and Celery": "osafterfork apps on_commit acks_late",
     "a package that a reader may want, and we do not": "psycopg_pool",
     "names that are forbidden here": "utils",
     "stand for something in an example": "backup refunds SomeError job.py eventstore_NAME",

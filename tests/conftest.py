@@ -19,9 +19,9 @@ settings.load_profile("untimed")
 HEAVY = (
     "broker/test_crashes", "broker/test_model", "cli/commands/", "cli/test_operations_page", "cli/test_output",
     "cli/test_planted_faults", "cluster/test_silent_addresses", "consumers/test_survival", "contract/test_listing",
-    "documents/test_changing",
-    "documents/test_cli_page", "documents/test_names", "documents/test_pages", "documents/test_programs",
-    "documents/test_tutorial", "documents/test_typed_programs", "domain/encoding/test_codec",
+    "documents/test_changing", "documents/test_cli_page", "documents/test_frameworks", "documents/test_names",
+    "documents/test_pages", "documents/test_programs", "documents/test_tutorial", "documents/test_typed_programs",
+    "domain/encoding/test_codec",
     "domain/projections/test_killed", "domain/projections/test_targets", "domain/projections/test_unstorable", "fuzz/",
     "server/broker/test_broker_kill", "server/commands/test_reactions", "server/work/test_work",
     "server/net/test_many_connections", "server/net/test_slow_clients", "server/outbox/", "server/requests/test_new_events",
