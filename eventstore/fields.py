@@ -6,6 +6,7 @@ The embedded store, the clients and the server share these checks, so a wrong ar
 from __future__ import annotations
 
 import math
+from urllib.parse import urlsplit
 
 from eventstore.errors import InvalidArgument
 from eventstore.model import ID_BYTES_MAX
@@ -22,6 +23,25 @@ def shown(value: object) -> str:
     except Exception as error:
         text = f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def shown_url(text: str) -> str:
+    """Returns a URL as it may be shown: without user and password, and without path and query, which often are a secret."""
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "an address that is none"
+    if not parts.scheme or not host:
+        return "an address without a host"
+    named = f"[{host}]" if ":" in host else host
+    rest = "/…" if parts.path.strip("/") or parts.query or parts.fragment else ""
+    return escaped(f"{parts.scheme}://{named}{'' if port is None else f':{port}'}{rest}")
+
+
+def without_password(text: str) -> str:
+    """Returns what should have been an address, for the error that it is not: one with a user or password without them."""
+    return shown_url(text) if "@" in text else text
 
 
 def encodable(text: str) -> str:

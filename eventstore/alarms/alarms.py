@@ -53,7 +53,7 @@ class Alarms:
             self.deliveries.append(Delivery(Mail(settings)))
         elif settings.mail_to is not None:
             raise InvalidArgument("alarm_mail_to is set, and alarm_mail_server is not", field="alarm_mail_server")
-        if settings.webhook is not None:
+        if settings.webhook is not None or settings.webhook_file is not None:
             self.deliveries.append(Delivery(Webhook(settings)))
         self.source = socket.gethostname()
         self.seen_by = "; eventstore alarms list"

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from eventstore.alarms.notice import Notice
 from eventstore.alarms.receiver import connected
 from eventstore.errors import InvalidArgument
+from eventstore.fields import shown_url
 from eventstore.settings.alarms import AlarmSettings
 
 if TYPE_CHECKING:
@@ -32,15 +33,16 @@ class Webhook:
 
     def __init__(self, settings: AlarmSettings) -> None:
         """Raises InvalidArgument: the address is none, or a file cannot be used."""
-        parts = urlsplit(settings.webhook or "")
+        where, address = _address(settings)
         try:
+            parts = urlsplit(address)
             port = parts.port
         except ValueError:
-            port = -1
+            parts, port = urlsplit(""), -1
         if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or "@" in parts.netloc:
             raise InvalidArgument(
-                f"alarm_webhook is {settings.webhook!a}, expected http://HOST/PATH or https://HOST/PATH, without a password",
-                field="alarm_webhook", value=str(settings.webhook),
+                f"{where} is {shown_url(address)}, expected http://HOST/PATH or https://HOST/PATH, without a user or password",
+                field=where, value=shown_url(address),
             )  # fmt: skip
         self._secure, self._host = parts.scheme == "https", parts.hostname
         self._port = port or _PORTS[self._secure]
@@ -74,6 +76,17 @@ class Webhook:
         import ssl
 
         return ssl.create_default_context(cafile=self._ca) if self._secure else None
+
+
+def _address(settings: AlarmSettings) -> tuple[str, str]:
+    """Returns the setting that has the address, and the address. Raises InvalidArgument."""
+    if settings.webhook_file is None:
+        return "alarm_webhook", settings.webhook or ""
+    if settings.webhook is not None:
+        raise InvalidArgument("alarm_webhook and alarm_webhook_file say the same; leave one out", field="alarm_webhook_file")
+    found = secret_in("alarm_webhook_file", settings.webhook_file)
+    assert found is not None, "the file is given"
+    return "alarm_webhook_file", found.decode(errors="replace")
 
 
 def signature(key: bytes, seconds: int, body: bytes) -> str:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from eventstore.errors import InvalidArgument
+from eventstore.fields import without_password
 from eventstore.security.loopback import is_loopback
 
 ADDRESSES_MAX: Final = 64
@@ -106,6 +107,8 @@ def parse_address(text: str) -> Address:
 
 
 def _malformed(text: object) -> InvalidArgument:
+    if isinstance(text, str):
+        text = without_password(text)
     return InvalidArgument(
         f"address {text!r} is not of the form tcp://host:port or tls://host:port, as in tcp://127.0.0.1:7701",
         field="address",

@@ -152,11 +152,15 @@ class Domain:
         """
         handler = self._handlers.get(type)
         if handler is None:
-            registered = ", ".join(sorted(self._handlers)[:20])
-            raise UnknownCommand(
-                f"no handler for commands of type {shown(type)}; there are handlers for: {registered}", type=type[:255]
-            )
+            raise self.unknown_command(type)
         return handler
+
+    def unknown_command(self, type: str, named: Callable[[str], bool] = lambda _: True) -> UnknownCommand:
+        """Returns the error of a command that has no handler. `named`: which types of those that have one it may name."""
+        registered = ", ".join([each for each in sorted(self._handlers) if named(each)][:20]) or "none"
+        return UnknownCommand(
+            f"no handler for commands of type {shown(type)}; there are handlers for: {registered}", type=type[:255]
+        )
 
     def decode(self, type: str, payload: bytes, aggregate_id: str) -> tuple[Handler, object]:
         """Decodes a command that was sent to an aggregate; returns its handler and the command.

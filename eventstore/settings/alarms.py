@@ -1,7 +1,7 @@
 """The settings of alarms: when a person is notified, and how."""
 
 # No `from __future__ import annotations`: see `eventstore.settings.setting_declaration`.
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from eventstore.settings.setting_declaration import DAY_S, Setting, check_fields
@@ -26,8 +26,16 @@ class AlarmSettings:
     interval_s: Annotated[float, Setting("How often the rules are evaluated.", "Alarms", 0.05, 3600.0)] = 1.0
     quiet_s: Annotated[float, Setting("An alarm ends once its rule has not held for this long.", "Alarms", 0.0, DAY_S)] = 60.0
     webhook: Annotated[
-        str | None, Setting("Where changes of alarms are posted, as JSON.", "Alarms", unit="address", metavar="URL")
-    ] = None
+        str | None,
+        Setting("Where changes of alarms are posted, as JSON.", "Alarms", unit="address", metavar="URL", secret=True),
+    ] = field(default=None, repr=False)
+    webhook_file: Annotated[
+        str | None,
+        Setting(
+            "A file with that address, whose path often is a secret: other accounts see a command line, and not a file.",
+            "Alarms", metavar="FILE",
+        ),
+    ] = None  # fmt: skip
     webhook_secret_file: Annotated[
         str | None, Setting("The key that signs what is posted, with HMAC-SHA256.", "Alarms", metavar="FILE")
     ] = None

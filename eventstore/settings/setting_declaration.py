@@ -17,6 +17,7 @@ from types import UnionType
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
 from eventstore.errors import InvalidArgument
+from eventstore.fields import shown_url
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -38,6 +39,7 @@ class Setting:
     `meaning`: one or more sentences; `--help` shows the first. `low` and `high` are allowed values, `above` is not.
     `unit` follows from the name's ending (`_s`, `_bytes`, `_bytes_max`) unless given. `name`: the server's name, if it is
     not the part's prefix and the field's name; two fields of one name share a setting. `metavar` stands for the value.
+    `secret`: the value is a URL that may hold one; it is shown without.
     """
 
     meaning: str
@@ -48,6 +50,7 @@ class Setting:
     unit: str | None = None
     name: str | None = None
     metavar: str | None = None
+    secret: bool = False
 
     def allows(self, value: float) -> bool:
         """Returns whether a number is in range. NaN never is."""
@@ -140,6 +143,10 @@ class DeclaredSetting:
         if isinstance(value, tuple):
             return ",".join(f"{each:g}" for each in value)
         return str(value) if isinstance(value, Path) else value
+
+    def told(self, value: object) -> object:
+        """Converts a value as `written` does, for anyone to read: without what is secret in it."""
+        return shown_url(value) if self.setting.secret and isinstance(value, str) else self.written(value)
 
     def shown(self, value: object) -> str:
         """Formats a written value for a reader: `64 MiB`, `true`, `off`."""

@@ -214,6 +214,10 @@ class Doorkeeper:
             self.denied += 1
             raise
 
+    def may_command(self, connection: Connection, name: str) -> bool:
+        """Whether a client may send commands of a type, and so be told of it."""
+        return self._admitted[connection].identity.grants.allows(Permission.COMMAND, name)
+
     # ---- changes
 
     def take(self, access: AccessList) -> None:

@@ -65,6 +65,8 @@ class Outbox:
         self.place = 0
         self.published = 0
         self.failure: str | None = None
+        self._unmade: EventStoreError | None = None  # why no message can be made of an event
+        self._told = ""
         self.failures = 0
         self.refused = False
         self._source = source
@@ -202,6 +204,7 @@ class Outbox:
         self.place = max(self.place, place)
         self.published += len(published)
         if failed is not None:
+            self._unmade = failed
             raise failed
 
     async def retry(self, aggregate_id: str, who: str, why: str, *, skip: bool = False) -> int:
@@ -290,6 +293,11 @@ class Outbox:
         except OSError as error:  # it is needed only once retention has deleted the last messages
             _log.warning("the checkpoint of topic %s cannot be written: %s", self._target.topic, error)
 
+    @property
+    def told(self) -> str | None:
+        """`failure` for those who see figures and may not read events: without the error of a domain, which may quote these."""
+        return None if self.failure is None else self._told
+
     def _report(self, error: Exception, *, refused: bool) -> None:
         self.refused = refused
         self.failures += not refused
@@ -299,3 +307,7 @@ class Outbox:
             state = "is refused" if refused else f"stopped at sequence {self.place} and is retried"
             _log.error("%s %s: %s", self._what, state, failure, exc_info=trace)
         self.failure = failure
+        self._told = failure
+        if error is self._unmade:
+            what = f"no message of topic {self.topic!r} can be made of the event at sequence {error.fields.get('sequence')}"
+            self._told = f"{what}; `eventstore reactions list` says why"

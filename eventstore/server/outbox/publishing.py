@@ -129,7 +129,7 @@ class Publishing:
     def attention(self) -> str | None:
         """Returns why publishing is stuck, and what it has parked, if so."""
         said = [
-            f"{'publishing is refused' if each.refused else 'events are not published; this is retried'}: {each.failure}"
+            f"{'publishing is refused' if each.refused else 'events are not published; this is retried'}: {each.told}"
             for each in self.outboxes
             if each.failure is not None
         ] + [

@@ -37,7 +37,7 @@ PUBLISHING_METRICS: Final[tuple[Metric[Publishing], ...]] = (
     ),
     text(
         "publish_error", "why nothing is published, if so",
-        lambda publishing: next((each.failure for each in publishing.outboxes if each.failure is not None), None),
+        lambda publishing: next((each.told for each in publishing.outboxes if each.told is not None), None),
     ),
     gauge(
         "publish_parked", "events of which no message could be made, and those that wait for them",

@@ -122,12 +122,15 @@ class ReactionRunner:
 
     @property
     def attention(self) -> str | None:
-        """What an operator has to do about the reactions, if anything."""
+        """What an operator has to do about the reactions, if anything. Quotes no error of one, which may have data of events in
+        it: those who see figures may not read events.
+        """
         if (failure := self.failure or self._reactor.save_failure) is not None:
             return f"reactions: {failure}"
         for each in self.progress():
             if each.state != "running":
-                return f"reaction {each.name!r} is {each.state}: {each.error}"
+                place = f"{each.state} after sequence {each.position}"
+                return f"reaction {each.name!r} is {place}; `eventstore reactions list` says why"
             if each.parked:
                 events = counted(each.parked, "event")
                 return f"reaction {each.name!r} has {events} parked; `eventstore reactions show {each.name}`"

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from eventstore.domain.domain import Domain
 from eventstore.domain.runtime import Decided
-from eventstore.errors import Elsewhere, EventStoreError
+from eventstore.errors import Elsewhere, EventStoreError, UnknownCommand
 from eventstore.flat import Scalar
 from eventstore.model import ID_BYTES_MAX
 from eventstore.protocol.reaction_requests import RecordParking, RetryParked, SkipParked
@@ -159,6 +159,7 @@ class CheckedCommands(CommandBatcher):
     def __init__(
         self,
         check: CheckCommand,
+        named: Callable[[Connection, str], bool] | None,
         gate: Gate,
         domain: Domain,
         mailboxes: CommandMailboxes,
@@ -166,12 +167,18 @@ class CheckedCommands(CommandBatcher):
         waiting: WaitingCommands,
         order: ArrivalOrder,
     ) -> None:
+        """`named`: which types of commands an error may name to a client; None: every one."""
         super().__init__(gate, domain, mailboxes, replies, waiting, order)
-        self._check = check
+        self._check, self._named = check, named
 
     def _decided(self, connection: Connection, row: WireCommand) -> Decided:
         self._check(connection, row)
-        return super()._decided(connection, row)
+        try:
+            return super()._decided(connection, row)
+        except UnknownCommand:
+            if self._named is None or not self._has_handlers:
+                raise
+            raise self._domain.unknown_command(row[0], partial(self._named, connection)) from None
 
 
 def appends_of(
@@ -193,11 +200,11 @@ def commands_of(
 ) -> Callable[[Gate, Domain, CommandMailboxes, CommandReplies, WaitingCommands, ArrivalOrder], CommandBatcher]:
     """Returns what makes the command batcher of a server: with a check of what a shard owns, and of what a client may."""
     if slots is None:
-        return CommandBatcher if door is None else partial(CheckedCommands, door.check_command)
+        return CommandBatcher if door is None else partial(CheckedCommands, door.check_command, door.may_command)
 
     def check(connection: Connection, row: WireCommand) -> None:
         if door is not None:
             door.check_command(connection, row)
         slots.check(row[1])
 
-    return partial(CheckedCommands, check)
+    return partial(CheckedCommands, check, None if door is None else door.may_command)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 import typer
 
 from eventstore.errors import FolderRefused, InvalidArgument
-from eventstore.fields import counted
+from eventstore.fields import counted, without_password
 from pyspark_eventstore.jobs.arguments import Master, Paths, load, session
 from pyspark_eventstore.source.data_folders import find_data_folders
 
@@ -129,7 +129,9 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
 def _folder(to: str) -> str:
     kind, _, folder = to.partition(":")
     if kind != "parquet" or not folder:
-        raise InvalidArgument(f"--to is {to!r}, expected parquet:FOLDER", field="to", value=to)
+        raise InvalidArgument(
+            f"--to is {without_password(to)!r}, expected parquet:FOLDER", field="to", value=without_password(to)
+        )
     return folder
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eventstore.errors import InvalidArgument
-from eventstore.fields import counted
+from eventstore.fields import counted, without_password
 from pyspark_eventstore.folds.distribution import Place, Source, folded, source_at
 from pyspark_eventstore.jobs.arguments import Master, Paths, session
 
@@ -112,7 +112,11 @@ def _folder_of(to: str) -> str | None:
         return rest
     if kind in ("postgres", "postgresql") and rest.startswith("//"):
         return None
-    raise InvalidArgument(f"--to is {to!r}, expected parquet:FOLDER or postgresql://USER@HOST/DATABASE", field="to", value=to)
+    raise InvalidArgument(
+        f"--to is {without_password(to)!r}, expected parquet:FOLDER or postgresql://USER@HOST/DATABASE",
+        field="to",
+        value=without_password(to),
+    )
 
 
 def checkpoint_rows(name: str, data_folders: Sequence[DataFolder]) -> dict[str, str]:

@@ -69,10 +69,13 @@ def test_an_event_that_cannot_be_made_a_message_stops_its_topic_alone_and_says_s
         wait_until(lambda: store.stats()["published_sequence"] == 5, "the topics are elsewhere")
         wait_until(lambda: store.stats()["publish_backlog"] == 3, "two, and the record of what another topic has parked")
         stats = store.stats()
-        assert "event Sent at sequence 6, version 6 of 'o-1', cannot be made a message of topic 'carriers'" in str(
-            stats["attention"]
-        )
-        assert "LookupError: no carrier goes to nowhere (" in str(stats["publish_error"])
+        said = "no message of topic 'carriers' can be made of the event at sequence 6; `eventstore reactions list` says why"
+        assert stats["publish_error"] == said
+        assert said in str(stats["attention"])
+        assert [value for value in stats.values() if "nowhere" in str(value) or "o-1" in str(value)] == []
+        (error,) = [str(each.error) for each in store.reactions.progress() if each.name == "topic:carriers"]
+        assert "event Sent at sequence 6, version 6 of 'o-1', cannot be made a message of topic 'carriers'" in error
+        assert "LookupError: no carrier goes to nowhere (" in error
         broken.clear()
         wait_until(lambda: caught_up(store), "all is published once the function can")
         shipped = [message.body for message in published(store, "carriers")]

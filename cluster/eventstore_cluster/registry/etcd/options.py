@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from eventstore.errors import InvalidArgument
+from eventstore.fields import shown_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class EtcdOptions:
 
     endpoints: tuple[str, ...]
     user: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
@@ -29,7 +30,14 @@ class EtcdOptions:
         for endpoint in self.endpoints:
             if not _is_url(endpoint):
                 why = f"{endpoint!r} is not an http or https URL; --etcd takes such as http://127.0.0.1:2379"
-                raise InvalidArgument(why, field="endpoints", value=endpoint)
+                shown = endpoint
+                if "@" in endpoint:
+                    shown = shown_url(endpoint)
+                    why = (
+                        f"the URL of etcd at {shown} names a user or password, which every account of this machine sees; give "
+                        "--etcd-user, and the password in EVENTSTORE_ETCD_PASSWORD"
+                    )
+                raise InvalidArgument(why, field="endpoints", value=shown)
 
 
 def _is_url(text: str) -> bool:
@@ -39,4 +47,4 @@ def _is_url(text: str) -> bool:
     except ValueError:
         return False
     named = text.isprintable() and not any(map(str.isspace, text))
-    return named and found.scheme in ("http", "https") and bool(found.hostname) and port != 0
+    return named and found.scheme in ("http", "https") and bool(found.hostname) and port != 0 and "@" not in found.netloc

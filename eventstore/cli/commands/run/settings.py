@@ -25,7 +25,7 @@ def settings(config: ConfigFile = None, assignments: Assignments = None, as_json
     groups = settings_by_group(ServerSettings)
 
     def row(each: DeclaredSetting) -> tuple[str, ...]:
-        value = each.shown(each.written(loaded.values[each.name]))
+        value = each.shown(each.told(loaded.values[each.name]))
         return each.name, value, each.range_text or each.type_text, each.unit, loaded.origins[each.name]
 
     if as_json:
@@ -33,7 +33,7 @@ def settings(config: ConfigFile = None, assignments: Assignments = None, as_json
             [
                 {
                     "name": each.name,
-                    "value": each.written(loaded.values[each.name]),
+                    "value": each.told(loaded.values[each.name]),
                     "default": each.written(each.default),
                     "origin": loaded.origins[each.name],
                     "group": each.setting.group,

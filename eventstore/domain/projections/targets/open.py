@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from eventstore.domain.projections.targets.base import Target
 from eventstore.errors import DomainRefused
+from eventstore.fields import without_password
 
 
 def target_at(place: str) -> Target:
@@ -14,9 +15,8 @@ def target_at(place: str) -> Target:
     """
     kind, _, rest = place.partition(":")
     if kind == "sqlite" and rest.startswith("//") and not rest.startswith("///"):
-        raise DomainRefused(
-            f"target {place!r:.80} names a host, but SQLite uses a file; write sqlite:{rest[2:]:.80}", target=place[:80]
-        )
+        shown, file = without_password(place)[:80], "FILE" if "@" in place else rest[2:82]
+        raise DomainRefused(f"target {shown!r} names a host, but SQLite uses a file; write sqlite:{file}", target=shown)
     if kind == "sqlite" and rest:
         from eventstore.domain.projections.targets.sqlite import SQLiteTarget
 
@@ -25,4 +25,5 @@ def target_at(place: str) -> Target:
         from eventstore.domain.projections.targets.postgres import PostgresTarget
 
         return PostgresTarget(place)
-    raise DomainRefused(f"target {place!r:.80} must be sqlite:FILE or postgresql://USER@HOST/DATABASE", target=place[:80])
+    shown = without_password(place)[:80]
+    raise DomainRefused(f"target {shown!r} must be sqlite:FILE or postgresql://USER@HOST/DATABASE", target=shown)
