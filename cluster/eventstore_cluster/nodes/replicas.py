@@ -45,6 +45,9 @@ class Replicas:
         self, options: ReplicatedOptions, folder: NodeFile, gateway: Gateway, refused: Callable[[EventStoreError], None]
     ) -> None:
         self._options, self._folder, self._gateway, self._refused = options, folder, gateway, refused
+        self._values = shard_values(
+            options.settings, options.values, options.settings.data
+        )  # with the list of the node's start
         self.runners: list[ShardRunner] = []
         self._starter = ShardStarter(loads=_LOADS)
         self._known: ClusterMap | None = None
@@ -136,7 +139,7 @@ class Replicas:
         clients, peers = replica_addresses(options.settings.listen, shard)
         if last is not None:  # where the last one said that it is reached, which need not be what it listened on
             clients = f"{clients.rpartition(':')[0]}:{last.rpartition(':')[2]}"
-        values = shard_values(options.settings, options.values, self._folder.folder(shard)) | {"listen": clients}
+        values = {**self._values, "data": str(self._folder.folder(shard)), "listen": clients}
         replica = ReplicaStart(
             options.cluster, options.etcd, options.name, peers, options.lease_s, host=options.host,
             known=self._folder.known(shard), parent=self._parents.get(shard),
