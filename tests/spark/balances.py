@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -78,3 +79,24 @@ class RaisesByAggregate(Balances):
         if (event.aggregate_id, event.version) == ("acc-003", 5):
             raise ValueError("not this one")
         return super().apply(state, event)
+
+
+@dataclass(frozen=True)
+class Total:
+    sum: float
+
+
+class Totals(Projection[Total]):
+    """A state that is read back in another form: `apply` returns a whole number where a float is declared."""
+
+    name = "totals"
+    columns: ClassVar = {"text": str}
+
+    def initial(self) -> Total:
+        return Total(0)
+
+    def apply(self, state: Total, event: Event) -> Total:
+        return Total(int(state.sum) + event.version)
+
+    def row(self, key: str, state: Total) -> Row:
+        return {"text": repr(state.sum)}

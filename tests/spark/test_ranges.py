@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventstore.domain.projections.projection import fold
+from eventstore.domain.projections.projection import Projection, fold
 from eventstore.model import Event, NewEvent
 from pyspark_eventstore.files.event_objects import EVENT_COLUMNS, events_of_batch, events_of_rows
 from pyspark_eventstore.files.read_metrics import ReadMetrics
@@ -26,7 +26,7 @@ from pyspark_eventstore.source.predicates import Texts, Wanted, prefix
 from pyspark_eventstore.source.slices import plan
 from pyspark_eventstore.source.snapshot import Snapshot, take_snapshot
 from pyspark_eventstore.source.table import COLUMNS
-from tests.spark.balances import Balances
+from tests.spark.balances import Balances, Totals
 from tests.spark.made import MadeStore, three_states
 
 ROOT = Path(__file__).parents[2]
@@ -72,10 +72,11 @@ def batches_of_rest(snapshot: Snapshot, ranges: Ranges, wanted: Wanted, size: in
 
 
 def folded(
-    snapshot: Snapshot, ranges: Ranges, ids: Texts, types: Texts, size: int, states_max: int
+    snapshot: Snapshot, ranges: Ranges, ids: Texts, types: Texts, size: int, states_max: int, projection: str = "Balances"
 ) -> tuple[dict[str, tuple[Any, ...]], Told]:
     told = Told()
-    task = RangeFold("tests.spark.balances:Balances", str(ROOT), ranges, Wanted(ids=ids, types=types), told, states_max)  # type: ignore[arg-type]
+    place = f"tests.spark.balances:{projection}"
+    task = RangeFold(place, str(ROOT), ranges, Wanted(ids=ids, types=types), told, states_max)  # type: ignore[arg-type]
     rows: dict[str, tuple[Any, ...]] = {}
     for batch in task(batches_of_rest(snapshot, ranges, Wanted(ids=ids, types=types), size)):
         for row in batch.to_pylist():
@@ -84,8 +85,8 @@ def folded(
     return rows, told
 
 
-def one_by_one(events: list[Event]) -> tuple[dict[str, tuple[Any, ...]], int]:
-    projection, states = Balances(), dict[str, Any]()
+def one_by_one(events: list[Event], made: Callable[[], Projection[Any]] = Balances) -> tuple[dict[str, tuple[Any, ...]], int]:
+    projection, states = made(), dict[str, Any]()
     fold(projection, states, events)
     return {key: projection.checked_row(key, state) for key, state in states.items() if state is not None}, len(states)
 
@@ -125,6 +126,15 @@ def test_rows_and_counts_are_those_of_a_fold_one_event_after_the_other(
     assert told.keys() == set(range(len(ranges.steps)))
     assert (sum(c.events for c in told.values()), sum(c.keys for c in told.values())) == (len(events), keys)
     assert sum(c.rows for c in told.values()) == len(rows)
+
+
+def test_a_state_that_is_read_back_in_another_form_gives_the_rows_of_a_live_projection(
+    store: MadeStore, snapshot: Snapshot
+) -> None:
+    rows, _ = folded(snapshot, plan_ranges([snapshot], Texts(), 3, 40), Texts(), Texts(), 7, 20, "Totals")
+    expected, _ = one_by_one(store.events(), Totals)
+    assert rows == expected
+    assert all(text.endswith(".0") for (text,) in rows.values())
 
 
 def check_events(store: MadeStore, snapshot: Snapshot, types: set[str] | None) -> int:

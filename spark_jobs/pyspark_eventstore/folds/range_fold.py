@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from eventstore.domain.import_path import load_projection
-from eventstore.domain.projections.projection import Projection, projection_failure
+from eventstore.domain.projections.projection import Projection, next_state, projection_failure
 from eventstore.failures import is_fault
 from eventstore.model import Event
 from pyspark_eventstore.files.event_objects import EVENT_COLUMNS, events_of_batch, events_of_rows, seldom_collecting
@@ -91,7 +91,6 @@ def fold_runs(projection: Projection[Any], states: States, events: Sequence[Even
     Raises:
         ProjectionFailed: the projection raised; names it and the aggregate, version and sequence of the event.
     """
-    apply, initial = projection.apply, projection.initial
     of, last = states.of, states.last
     event = events[0]
     key = event[0]
@@ -103,7 +102,7 @@ def fold_runs(projection: Projection[Any], states: States, events: Sequence[Even
                 of[key], last[key] = state, before
                 key = event[0]
                 state = of.get(key)
-            state = apply(initial() if state is None else state, event)
+            state = next_state(projection, state, event)
             before = event
     except BaseException as error:
         if not is_fault(error):
