@@ -46,7 +46,7 @@ _LOADS_MAX: Final = 3  # a sort makes outdated what a thread has looked up meanw
 
 
 class EmbeddedStore:
-    """An open store. Create it with `open_store`; any task of the same trio run may use it."""
+    """An open store. Create it with `open_store`; any task of the same trio run may use it. A forked child is refused."""
 
     def __init__(self, opened: OpenStore, committer: Committer, maintenance: Maintenance) -> None:
         self.opened = opened

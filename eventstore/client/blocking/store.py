@@ -77,6 +77,9 @@ class BlockingStore(Operated, Consumers):
     out; an append's command id settles it. The exception of a handler also closes the connection: what other threads wait for
     fails with ConnectionLost, and the next call connects again.
 
+    In a forked child a blocking store has a connection of its own, and what was under way at the fork fails; any other store is
+    refused with Closed.
+
     Each call takes a `timeout` in seconds, whatever it waits for: a lost connection (otherwise the reconnect timeout), a silent
     server (the silence timeout), or an answer (for ever). Then it raises TimedOut, or has it as the outcome of what was not
     answered; its `outcome` is "none" if nothing was changed or will be, and "unknown" if the request was sent. A subscription,

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -16,7 +17,18 @@ from tests.client.forks.whole_files import celery_of
 
 store = es.blocking.connect(os.environ["SERVICE_STORE"], name="service", reconnect_timeout=60)
 store.__enter__()
-store.version("before the fork")
+
+
+def _stay_busy() -> None:
+    """Uses the client where it was opened: each fork finds a connection with a request under way, and the lock taken."""
+    pause = threading.Event()
+    while not pause.wait(0.001):
+        with suppress(es.EventStoreError):
+            store.version("busy")
+
+
+store.append("busy", [es.NewEvent("Begun", b"1")] * 3, es.ANY)
+threading.Thread(target=_stay_busy, daemon=True).start()
 tasks = celery_of(Path(os.environ["SERVICE_FOLDER"]))
 
 
