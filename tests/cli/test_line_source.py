@@ -23,8 +23,7 @@ def _source(path: Path, *files: list[str]) -> Source:
     for each, lines in zip(paths, files, strict=True):
         each.write_text("\n".join(lines) + "\n", encoding="utf-8")
     source = Source([str(each) for each in paths])
-    for _ in source.survey():
-        pass
+    source.survey()
     return source
 
 
@@ -74,6 +73,18 @@ def test_lines_that_are_the_same_event_by_their_version_are_taken_once(tmp_path:
 def test_lines_of_a_command_whose_versions_go_back_are_refused(tmp_path: Path) -> None:
     source = _source(tmp_path, [line("a", "c-1", "B", version=8), line("b", "c-1"), line("a", "c-1", "A", version=7)])
     assert sorted(filter(None, _whys(source))) == ["version 7 stands after version 8 of the same command"]
+
+
+def test_a_version_that_is_there_twice_with_different_content_is_refused(tmp_path: Path) -> None:
+    source = _source(tmp_path, [line("a", "c-1", "A", version=8), line("b", "c-1"), line("a", "c-1", "B", version=8)])
+    assert [group.is_repeated for group in source.groups() if isinstance(group, Group)] == [True, False, True]
+    lines = [line("a", "c-1", "A", version=7), line("a", "c-1", "A", version=8), line("b", "c-1"), line("a", "c-1", version=8)]
+    assert list(filter(None, _whys(_source(tmp_path, lines)))) == ["version 8 is there twice, with different content"]
+
+
+def test_a_commit_that_is_repeated_where_two_exports_were_joined_is_the_same_commit(tmp_path: Path) -> None:
+    commit = [line("a", "c-1", "A", version=7), line("a", "c-1", "B", version=8)]
+    assert _commits(_source(tmp_path, [*commit, *commit])) == [("a", "c-1", ["A", "B"])] * 2
 
 
 def test_commits_whose_lines_are_apart_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +157,18 @@ async def test_a_writer_beside_an_import_puts_nothing_out_of_order(
     async with es.connect(shared.store) as store:
         types = [event.type async for event in store.read("beside") if event.type != "Live"]
     assert types == [f"Step{number}" for number in range(100)]
+
+
+async def test_a_command_that_is_in_the_files_with_other_content_holds_back_what_follows(
+    shared: Server, tmp_path: Path
+) -> None:
+    first, other = line("twice", "c-1", "A", version=1), line("twice", "c-1", "B", version=1)
+    between = [line(f"twice-{number}", "c-1") for number in range(1_200)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join([first, *between, other, line("twice", "c-2", "C", version=2)]), encoding="utf-8")
+    summary = Summary()
+    await run_import(shared.store, Source([str(path)]), summary, strict=False, on_progress=lambda: None)
+    assert (summary.new, summary.refused, summary.held_back) == (1_201, 1, 1)
 
 
 def test_a_refusal_names_the_aggregate_that_it_holds_back(tmp_path: Path) -> None:

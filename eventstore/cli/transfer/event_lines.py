@@ -54,7 +54,7 @@ _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _IDS: Final = re.compile(r'"(aggregate_id|command_id)"\s*:\s*("(?:[^"\\]|\\.)*")')
 _PAYLOAD: Final = re.compile(r'"(?:meta)?data(?:_text|_base64)?"\s*:')
 # How the line of an export ends. It is no payload's end, which is followed by the brace of the line.
-_EXPORTED: Final = re.compile(r',"version":(\d{1,18}),"sequence":\d+(?:,"shard":\d+)?\}$')
+_EXPORTED: Final = re.compile(r',"version":(\d{1,18})(?:,"sequence":\d+)?(?:,"shard":\d+)?\}$')
 _TAIL_CHARACTERS: Final = 100  # what `_EXPORTED` takes at most
 _UNREADABLE: Final = LineIds(None, None)
 

@@ -4,9 +4,10 @@ More batches would gain nothing, because the client splits a batch and keeps sev
 
 A refused line or commit holds back what follows of its aggregate: were that stored, the corrected line would come after it for
 ever. So nothing is sent behind a commit that may be refused. A commit that breaks a limit is known without asking. A command
-id may have been used before only on an aggregate that was there before: commits of all aggregates that this import has not
-created are first sent on condition that the aggregate does not exist, which finds the commits that the store has, and those
-whose command id it has with other content, and stores nothing else. The others are sent again without a condition.
+id may have been used before only on an aggregate that was there before, or if it is in the files several times. So commits of
+all aggregates but those that this import has created are first sent on condition that the aggregate does not exist, which
+finds the commits that the store has, and those whose command id it has with other content, and stores nothing else. The
+others are sent again without a condition.
 
 A line whose aggregate cannot be read holds back everything that follows. If the store stops accepting commits (a full disk)
 and some behind the first were stored, the import reports that they have changed places.
@@ -128,9 +129,7 @@ class _Import:
             raise failed
 
     async def _send_all(self, nursery: trio.Nursery) -> None:
-        for _ in self._source.survey():
-            self._on_progress()
-            await trio.lowlevel.checkpoint()
+        await trio.to_thread.run_sync(self._source.survey, abandon_on_cancel=True)  # it uses nothing that is closed
         failed: SourceFailed | OSError | None = None
         batch = _Batch()
         try:
@@ -149,9 +148,11 @@ class _Import:
             raise failed
 
     async def _tell_of_losses(self) -> None:
-        """Shows that the connection is lost. The client itself sends unanswered commits again."""
+        """Shows that the connection is lost, and how far the survey is. The client itself sends unanswered commits again."""
         while True:
             await trio.sleep(_LOOK_SECONDS)
+            if not self._source.is_surveyed:
+                self._on_progress()
             if not self._store.connected:
                 print_note(f"connection lost, trying again for {_RECONNECT_SECONDS:.0f} s")
                 while not self._store.connected:  # noqa: ASYNC110 # rare: not worth an event in every client
@@ -195,6 +196,9 @@ class _Import:
             raise self._failed
 
     async def _append(self, batch: _Batch) -> None:
+        for group in batch.groups:
+            if group.is_repeated:  # with other content, it would be refused
+                self._created.pop(group.aggregate_id, None)
         again = await self._round(self._valid(batch.groups), lambda group: ANY if group.aggregate_id in self._created else 0)
         if again and self._failed is None:
             await self._round(again, lambda _: ANY)

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ OPEN_BYTES_MAX: Final = 256 * 1024 * 1024
 """Payload bytes of commits whose lines are apart and not all read yet: they are kept in memory."""
 _BUFFER_BYTES: Final = 256 * 1024  # GzipFile's own readline is Python, a buffered reader's is C
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-_SURVEYED_LINES: Final = 2_000  # between two turns of other tasks: a few milliseconds
+_REPEATED: Final = 0
 _IN_SEVERAL_FILES: Final = -1
 _OVERTAKEN: Final = -2
 _WHY: Final = {
@@ -52,7 +52,8 @@ class SourceFailed(EventStoreError):
 class Group:
     """The lines of one command. If they must not be imported, `why` is set, and `at` is the line to blame.
 
-    `runs_left`: how many runs of neighbouring lines belong to it, without those that were read to their end.
+    `runs_left`: how many runs of neighbouring lines belong to it, without those that were read to their end. `is_repeated`:
+    the files have the same versions of this command several times.
     """
 
     file: str
@@ -68,6 +69,7 @@ class Group:
     why: str | None = None
     at: int = 0
     runs_left: int = 1
+    is_repeated: bool = False
 
     def refuse(self, line: int, why: str) -> None:
         """Refuses the group because of the last line that was counted."""
@@ -89,9 +91,11 @@ class Group:
             self.time = time
         if time != self.time:
             self.refuse(line, "the timestamp differs from the line before, of the same command; a commit has one time")
-        elif version and version <= self.version:
-            if version != self.version or event != self.events[-1]:
-                self.refuse(line, f"version {version} stands after version {self.version} of the same command")
+        elif version and version < self.version:
+            self.refuse(line, f"version {version} stands after version {self.version} of the same command")
+        elif version and version == self.version:
+            if event != self.events[-1]:
+                self.refuse(line, f"version {version} is there twice, with different content")
         else:
             self.size_bytes += len(event[2])
             if self.lines > COMMIT_EVENTS_MAX or self.size_bytes > COMMIT_BYTES_MAX:
@@ -128,41 +132,30 @@ class Source:
 
     @property
     def done_bytes(self) -> int:
-        return self._before + (self._raw.tell() if self._raw is not None else 0)
+        raw = self._raw
+        try:
+            return self._before + (0 if raw is None else raw.tell())
+        except ValueError:  # another thread has just closed the file
+            return self._before
 
-    def survey(self) -> Iterator[None]:
-        """Finds the commands whose lines are not neighbours. Yields every few milliseconds, for other tasks.
+    def survey(self) -> None:
+        """Finds the commands whose lines are not neighbours. Blocks while it reads all files.
 
-        Keeps 16 bytes per commit while it runs, and afterwards some 100 bytes per command whose lines are apart.
+        Takes some 50 bytes of memory per commit, and afterwards 100 bytes per command that is in the files several times.
 
         Raises:
-            OSError: standard input could not be kept.
-            SourceFailed: a file is damaged, and lines of some commands are apart: those that are whole are not known.
+            OSError, SourceFailed: a file cannot be read. Which commits of it are whole is not known.
         """
         runs = _Runs()
-        failed: SourceFailed | OSError | None = None
         for path in self._paths:
             if path == STANDARD_INPUT:
                 self._keep_standard_input()
-            runs.begin_file()
             try:
                 with self._opened(path) as lines:
-                    for count, (_, raw) in enumerate(_numbered(path, lines)):
-                        if count % _SURVEYED_LINES == 0:
-                            yield
-                        try:
-                            runs.add(*parse_ids(_text(raw)))
-                        except LineRefused as refused:
-                            runs.add(refused.ids, 0)
-            except (SourceFailed, OSError) as error:  # met again by `groups`, after what can be imported
-                failed = error
-            runs.end_run()
+                    runs.add_file(_numbered(path, lines))
+            except SourceFailed as error:
+                raise SourceFailed(f"{error.message}; nothing was imported") from None
         self._apart = runs.apart()
-        if isinstance(failed, SourceFailed) and self._apart:
-            raise SourceFailed(
-                f"{failed.message}; lines of one command are apart in these files, so which commits are whole is not known; "
-                "nothing of them was imported"
-            )
         self._before, self.is_surveyed = 0, True
 
     def groups(self) -> Iterator[Group | Refusal]:
@@ -171,8 +164,7 @@ class Source:
         A commit is yielded with its last line. A refused line is yielded before any commit that it may belong to.
 
         Raises:
-            OSError, SourceFailed: a file cannot be read. Everything yielded before is whole; a commit that the file may
-                end in is not yielded.
+            OSError, SourceFailed: a file cannot be read any more. Everything yielded before is whole.
         """
         for path in self._paths:
             with self._opened(path) as lines:
@@ -215,18 +207,24 @@ class _Runs:
         self._ids = LineIds(None, None)
         self._first = self._last = 0
 
-    def begin_file(self) -> None:
+    def add_file(self, lines: Iterable[tuple[int, bytes]]) -> None:
         self._files.append(len(self._keys))
+        for _, raw in lines:
+            try:
+                self._add(*parse_ids(_text(raw)))
+            except LineRefused as refused:
+                self._add(refused.ids, 0)
+        self._end_run()
 
-    def add(self, ids: LineIds, version: int) -> None:
-        if ids == self._ids:
-            self._last = version
-        elif None not in ids:
-            self.end_run()
-            self._ids = ids
-            self._first = self._last = version
+    def _add(self, ids: LineIds, version: int) -> None:
+        if None in ids:
+            return
+        if ids != self._ids or begins_again(version, self._last):
+            self._end_run()
+            self._ids, self._first = ids, version
+        self._last = version
 
-    def end_run(self) -> None:
+    def _end_run(self) -> None:
         aggregate_id, command_id = self._ids
         if aggregate_id is not None and command_id is not None:
             self._keys.append(_key(aggregate_id, command_id))
@@ -236,7 +234,7 @@ class _Runs:
     def apart(self) -> dict[int, int]:
         """Returns by key how many runs of lines it has, of those that have several in one file, or what is wrong with it.
 
-        Runs of the same versions are the same commit several times, as in exports that overlap, and do not count.
+        Runs of the same versions are the same commit several times, as in exports that overlap.
         """
         if not self._keys:
             return {}
@@ -245,12 +243,20 @@ class _Runs:
         keys, spans = np.frombuffer(self._keys, np.int64), np.frombuffer(self._spans, np.int64)
         order = np.argsort(keys, kind="stable")
         keys, spans = keys[order], spans[order]
-        is_apart = (keys[1:] == keys[:-1]) & ((spans[1:] != spans[:-1]) | (spans[1:] == 0))
+        is_same = keys[1:] == keys[:-1]
+        is_apart = is_same & ((spans[1:] != spans[:-1]) | (spans[1:] == 0))
+        found = dict.fromkeys(np.unique(keys[1:][is_same]).tolist(), _REPEATED)
         apart = np.unique(keys[1:][is_apart])
         begins, ends = np.searchsorted(keys, apart), np.searchsorted(keys, apart, "right")
         files = np.searchsorted(self._files, order, "right")
         counts = np.where(files[begins] == files[ends - 1], ends - begins, _IN_SEVERAL_FILES)
-        return dict(zip(apart.tolist(), counts.tolist(), strict=True))
+        found.update(zip(apart.tolist(), counts.tolist(), strict=True))
+        return found
+
+
+def begins_again(version: int, before: int) -> bool:
+    """Whether a line repeats a commit, as where two exports were joined: its version does not rise from the line before."""
+    return 0 < version <= before
 
 
 class _Grouper:
@@ -260,11 +266,12 @@ class _Grouper:
         self._path = path
         self._apart = apart
         self._run: Group | None = None  # the group of the line before
+        self._version = 0  # of the line before
         self._open: dict[str, Group] = {}  # by aggregate: groups whose lines are apart and not all read
         self._open_bytes = 0
 
     def good(self, number: int, parsed: ParsedLine) -> list[Group | Refusal]:
-        ended, group = self._turn_to(number, parsed.aggregate_id, parsed.command_id)
+        ended, group = self._turn_to(number, parsed.aggregate_id, parsed.command_id, parsed.version)
         before = group.size_bytes
         group.add(number, parsed)
         if group.aggregate_id in self._open:
@@ -283,7 +290,7 @@ class _Grouper:
         aggregate_id, command_id = refused.ids
         if aggregate_id is None or command_id is None:
             return [Refusal(self._path, number, 1, refused.what, number, number, aggregate_id)]
-        ended, group = self._turn_to(number, aggregate_id, command_id)
+        ended, group = self._turn_to(number, aggregate_id, command_id, 0)
         group.count(number)
         group.refuse(number, refused.what)
         return ended
@@ -292,10 +299,15 @@ class _Grouper:
         # the open groups are whole: this happens if the file has changed since it was surveyed
         return [*self._end_run(), *self._open.values()]
 
-    def _turn_to(self, number: int, aggregate_id: str, command_id: str) -> tuple[list[Group | Refusal], Group]:
+    def _turn_to(self, number: int, aggregate_id: str, command_id: str, version: int) -> tuple[list[Group | Refusal], Group]:
         """Returns the groups that end before this line, and the group that it belongs to."""
-        run = self._run
-        if run is not None and run.aggregate_id == aggregate_id and run.command_id == command_id:
+        run, before, self._version = self._run, self._version, version
+        if (
+            run is not None
+            and run.aggregate_id == aggregate_id
+            and run.command_id == command_id
+            and not begins_again(version, before)
+        ):
             return [], run
         ended = self._end_run()
         group = self._open.get(aggregate_id) if self._open else None
@@ -315,6 +327,8 @@ class _Grouper:
         runs = self._apart.get(_key(aggregate_id, command_id), 1) if self._apart else 1
         if runs < 0:
             group.refuse(number, _WHY[runs])
+        elif runs == _REPEATED:
+            group.is_repeated = True
         elif runs > 1:
             group.runs_left = runs
             self._open[aggregate_id] = group
