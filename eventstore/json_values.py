@@ -53,10 +53,13 @@ def exact_json_text(value: object, name: str) -> str:
     Raises:
         TypeError: also if it contains anything but dicts with text as keys, lists, text, numbers, bool and None. `name`: of the
             value, in this error.
-        ValueError, RecursionError
+        ValueError: NaN, infinity; it contains itself, or is nested too deeply.
     """
-    _check_exact(value, name)
-    return _encode(value)
+    try:
+        _check_exact(value, name)
+        return _encode(value)
+    except RecursionError:
+        raise ValueError(f"{name} contains itself, or is nested too deeply for JSON") from None
 
 
 def _check_exact(value: object, where: str) -> None:

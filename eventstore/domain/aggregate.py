@@ -34,6 +34,7 @@ _RESERVED: Final = ("id", "version", "apply")
 _OURS: Final = re.compile(r"__.*__|_aggregate_.*|_applies_by_.*|event_methods")
 """Names of class attributes that authors do not set."""
 _CLASS_VAR: Final = re.compile(r"(\w+\.)*ClassVar\b")
+_IF_UNCHANGING: Final = "if it never changes, make it a tuple, frozenset, types.MappingProxyType or frozen dataclass"
 _IMMUTABLE: Final = frozenset({type(None), bool, int, float, str, bytes, datetime, date, timedelta, Decimal, UUID})
 
 
@@ -162,8 +163,7 @@ def check_class_attributes(cls: type[Aggregate]) -> None:
         if not _is_class_var(cls, name):
             raise DomainRefused(
                 f"aggregate {class_path(cls)}: all its instances would share the {type(value).__name__} {name!r}; set it in "
-                f"__init__, as in self.{name} = {value!r:.40}; if it never changes, make it a tuple or frozenset, or declare "
-                "it as ClassVar",
+                f"__init__, as in self.{name} = {shown(value)}; {_IF_UNCHANGING}, or declare it as ClassVar",
                 name=class_path(cls),
                 field=name,
             )
@@ -208,8 +208,8 @@ def check_initial_state(cls: type[Aggregate]) -> None:
     for name in one.keys() & other.keys():
         if have_in_common(one[name], other[name]):
             raise DomainRefused(
-                f"aggregate {class_path(cls)}: all its instances share what {name!r} contains, {one[name]!r:.80}; create it "
-                "in __init__",
+                f"aggregate {class_path(cls)}: all its instances share what {name!r} contains, {shown(one[name])}; create it "
+                f"in __init__; {_IF_UNCHANGING}",
                 name=class_path(cls),
                 field=name,
             )
@@ -258,12 +258,19 @@ def unmodified(aggregate: Aggregate, before: dict[str, object], events_applied: 
 
 
 def _is_immutable(value: object) -> bool:
-    kind = type(value)
-    if kind in _IMMUTABLE or isinstance(value, enum.Enum):
-        return True
-    if kind is tuple or kind is frozenset:
-        return all(map(_is_immutable, value))  # type: ignore[call-overload] # mypy sees an object
-    parameters = getattr(kind, "__dataclass_params__", None)
-    if parameters is None or not parameters.frozen:
-        return False
-    return all(_is_immutable(getattr(value, field.name)) for field in fields(value))  # type: ignore[arg-type] # it is a dataclass
+    left = [value]
+    seen: dict[int, object] = {}  # holds the objects, so that no other gets the id of one
+    while left:  # no recursion: it may be nested deeply, or contain itself
+        value = left.pop()
+        kind = type(value)
+        if kind in _IMMUTABLE or id(value) in seen or isinstance(value, enum.Enum):
+            continue
+        seen[id(value)] = value
+        if kind is tuple or kind is frozenset:
+            left += value  # type: ignore[arg-type] # mypy sees an object
+            continue
+        parameters = getattr(kind, "__dataclass_params__", None)
+        if parameters is None or not parameters.frozen:
+            return False
+        left += [getattr(value, field.name) for field in fields(value)]  # type: ignore[arg-type] # it is a dataclass
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from types import MappingProxyType
 
 
@@ -21,15 +22,26 @@ def is_mutable(value: object) -> bool:
 
 
 def have_in_common(one: object, other: object) -> bool:
-    """Returns whether two initial states contain the same object, and it can change."""
-    if one is other:
-        return is_mutable(one)
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict) and isinstance(other, dict):
-        return any(have_in_common(one[key], other[key]) for key in one.keys() & other.keys())
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return any(map(have_in_common, one, other))
-    if dataclasses.is_dataclass(one):
-        return any(have_in_common(getattr(one, each.name), getattr(other, each.name)) for each in dataclasses.fields(one))
+    """Returns whether two initial states contain the same object, and it can change. They may contain themselves."""
+    left = [(one, other)]
+    seen: dict[tuple[int, int], tuple[object, object]] = {}  # holds the objects, so that no other gets the id of one
+    while left:
+        pair = one, other = left.pop()
+        if one is other:
+            if is_mutable(one):
+                return True
+        elif type(one) is type(other) and (id(one), id(other)) not in seen:
+            seen[id(one), id(other)] = pair
+            left += _members(one, other)
     return False
+
+
+def _members(one: object, other: object) -> Iterable[tuple[object, object]]:
+    """Returns the pairs of what two objects of the same class hold at the same place."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return [(one[key], other[key]) for key in one.keys() & other.keys()]
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return zip(one, other, strict=False)
+    if dataclasses.is_dataclass(one):
+        return [(getattr(one, each.name), getattr(other, each.name)) for each in dataclasses.fields(one)]
+    return ()

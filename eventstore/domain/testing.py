@@ -259,25 +259,46 @@ def rows_of(projection: Projection[Any], events: Iterable[Event]) -> dict[str, R
 
 
 def _alike(one: object, other: object) -> bool:
-    """Returns whether two values are equal and of the same form: 5 is not 5.0, and a time in a zone not one with its offset."""
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict) and isinstance(other, dict):
-        return _alike(set(one), set(other)) and all(_alike(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_alike, one, other))
-    if isinstance(one, set | frozenset) and isinstance(other, set | frozenset):
-        return one == other and Counter(map(type, one)) == Counter(map(type, other))
-    if one != other:
-        return False
-    if isinstance(one, datetime) and isinstance(other, datetime):
-        return (one.tzinfo, one.fold) == (other.tzinfo, other.fold)
-    if dataclasses.is_dataclass(one):
-        compared = [each.name for each in dataclasses.fields(one) if each.compare]
-        return all(_alike(getattr(one, name), getattr(other, name)) for name in compared)
+    """Returns whether two values are equal and of the same form: 5 is not 5.0, and a time in a zone not one with its offset.
+    They may contain themselves.
+    """
+    left = [(one, other)]
+    seen: dict[tuple[int, int], tuple[object, object]] = {}  # holds the objects, so that no other gets the id of one
+    while left:
+        pair = one, other = left.pop()
+        if one is other or (id(one), id(other)) in seen:
+            continue
+        if type(one) is not type(other):
+            return False
+        seen[id(one), id(other)] = pair
+        if isinstance(one, dict) and isinstance(other, dict):
+            if not _alike(set(one), set(other)):
+                return False
+            left += [(one[key], other[key]) for key in one]
+        elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
+            if len(one) != len(other):
+                return False
+            left += zip(one, other, strict=True)
+        elif isinstance(one, set | frozenset) and isinstance(other, set | frozenset):
+            if one != other or Counter(map(type, one)) != Counter(map(type, other)):
+                return False
+        elif _differ(one, other):
+            return False
+        elif dataclasses.is_dataclass(one):
+            compared = [each.name for each in dataclasses.fields(one) if each.compare]
+            left += [(getattr(one, name), getattr(other, name)) for name in compared]
     return True
+
+
+def _differ(one: object, other: object) -> bool:
+    if isinstance(one, datetime) and isinstance(other, datetime):
+        return (one, one.tzinfo, one.fold) != (other, other.tzinfo, other.fold)
+    try:
+        return one != other
+    except RecursionError:
+        if not dataclasses.is_dataclass(one):
+            raise
+        return False  # its fields decide
 
 
 def _run(handler: Handler, command: object, aggregate: Aggregate) -> Handled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -241,7 +242,8 @@ def test_a_class_attribute_that_all_aggregates_would_share_is_refused(value: obj
         lambda: type(d.Aggregate)("Cart", (d.Aggregate,), {"items": value, "__annotations__": {"items": "list[ClassVar]"}}),
     ):
         with pytest.raises(
-            es.DomainRefused, match=r"would share the .* 'items'; set it in __init__, as in self.items ="
+            es.DomainRefused,
+            match=r"would share the .* 'items'; set it in __init__, as in self.items =.*MappingProxyType",
         ) as caught:
             declare()
         assert caught.value.fields["field"] == "items"
@@ -282,7 +284,8 @@ def test_an_init_that_sets_what_all_aggregates_share_is_refused(value: object) -
         def __init__(self) -> None:
             self.items = value
 
-    with pytest.raises(es.DomainRefused, match=r"all its instances share what 'items' contains"):
+    why = r"all its instances share what 'items' contains, .*; create it in __init__; if it never changes, make it a tuple, "
+    with pytest.raises(es.DomainRefused, match=why + "frozenset, types.MappingProxyType or frozen dataclass"):
         check_initial_state(Cart)
 
     class OneEach(d.Aggregate):
@@ -290,6 +293,66 @@ def test_an_init_that_sets_what_all_aggregates_share_is_refused(value: object) -
             self.items = deepcopy(value)
 
     check_initial_state(OneEach)
+
+
+def test_what_an_init_sets_and_cannot_change_may_be_shared() -> None:
+    prices, point = MappingProxyType({"tea": 5}), Point(1)
+
+    class Cart(d.Aggregate):
+        def __init__(self) -> None:
+            self.items = [prices, ("tea",), frozenset({"tea"}), point]
+
+    check_initial_state(Cart)
+
+
+@dataclass
+class Link:
+    next: object = None
+
+
+def ring(*more: object) -> list[object]:
+    items: list[object] = [*more]
+    items.append({"rings": (items, Link(items))})
+    return items
+
+
+def chain(end: object) -> object:
+    for _ in range(100_000):
+        end = Link(end)
+    return end
+
+
+def test_an_initial_state_that_contains_itself_or_nests_deeply_is_accepted_and_searched_for_what_is_shared() -> None:
+    class Cart(d.Aggregate):
+        def __init__(self) -> None:
+            self.items, self.links = ring(), chain(None)
+
+    check_initial_state(Cart)
+
+    for made in (ring, chain):
+
+        class Sharing(d.Aggregate):
+            def __init__(self, made: Callable[[object], object] = made) -> None:
+                self.items = made(SHARED)
+
+        with pytest.raises(es.DomainRefused, match=r"all its instances share what 'items' contains"):
+            check_initial_state(Sharing)
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_rejection_by_an_aggregate_whose_state_contains_itself_or_nests_deeply_says_whether_it_changed(touched: bool) -> None:
+    values: Any = [] if touched else ()
+    itself = Point(1, values)
+    object.__setattr__(itself, "y", (itself, values))
+    for _ in range(100_000):
+        values = (values,)
+
+    for value in (itself, values):
+        thing = new(Thing, "t-1")
+        vars(thing)["held"] = value
+        handled = run(lambda command, thing: d.reject("no"), thing)
+        assert isinstance(handled.error, d.Rejected)
+        assert handled.touched is touched
 
 
 def test_an_init_that_raises_is_refused() -> None:

@@ -255,6 +255,34 @@ def test_state_that_a_restored_aggregate_has_in_another_form_is_found(read: obje
     given(domain=kept).when(Wait("t-1")).then(Waited())
 
 
+@dataclass
+class Link:
+    value: object
+    next: object = None
+
+
+def ring(value: object) -> Link:
+    link = Link(value)
+    link.next = [link, (link,)]
+    return link
+
+
+def test_state_that_contains_itself_is_compared_with_that_of_the_restored_aggregate() -> None:
+    kept = d.Domain()
+
+    @kept.handles(Wait)
+    def _(command: Wait, aggregate: Kept) -> None:
+        aggregate.apply(Waited())
+        aggregate.value = EQUAL[1]
+
+    for other in (Link(5.0), ring(6.0), ring(5)):
+        EQUAL[:] = [ring(5.0), other]
+        with pytest.raises(AssertionError, match="change state only in @applies methods"):
+            given(domain=kept).when(Wait("t-1"))
+    EQUAL[:] = [ring(5.0), ring(5.0)]
+    given(domain=kept).when(Wait("t-1")).then(Waited())
+
+
 def test_a_shared_value_that_a_command_changes_is_found() -> None:
     carts = d.Domain()
 

@@ -163,8 +163,8 @@ class Projection(Generic[S], metaclass=EventMethods):
             raise DomainRefused(f"projection {self.name!r}: initial(): {text}", projection=self.name) from error
         if have_in_common(one, other):
             raise DomainRefused(
-                f"projection {self.name!r}: initial() gives all keys the same {type(one).__name__}, {one!r:.80}; return a new "
-                "one each time",
+                f"projection {self.name!r}: initial() gives all keys the same {type(one).__name__}, {shown(one)}; return a "
+                "new one each time",
                 projection=self.name,
             )
 

@@ -226,6 +226,10 @@ class Colour(enum.StrEnum):
     RED = "red"
 
 
+RING: list[object] = []
+RING.append({"ring": RING})
+
+
 @pytest.mark.parametrize(
     ("state", "why"),
     [
@@ -237,6 +241,7 @@ class Colour(enum.StrEnum):
         ({"level": Level.LOW}, r"of type Level, which JSON does not keep"), ({Colour.RED: 1}, "has the key <Colour.RED"),
         (defaultdict(int), "of type defaultdict"), ({1, 2}, "of type set"), (Decimal(1), "of type Decimal"),
         ({"": float("nan")}, "not JSON compliant"),
+        (RING, "the state contains itself, or is nested too deeply for JSON"),
     ],
 )  # fmt: skip
 def test_a_state_that_would_be_read_back_as_another_is_refused(state: object, why: str, tmp_path: Path) -> None:
