@@ -41,7 +41,9 @@ class RowKind(Protocol[R_contra, Q_co]):
 
 class Batch(Generic[S, R, Q]):
     """Rows that travel in one frame. `done` is set when the outcomes are available; if they come in `parts`, when the first of
-    them are, see `BatchSlice.waiting`."""
+    them are, see `BatchSlice.waiting`. It is always `wanted`, by its queue, which waits for it before it lets others leave;
+    what its callers withdraw before it leaves is not encoded.
+    """
 
     lasting = False
 
@@ -71,17 +73,18 @@ class Batch(Generic[S, R, Q]):
         """Adds rows. Returns the index of the first one in this batch."""
         first = len(self.rows)
         self.rows += rows
-        self.wanted = True  # in this order, see `withdraw`
         self.size_bytes += size_bytes
         return first
 
     def withdraw(self, rows: range) -> bool:
         """Takes rows back, for good; returns False if they may have been sent. For any thread."""
         self._withdrawn.update(rows)
-        self.wanted = len(self._withdrawn) < len(self.rows)
-        if len(self._withdrawn) < len(self.rows):  # another thread may have added some meanwhile
-            self.wanted = True
         return not self.left
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether nobody waits for any of its rows."""
+        return bool(self._withdrawn) and len(self._withdrawn) == len(self.rows)
 
     def encode(self) -> bytes:
         """Returns the frame to send; nothing if all of its rows were withdrawn while it was about to leave."""

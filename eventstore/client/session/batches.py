@@ -68,7 +68,7 @@ class BatchQueue(Generic[S, R, Q]):
     def add_rows(self, rows: Sequence[R], size_bytes: int) -> BatchSlice[S, R, Q]:
         """Queues rows that together fit into a batch, see `slices`."""
         count, batch = len(rows), self._open
-        if batch is not None and not batch.wanted:  # its rows were withdrawn
+        if batch is not None and batch.is_withdrawn:
             self._waiting_bytes -= batch.size_bytes
             self._waiting_rows -= len(batch.rows)
             batch = self._open = None
@@ -136,7 +136,7 @@ class BatchQueue(Generic[S, R, Q]):
     @property
     def idle(self) -> bool:
         waiting = (*self._full, *([self._open] if self._open else []))
-        return not any(batch.wanted for batch in waiting) and not self._in_flight and not self._late
+        return all(batch.is_withdrawn for batch in waiting) and not self._in_flight and not self._late
 
     def _settled(self, batch: Batch[S, R, Q]) -> None:
         if batch in self._late:

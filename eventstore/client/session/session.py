@@ -225,7 +225,7 @@ class Session(Generic[S]):
                     raise
                 limit = self.welcome.frame_bytes_max
                 if not frame:
-                    request.fail(outcome_unknown())
+                    request.fail(outcome_unknown())  # nobody waits for it, except its queue
                 elif len(frame) - LENGTH_BYTES > limit:
                     request.fail(too_large(len(frame) - LENGTH_BYTES, limit))
                 else:
@@ -233,8 +233,6 @@ class Session(Generic[S]):
                     self._has_sent = True
                     frames.append(frame)
                     room -= not request.lasting
-            elif isinstance(request, Batch):
-                request.fail(outcome_unknown())  # nobody waits for it, except its queue
             self._unsent.popleft()
         return b"".join(frames) if len(frames) != 1 else frames[0]
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from eventstore.client.connection_errors import timed_out
 from eventstore.client.session.batch import BatchSlice
+from eventstore.client.session.batches import WINDOW
 from eventstore.client.session.calls import Flag
 from eventstore.client.session.session import Session
 from eventstore.errors import TimedOut
@@ -80,3 +83,39 @@ def test_a_call_has_changed_nothing_if_it_was_not_sent_or_reads() -> None:
     assert [each.given_up(OVER).outcome for each in calls] == ["none", "none"]
     Peer(session).received()
     assert [each.given_up(OVER).outcome for each in calls] == ["unknown", "none"]
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["answered", "connection lost"])
+def test_batches_that_leave_while_another_thread_takes_their_rows_back_hold_up_no_later_ones(lost: bool) -> None:
+    """The steps of the two threads by hand: one finds that the batch has not left, the other sends it, the first goes on."""
+    session = new_session()
+    peer = Peer(session)
+    for number in range(WINDOW):
+        part = add(session, f"a-{number}")
+        assert not part.batch.left
+        received = peer.received()
+        assert not part.batch.withdraw(range(1)), "it may have been sent"
+        if lost:
+            session.disconnected()
+            peer = Peer(session)
+        else:
+            peer.outcomes(received[0][0], (0, 1, number + 1))
+            assert part.outcomes() == [stored(f"a-{number}", number + 1)]
+    assert peer.received() == []
+    assert session.idle
+    add(session, "b")
+    ((_, sent),) = peer.received()
+    assert isinstance(sent, Append)
+    assert [commit[0] for commit in sent.commits] == ["b"]
+
+
+def test_a_batch_whose_rows_are_taken_back_while_it_waits_for_room_on_the_connection_is_not_sent() -> None:
+    session = new_session(requests_max=1)
+    peer = Peer(session)
+    add_call(session, Version("a"))
+    part = add(session, "a")
+    ((request_id, _),) = peer.received()
+    assert outcome_of(part) == "none"
+    peer.ok(request_id, 1)
+    assert peer.received() == []
+    assert session.idle
