@@ -14,8 +14,9 @@ _HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-_ONLY_TLS: Final = {"strict-transport-security": "max-age=31536000"}
-"""For a year a browser asks this host by HTTPS only, so that no one between can lead a visitor to a page without it."""
+_ONLY_TLS: Final = {"strict-transport-security": "max-age=86400"}
+"""For a day a browser asks this host by HTTPS only, so that no one between can lead a visitor to a page without it. Not longer:
+it holds for all ports of the name, also for tools beside this one that know plain HTTP only."""
 
 
 def headers_of(*, tls: bool) -> dict[str, str]:

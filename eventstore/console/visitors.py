@@ -89,10 +89,11 @@ class Visitors:
         assert visitor.token is not None
         return self._subject.identity_of(visitor.token)
 
-    async def sign_in(self, token: str, address: str) -> tuple[str, Visitor]:
+    async def sign_in(self, token: str, address: str, instead_of: str | None = None) -> tuple[str, Visitor]:
         """Returns the cookie of a visitor with this token.
 
-        Where an identity has as many visitors as it may, its oldest is signed out.
+        `instead_of`: the cookie that its browser had; that visitor is signed out. If an identity then has as many visitors as
+        it may, its oldest is signed out.
 
         Raises:
             Unauthenticated: no identity has it; the server says so after a while.
@@ -101,12 +102,12 @@ class Visitors:
         visitor = Visitor(None, token, trio.current_time() + SIGNED_IN_S, address=address)
         await self.ask(visitor, lambda store: store.cluster_map())
         try:
-            return self._admit(visitor), visitor
+            return self._admit(visitor, instead_of), visitor
         except EventStoreError:
             self._end(visitor)
             raise
 
-    def _admit(self, visitor: Visitor) -> str:
+    def _admit(self, visitor: Visitor, instead_of: str | None) -> str:
         """Returns the cookie of a visitor whose token the server has let in. Waits for nothing, so that any number who sign in
         at the same moment are within the limits.
         """
@@ -115,6 +116,7 @@ class Visitors:
         if identity is None:  # revoked in between
             raise Unauthenticated("this server lets in known clients only: give a valid token or certificate")
         visitor.name = identity.name
+        self.sign_out(instead_of)
         held = {cookie: each.name for cookie, each in self._signed_in.items()}
         self.sign_out(
             gives_way(

@@ -56,6 +56,12 @@ def test_the_oldest_session_of_an_identity_gives_way_to_its_newest(guarded: Serv
     assert are_in([ann]) == [True]
 
 
+def test_one_that_signs_in_again_takes_its_own_place_only(guarded: ServerThread, tokens: dict[str, str]) -> None:
+    bobs = [signed_in(guarded, tokens["bob"]) for _ in range(EACH_MAX)]
+    assert bobs[-1].sign_in(tokens["bob"]).status == 303
+    assert are_in(bobs) == [True, True, True]
+
+
 def test_those_who_sign_in_at_the_same_moment_are_within_the_limit_too(guarded: ServerThread, tokens: dict[str, str]) -> None:
     with ThreadPoolExecutor(12) as pool:
         bobs = list(pool.map(lambda _: signed_in(guarded, tokens["bob"]), range(12)))

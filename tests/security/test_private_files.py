@@ -80,6 +80,9 @@ def test_what_commands_write(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with ServerThread(tmp_path / "data") as server, es.blocking.connect(server.address) as store:
         store.append("a", [es.NewEvent("Grew", b"{}")], expected_version=0)
+        left = tmp_path / "all.jsonl.part"  # by an export that was killed
+        left.touch(0o666)
+        left.chmod(0o666)
         output("export", "-o", str(tmp_path / "all.jsonl"), "--store", server.address)
     assert os.stat(tmp_path / "all.jsonl").st_mode & 0o777 == 0o600
     output("rebuild", str(data))

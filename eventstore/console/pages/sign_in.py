@@ -38,12 +38,11 @@ def sign_in_routes(console: Console) -> list[Route]:
             return _form(console, request, to, "this form was sent by another site, or without its cookie: try again", 403)
         try:
             host = request.client.host if request.client else ""
-            cookie, _ = await console.visitors.sign_in(token, host)
+            cookie, _ = await console.visitors.sign_in(token, host, request.cookies.get(COOKIE))
         except Unauthenticated:
             return _form(console, request, to, "no valid token", 401)
         except EventStoreError as error:
             return _form(console, request, to, error.message, status_of(error))
-        console.visitors.sign_out(request.cookies.get(COOKIE))
         answer = RedirectResponse(to if to == PATH or to.startswith((PATH + "/", PATH + "?")) else PATH, 303)
         answer.set_cookie(
             COOKIE, cookie, max_age=int(SIGNED_IN_S), path=PATH, secure=request.url.scheme == "https", httponly=True,

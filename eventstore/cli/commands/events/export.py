@@ -128,6 +128,7 @@ def _written(path: Path | None, force: bool) -> Iterator[BinaryIO]:
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "does not exist; create it first", str(path.parent))
     temporary = path.with_name(path.name + ".part")
+    temporary.unlink(missing_ok=True)  # left by one that was killed; it may be open to others
     try:
         with open(temporary, "wb", opener=open_private) as raw:
             if path.suffix == ".gz":
