@@ -20,10 +20,10 @@ def canonical_decoder(
     """Returns a function that decodes the canonical JSON of an instance, and returns None for all else; None if a field holds
     no single value.
     """
-    if not fields or any(field.kw_only for field in fields) or any(codec.canonical is None for codec in codecs):
+    pattern = _pattern(fields, codecs)
+    if pattern is None:
         return None
-    members = [f"{re.escape(quote(field.name))}:{codec.canonical}" for field, codec in zip(fields, codecs, strict=True)]
-    match = re.compile(rf"\{{{','.join(members)}\}}").fullmatch
+    match = re.compile(pattern).fullmatch
     reads = [(place, codec.read) for place, codec in enumerate(codecs) if codec.read is not None]
 
     def decode(data: bytes) -> object:
@@ -41,3 +41,19 @@ def canonical_decoder(
             return None  # `PayloadCodec.decode` says what is wrong
 
     return decode
+
+
+def equal_matcher(fields: Sequence[dataclasses.Field[object]], codecs: Sequence[Codec]) -> Callable[[bytes], object] | None:
+    """Returns a function that returns whether canonical JSON is what `encode_equal` returns; None if it always is."""
+    canonical, equal = _pattern(fields, codecs), _pattern(fields, [codec.comparing for codec in codecs])
+    if equal == canonical:
+        return None
+    assert equal is not None, "a codec with canonical and encode_equal has no canonical_equal"
+    return re.compile(equal.encode()).fullmatch
+
+
+def _pattern(fields: Sequence[dataclasses.Field[object]], codecs: Sequence[Codec]) -> str | None:
+    if not fields or any(field.kw_only for field in fields) or any(codec.canonical is None for codec in codecs):
+        return None
+    members = [f"{re.escape(quote(field.name))}:{codec.canonical}" for field, codec in zip(fields, codecs, strict=True)]
+    return rf"\{{{','.join(members)}\}}"

@@ -22,7 +22,7 @@ from itertools import count
 from typing import Final, Generic, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from eventstore.domain.encoding.annotations import Contents, EndlessError, made_up, refusing_parameters, without_new_types
-from eventstore.domain.encoding.canonical import canonical_decoder
+from eventstore.domain.encoding.canonical import canonical_decoder, equal_matcher
 from eventstore.domain.encoding.containers import dict_codec, list_codec, optional_codec, tuple_codec
 from eventstore.domain.encoding.field_mismatch import FieldMismatch, expected
 from eventstore.domain.encoding.objects import object_decoder, object_encoder, object_exact
@@ -65,10 +65,10 @@ class PayloadCodec(Generic[T]):
         codec = _class_codec(cls)
         self._encode, self._decode = codec.encode, cast("Callable[[object], T]", codec.decode)
         self._encode_equal = codec.comparing.encode
-        self.is_comparable = codec.encode_equal is None
-        """Whether `encode` returns what `encode_equal` does."""
         self.decode_canonical = cast("Callable[[bytes], T | None]", codec.decode_canonical or _not_canonical)
         """As `decode`, of what `encode` returns; None if these bytes are something else, or that is not known."""
+        self.is_equal = codec.is_equal
+        """Returns whether what `decode_canonical` has decoded is what `encode_equal` returns; None: it always is."""
         self.exact = codec.exact
         """Returns whether reading an instance would give one of the same types and digits; None: it always does."""
         contents = Contents(cls)
@@ -322,6 +322,7 @@ def _build(cls: type) -> Codec:
         decode_canonical=canonical_decoder(cls, fields, codecs),
         exact=object_exact(cls, names, [codec.exact for codec in codecs]),
         encode_equal=encode_equal,
+        is_equal=equal_matcher(fields, codecs),
     )
 
 

@@ -90,14 +90,14 @@ class CommandType(Generic[C]):
     def decode_with_fingerprint(self) -> Callable[[bytes, str], tuple[C, bytes]]:
         """As `decode`; also returns the command's fingerprint. A closure, since each command of a server passes through it."""
         canonical, parsed, id_of = self.codec.decode_canonical, self.codec.decode_parsed, self._id_of
-        of, of_canonical, is_comparable = self.fingerprints.of, self.fingerprints.of_canonical, self.codec.is_comparable
+        of, of_canonical, is_equal = self.fingerprints.of, self.fingerprints.of_canonical, self.codec.is_equal
 
         def decode(payload: bytes, aggregate_id: str) -> tuple[C, bytes]:
             command = canonical(payload)
             if command is None:
                 command = parsed(payload)
                 fingerprint = of(payload, command)
-            elif is_comparable:
+            elif is_equal is None or is_equal(payload):
                 fingerprint = of_canonical(payload)
             else:
                 fingerprint = of(payload, command)

@@ -21,13 +21,15 @@ def optional_codec(inner: Codec) -> Codec:
         return None if value is None else decode_inner(value)
 
     read = inner.read
+    comparing = optional_codec(inner.comparing) if inner.encode_equal else None
     return Codec(
         encode,
         decode,
         canonical=inner.canonical and f"(?:null|{inner.canonical})",
         read=read and (lambda text: None if text is None else read(text)),
         exact=exact_inner and (lambda value: value is None or exact_inner(value)),
-        encode_equal=inner.encode_equal and optional_codec(inner.comparing).encode,
+        encode_equal=comparing and comparing.encode,
+        canonical_equal=comparing and comparing.canonical,
     )
 
 

@@ -7,7 +7,6 @@ Decimal, the offset of a time and fields left at their defaults make no differen
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import struct
@@ -37,9 +36,10 @@ class Fingerprints(Generic[C]):
 
     def of(self, payload: bytes, command: C) -> bytes:
         """Returns the fingerprint of a command that was decoded from `payload`."""
-        with contextlib.suppress(PayloadInvalid):  # its __post_init__ gave a field a value of another type
-            payload = self._codec.encode_equal(command)
-        return self.of_canonical(payload)
+        try:
+            return self.of_canonical(self._codec.encode_equal(command))
+        except PayloadInvalid:  # its __post_init__ gave a field a value of another type
+            return self.of_canonical(payload)
 
     def of_canonical(self, payload: bytes) -> bytes:
         """Returns the fingerprint of the command with this canonical payload."""

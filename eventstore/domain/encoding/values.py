@@ -44,7 +44,9 @@ class Codec(NamedTuple):
     the parsed JSON is the value exactly when it has this type. `canonical`: a regular expression with one group; JSON that it
     matches is what `encode` returns for the value, which `read` makes from the group (None: the group is the value); None if
     no expression can tell. `decode_canonical`: of a class, see the module `canonical`. `exact`: None if every value that can
-    be written is. `encode_equal`: as `encode`, with one text for all equal values, to compare them; None if `encode` does."""
+    be written is. `encode_equal`: as `encode`, with one text for all equal values, to compare them; None if `encode` does.
+    `canonical_equal`: as `canonical`, for what `encode_equal` returns. `is_equal`: of a class; returns whether what
+    `decode_canonical` has decoded is what `encode_equal` returns; None: it always is."""
 
     encode: Encode
     decode: Decode
@@ -55,11 +57,15 @@ class Codec(NamedTuple):
     decode_canonical: Callable[[bytes], object] | None = None
     exact: Exact | None = None
     encode_equal: Encode | None = None
+    canonical_equal: str | None = None
+    is_equal: Callable[[bytes], object] | None = None
 
     @property
     def comparing(self) -> Codec:
         """The codec whose `encode` is `encode_equal`."""
-        return self if self.encode_equal is None else self._replace(encode=self.encode_equal, encode_equal=None)
+        if self.encode_equal is None:
+            return self
+        return self._replace(encode=self.encode_equal, canonical=self.canonical_equal, encode_equal=None)
 
 
 def _encode_text(value: object) -> str:
@@ -162,6 +168,8 @@ def _encode_datetime(value: object) -> str:
 def _encode_equal_datetime(value: object) -> str:
     text = _encode_datetime(value)
     assert isinstance(value, datetime)
+    if value.tzinfo is UTC:
+        return text
     try:
         return _encode_datetime(value.astimezone(UTC))
     except OverflowError:  # in UTC it would be of another year than 1 to 9999
@@ -207,12 +215,15 @@ def _encode_decimal(value: object) -> str:
 
 def _encode_equal_decimal(value: object) -> str:
     text = _encode_decimal(value)
-    assert isinstance(value, Decimal)
     if not value:
         return '"0"'
-    sign, digits, exponent = value.as_tuple()
-    zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
-    return text if not zeros else _encode_decimal(Decimal((sign, digits[:-zeros], int(exponent) + zeros)))
+    number, e, power = text[1:-1].partition("E")
+    if "." in number:
+        number = number.rstrip("0").rstrip(".")
+    if not e and number[-1] == "0":
+        digits = number.rstrip("0")
+        return f'"{Decimal(f"{digits}E{len(number) - len(digits)}")}"'
+    return f'"{number}{e}{power}"'
 
 
 def _decode_decimal(value: object) -> object:
@@ -271,23 +282,47 @@ def enum_codec(cls: type[enum.Enum]) -> Codec | None:
     return Codec(encode, decode, textual=kinds == {str}, canonical=canonical, read=read)
 
 
+_FLOAT: Final = r"((?!-0\.0[,}])-?(?!0\.0000)(?=[0-9.]{3,16}[,}])(?:0|[1-9][0-9]*)\.(?:0|[0-9]*[1-9]))"
+"""Floats of at most 15 digits, which every float keeps, and of a size that `repr` writes without an exponent; not -0.0."""
+
+_IN_UTC: Final = r'"([0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.(?!000000)[0-9]{6})?\+00:00)"'
+_DECIMAL: Final = r"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]{1,6})?)"
+"""With more places Decimal may write an exponent."""
+
 VALUES: Final[dict[object, Codec]] = {
     str: Codec(_encode_text, _decode_text, textual=True, json_type=str, canonical=r'"([^"\\\x00-\x1f]*)"'),
     int: Codec(_encode_int, _decode_int, json_type=int, canonical="(0|-?[1-9][0-9]{0,17})", read=int),
     bool: Codec(_encode_bool, _decode_bool, json_type=bool, canonical="(true|false)", read="true".__eq__),
-    float: Codec(_encode_float, _decode_float, exact=_is_float, encode_equal=_encode_equal_float),
+    float: Codec(
+        _encode_float,
+        _decode_float,
+        canonical=_FLOAT,
+        read=float,
+        exact=_is_float,
+        encode_equal=_encode_equal_float,
+        canonical_equal=_FLOAT,
+    ),
     type(None): Codec(_encode_none, _decode_none, json_type=type(None)),
     bytes: Codec(_encode_bytes, _decode_bytes, textual=True),
-    datetime: Codec(_encode_datetime, _decode_datetime, textual=True, exact=_is_in_utc, encode_equal=_encode_equal_datetime),
+    datetime: Codec(
+        _encode_datetime,
+        _decode_datetime,
+        textual=True,
+        canonical=_IN_UTC,
+        read=datetime.fromisoformat,
+        exact=_is_in_utc,
+        encode_equal=_encode_equal_datetime,
+        canonical_equal=_IN_UTC,
+    ),
     date: Codec(_encode_date, _decode_date, textual=True, canonical='"([0-9]{4}-[0-9]{2}-[0-9]{2})"', read=date.fromisoformat),
-    # With more places Decimal may write an exponent.
     Decimal: Codec(
         _encode_decimal,
         _decode_decimal,
         textual=True,
-        canonical=r'"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]{1,6})?)"',
+        canonical=f'"{_DECIMAL}"',
         read=Decimal,
         encode_equal=_encode_equal_decimal,
+        canonical_equal=rf'"(?!-0"|-?[0-9.]+0"){_DECIMAL}"',
     ),
     UUID: Codec(
         _encode_uuid, _decode_uuid, textual=True, canonical='"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"', read=UUID

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 import json
+import sys
 from dataclasses import dataclass, field, make_dataclass, replace
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Decimal, localcontext
 from uuid import UUID
 
 import pytest
@@ -84,6 +85,96 @@ def test_what_passes_for_canonical_is_what_the_class_would_encode(value: Everyth
             assert (canonical, text) == (CODEC.build(CODEC.parse(text)), CODEC.encode(decoded))
         prints = Fingerprints("Everything", CODEC)
         assert prints.of(text, decoded) == prints.of_canonical(CODEC.encode_equal(decoded))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Fields whose values can be equal and written in several ways, all of them single values."""
+
+    id: str
+    ratio: float
+    at: datetime
+    price: Decimal
+    perhaps: float | None = None
+    until: datetime | None = None
+    paid: Decimal | None = None
+
+
+MEASURED = command_type(Measured)
+MEASURE = Measured("a", 12.5, datetime(2030, 1, 31, 12, 5, 6, 7, UTC), Decimal("19.99"), None, None, Decimal(5))
+FLOATS = """
+    0.0 -0.0 -0.5 -0.00 0.0001 0.00001 0.000010 1e-05 5e-324 1.50 1 100.0 1e16 12345678901234.5 123456789012345.6
+    0.10000000000000001 1234567890123456.0 900719925474099.3 00.5 1. .5 NaN
+"""
+TIMES = """
+    2030-01-31T12:00:00+00:00 2030-01-31T12:00:00Z 2030-01-31T13:00:00+01:00 2030-01-31T12:00:00-00:00 2030-01-31T12:00:00
+    2030-01-31T12:00:00.000000+00:00 2030-01-31T12:00:00.000001+00:00 2030-01-31T12:00:00.5+00:00 2030-01-31T12:00+00:00
+    2030-02-30T12:00:00+00:00 2030-01-31T24:00:00+00:00 2030-01-31T12:60:00+00:00
+"""
+DECIMALS = "0 -0 0.0 -0.0 10 -10 10.0 1.50 -1.5 0.000001 0.0000010 0.10 1E+1 1E+2 100 100000 0.5"
+FIELDS = {"ratio": FLOATS, "perhaps": FLOATS, "at": TIMES, "until": TIMES, "price": DECIMALS, "paid": DECIMALS}
+finite = st.decimals(allow_nan=False, allow_infinity=False)
+times = st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=1))])).map(datetime.isoformat)
+one_field = st.one_of(
+    st.tuples(st.sampled_from(["ratio", "perhaps"]), st.floats(allow_nan=False, allow_infinity=False).map(repr)),
+    st.tuples(st.sampled_from(["at", "until"]), times),
+    st.tuples(st.sampled_from(["price", "paid"]), finite.map(str)),
+)
+
+
+@given(one_field)
+def test_what_passes_for_the_text_of_all_equal_values_is_that(one: tuple[str, str]) -> None:
+    check_spelled(*one)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_value_in_any_spelling_passes_for_the_text_of_all_equal_values_only_if_it_is(name: str) -> None:
+    for text in FIELDS[name].split():
+        check_spelled(name, text)
+
+
+def check_spelled(name: str, text: str) -> None:
+    codec = MEASURED.codec
+    members = {key: json.dumps(value) for key, value in json.loads(codec.encode(MEASURE)).items()}
+    members[name] = text if FIELDS[name] is FLOATS else f'"{text}"'
+    payload = f"{{{','.join(f'{json.dumps(key)}:{value}' for key, value in members.items())}}}".encode()
+    canonical = codec.decode_canonical(payload)
+    try:
+        parsed = codec.decode_parsed(payload)
+    except es.PayloadInvalid:
+        assert canonical is None
+        return
+    if canonical is not None:
+        assert (repr(canonical), payload) == (repr(parsed), codec.encode(parsed))
+        assert codec.is_equal is not None
+        assert bool(codec.is_equal(payload)) is (payload == codec.encode_equal(parsed))
+    fingerprint = MEASURED.fingerprints.of_canonical(codec.encode_equal(parsed))
+    assert MEASURED.decode_with_fingerprint(payload, "a") == (parsed, fingerprint)
+    assert MEASURED.fingerprints.matches(fingerprint, parsed)
+
+
+@given(finite, st.integers(0, 30))
+def test_a_decimal_has_one_text_with_any_zeros_at_its_end(value: Decimal, zeros: int) -> None:
+    sign, digits, exponent = value.as_tuple()
+    longer = Decimal((sign, (*digits, *[0] * zeros), int(exponent) - zeros))
+    assert longer == value
+    with localcontext(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN):
+        shortest = value.normalize() if value else Decimal(0)
+    texts = {MEASURED.codec.encode_equal(replace(MEASURE, price=each)) for each in (value, longer, shortest)}
+    assert texts == {MEASURED.codec.encode(replace(MEASURE, price=shortest))}
+
+
+def test_values_as_they_are_mostly_written_are_compared_without_encoding_them_again() -> None:
+    payload = MEASURED.codec.encode(MEASURE)
+    called = set[str]()
+    MEASURED.decode_with_fingerprint(payload, "a")
+    sys.setprofile(lambda frame, event, argument: called.add(frame.f_code.co_name))
+    try:
+        MEASURED.decode_with_fingerprint(payload, "a")
+    finally:
+        sys.setprofile(None)
+    assert "of_canonical" in called
+    assert not {"of", "encode_equal", "decode_parsed"} & called
 
 
 def test_plain_payloads_of_our_clients_are_recognised_without_encoding_them() -> None:
