@@ -9,7 +9,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
+from eventstore.domain.encoding.annotations import runs_code
+from eventstore.domain.encoding.objects import all_of
 from eventstore.domain.encoding.values import Codec, quote
 from eventstore.failures import is_fault
 
@@ -25,6 +28,7 @@ def canonical_decoder(
         return None
     match = re.compile(pattern).fullmatch
     reads = [(place, codec.read) for place, codec in enumerate(codecs) if codec.read is not None]
+    get = all_of(attrgetter, [field.name for field in fields]) if runs_code(cls) else None
 
     def decode(data: bytes) -> object:
         try:
@@ -34,7 +38,10 @@ def canonical_decoder(
             values: list[object] = [*found.groups()]
             for place, read in reads:
                 values[place] = read(values[place])  # type: ignore[arg-type] # text, or None of an optional value
-            return cls(*values)
+            made = cls(*values)
+            if get is not None and get(made) != tuple(values):
+                return None  # its __post_init__ made others of them, so the class would encode something else
+            return made
         except BaseException as error:  # not UTF-8, the 30th of February, or its __post_init__ raised
             if not is_fault(error):
                 raise

@@ -24,7 +24,7 @@ def object_encoder(cls: type, names: list[str], encoders: list[Encode]) -> Encod
     if len(names) == 1:
         return _field_encoder(cls, names[0], encoders[0])
     template = "{" + ",".join(f"{quote(name)}:%s" for name in names) + "}"
-    get: Callable[[object], tuple[object, ...]] = _all_of(attrgetter, names)
+    get: Callable[[object], tuple[object, ...]] = all_of(attrgetter, names)
 
     def encode(value: object) -> str:
         if type(value) is not cls:
@@ -72,7 +72,7 @@ def object_decoder(
     cls: type, fields: tuple[dataclasses.Field[object], ...], decoders: list[Decode], json_types: tuple[type | None, ...]
 ) -> Decode:
     names = [field.name for field in fields]
-    count, get = len(names), _all_of(itemgetter, names)
+    count, get = len(names), all_of(itemgetter, names)
     keywords = any(field.kw_only for field in fields)
 
     def decode(parsed: object) -> object:
@@ -148,7 +148,7 @@ def _find_mismatch(names: list[str], codecs: Iterable[Callable[[object], object]
     return found
 
 
-def _all_of(getter: Callable[..., Callable[..., object]], names: list[str]) -> Callable[..., tuple[object, ...]]:
+def all_of(getter: Callable[..., Callable[..., object]], names: list[str]) -> Callable[..., tuple[object, ...]]:
     """As `getter(*names)`, which returns a tuple only for several names; this also does for one or none."""
     if not names:
         return lambda _: ()

@@ -280,6 +280,29 @@ def test_decimals_that_look_canonical_are_compared_as_numbers() -> None:
     assert prints[0] == prints[1]
 
 
+@dataclass(frozen=True)
+class Trimmed:
+    """Makes other values of those it gets."""
+
+    id: str
+    name: str = ""
+    ratio: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name.strip())
+        object.__setattr__(self, "ratio", round(self.ratio, 1))
+
+
+@pytest.mark.parametrize("payload", ['{"id":"a","name":" x","ratio":0.5}', '{"id":"a","name":"x","ratio":0.52}'])
+def test_a_command_that_its_class_reads_as_another_has_the_fingerprint_of_that(payload: str) -> None:
+    kind = command_type(Trimmed)
+    command, fingerprint = kind.decode_with_fingerprint(payload.encode(), "a")
+    assert command == Trimmed("a", "x", 0.5)
+    assert fingerprint == kind.decode_with_fingerprint(b'{"id":"a","name":"x","ratio":0.5}', "a")[1]
+    assert kind.fingerprints.matches(fingerprint, command)
+    assert kind.codec.decode_canonical(b'{"id":"a","name":"x","ratio":0.5}') == command
+
+
 @given(everything)
 def test_the_fingerprint_of_an_earlier_version_is_that_of_the_command_as_it_was_written(value: Everything) -> None:
     prints = Fingerprints("Everything", CODEC)
