@@ -10,7 +10,7 @@ from eventstore.model import ID_BYTES_MAX, VERSION_MAX
 from eventstore.protocol.limits import INT64_MAX, INT64_MIN, SILENCE_S_MAX
 from eventstore.protocol.request_declaration import Count, Name, Request, integer, optional, request, text
 from eventstore.records.parking_record import ParkingRecord, parking_record
-from eventstore.security.permissions import Needs, Permission, Wanted, on
+from eventstore.security.permissions import Needs, Permission, Wanted, on, on_some
 
 PARKED_ROWS_MAX: Final = 1_000
 ALARM_ROWS_MAX: Final = 1_000
@@ -49,6 +49,11 @@ class RecordParking(Request):
                 field="reaction",
                 value=shown(publication),
             )
+
+
+@request(74, needs=on_some(Permission.PARK))
+class CheckParking(Request):
+    """Asks whether the client may record what its reactions have parked, of some aggregates at least."""
 
 
 @request(62, needs=on(Permission.STATS))

@@ -38,7 +38,8 @@ EVERYTHING: Final = ""
 """The prefix of every name."""
 _OF_GROUPS: Final = ("retry:", "dead:")
 
-Wanted = Iterable[tuple[Permission, str]]
+Wanted = Iterable[tuple[Permission, str | None]]
+"""Permissions, each with the name that it is needed on; None: on some, whichever these are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,11 @@ def on(permission: Permission, field: str | None = None) -> Needs:
     if field is None:
         return Needs(permission, lambda _: ((permission, EVERYTHING),))
     return Needs(permission, lambda request: ((permission, getattr(request, field) or EVERYTHING),))
+
+
+def on_some(permission: Permission) -> Needs:
+    """Needs the permission on some names, whichever these are."""
+    return Needs(permission, lambda _: ((permission, None),))
 
 
 def on_rows(permission: Permission) -> Needs:
@@ -122,9 +128,10 @@ class Grants:
         """Whether the identity may do this to this name; to everything without one."""
         return name.startswith(self._prefixes.get(permission, ()))
 
-    def check(self, permission: Permission, name: str) -> None:
-        """Raises PermissionDenied."""
-        if not name.startswith(self._prefixes.get(permission, ())):
+    def check(self, permission: Permission, name: str | None) -> None:
+        """Raises PermissionDenied. `name` None: not permitted on any name."""
+        prefixes = self._prefixes.get(permission, ())
+        if not (prefixes if name is None else name.startswith(prefixes)):
             raise denied(permission)
 
     def check_request(self, needs: Needs, request: object, has_topic: Callable[[str], bool] = lambda _: False) -> None:

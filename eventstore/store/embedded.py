@@ -113,6 +113,9 @@ class EmbeddedStore:
         _, expected, command_id, when, events = encode_commit(aggregate_id, [event], ANY, command_id, None)
         return await self._append((aggregate_id, expected, command_id, when, (events, 1, NO_FINGERPRINT)))
 
+    async def check_parking(self) -> None:
+        """Permits the reactions of this process to record what they have parked: it is the server itself."""
+
     async def append_many(self, commits: Iterable[Commit], *, replicas: Replicas | None = None) -> list[CommitResult]:
         """Appends each commit, whole or not at all, in this order. Returns Committed or an error for each.
 

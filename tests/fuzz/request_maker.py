@@ -222,6 +222,7 @@ MAKERS: Final[dict[type[Request], _Maker]] = {
     groups.DeleteGroup: lambda m: [m.one(_GROUPS)],
     groups.ForgetTopic: lambda m: [m.one(_GROUPS), m.one(_TOPICS)],
     reactions.RecordParking: lambda m: m.parking(),
+    reactions.CheckParking: lambda m: [],
     reactions.ListReactions: lambda m: [],
     reactions.NoteProjection: lambda m: [m.one(_AGGREGATES), m.number(), m.maybe(m.number()), m.number()],
     reactions.ListProjections: lambda m: [m.number(3)],

@@ -45,6 +45,7 @@ from eventstore.protocol.group_requests import (
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.message_answers import QueuePage, encode_messages, sent_values
 from eventstore.protocol.reaction_requests import (
+    CheckParking,
     ListAlarms,
     ListParked,
     ListProjections,
@@ -140,6 +141,8 @@ EXAMPLES = {
     "test-alarms-answer": encode_ok(42, "mail"),
     "record-parking": encode_request(38, RecordParking("$parked{a}", "$Unparked", _UNPARKED)),
     "record-parking-answer": encode_ok(38, 2, 9),
+    "check-parking": encode_request(38, CheckParking()),
+    "check-parking-answer": encode_ok(38),
     "list-aggregates": encode_request(12, ListAggregates("order-")),
     "list-aggregates-answer": encode_ok(12, "order-42", 1),
     "subscribe": encode_request(8, Subscribe(1, 1_048_576)),

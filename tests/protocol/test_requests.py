@@ -27,6 +27,7 @@ from eventstore.protocol.limits import (
     UINT64_MAX,
 )
 from eventstore.protocol.reaction_requests import (
+    CheckParking,
     ListAlarms,
     ListParked,
     ListProjections,
@@ -85,6 +86,7 @@ requests = st.one_of(
     st.builds(Version, texts),
     st.builds(RecordParking, st.just("$parked{a}"), st.just("$Parked"), st.builds(parked, why=st.text())),
     st.builds(RecordParking, st.just("$parked{a}"), st.just("$Unparked"), st.builds(unparked, who=st.text())),
+    st.builds(CheckParking),
     st.builds(ListReactions),
     st.builds(NoteProjection, texts, positions, times, positions),
     st.builds(ListProjections, st.integers(0, 2**63 - 1)),

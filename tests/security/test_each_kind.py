@@ -48,6 +48,7 @@ from eventstore.protocol.group_requests import (
     UnsetRetries,
 )
 from eventstore.protocol.reaction_requests import (
+    CheckParking,
     ListAlarms,
     ListParked,
     ListProjections,
@@ -101,8 +102,8 @@ THERE, MISSING, OTHER = "1", "2", "3"
 @dataclass(frozen=True)
 class Row:
     """`make`: the request about the objects of a number; those of `THERE` exist. `needs`: "PERMISSION NAME", where # is the
-    number and no name is everything. `charged`: to the limits of the identity. `reveals`: what a refusal does. `recorded`: in
-    the audit trail, before it is carried out.
+    number, no name is everything, and * is any name. `charged`: to the limits of the identity. `reveals`: what a refusal
+    does. `recorded`: in the audit trail, before it is carried out.
     """
 
     make: Callable[[str], Request]
@@ -199,6 +200,7 @@ ROWS: Final = [
         lambda n: RecordParking(reserved_id(f"acc-{n}{LONG}"), "$Parked", parked(aggregate_id=f"acc-{n}{LONG}")),
         (f"park {ACC}{LONG}",),
     ),
+    Row(lambda _: CheckParking(), ("park *",)),
     Row(by("reaction#", lambda name: RetryParked(name, None, "me", "why")), ("reactions reaction#",), recorded=True),
     Row(by("reaction#", lambda name: SkipParked(name, "acc-1", "me", "why")), ("reactions reaction#",), recorded=True),
     Row(by("reaction#", lambda name: ReplayReaction(name, 1, "me", "why")), ("reactions reaction#",), recorded=True),
@@ -265,7 +267,7 @@ def all_but(row: Row, lack: int) -> list[str]:
         for at, grant in enumerate(wants(row, number)):
             if at != lack:
                 found.append(grant)
-            elif grant != "stats:":  # which is about no names
+            elif grant not in ("stats:", "park:*"):  # one is about no names, one about whichever
                 found.append(f"{grant}x")
     return found
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import trio
 
 import eventstore as es
+import eventstore.domain as d
 from eventstore.errors import InvalidArgument, PermissionDenied
 from eventstore.protocol.answers import Failure
 from eventstore.protocol.frames import encode_frame
@@ -81,13 +83,35 @@ def test_what_is_no_record_or_names_another_aggregate_or_a_publication_is_refuse
         assert isinstance(answer.error, InvalidArgument)
 
 
-@pytest.mark.parametrize("grants", [("writer",), ("writer", "park")])
-def test_a_worker_with_park_parks_and_one_without_says_what_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grants: tuple[str, ...]
+async def sent_nowhere(command: object, command_id: str, *, metadata: Mapping[str, object]) -> None:
+    """Sends nothing."""
+
+
+def test_reactions_of_a_worker_that_may_park_nothing_do_not_begin_say_so_at_once_and_run_once_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     echoes.failing.clear()
     data, domain = tmp_path / "data", "tests.server.commands.echoes:app"
-    monkeypatch.setenv("EVENTSTORE_TOKEN", give(data, "worker", *grants))
+    monkeypatch.setenv("EVENTSTORE_TOKEN", give(data, "worker", "writer"))
+    with (
+        ServerThread(data) as server,
+        WorkerThread(server.address, tmp_path / "reactions.json", domain=domain) as worker,
+        es.blocking.connect(worker.address) as store,
+    ):
+        wait_until(lambda: "'park'" in str(store.stats()["attention"]), "it says what it lacks, before any event failed")
+        assert "echo" in str(store.stats()["attention"])
+        echoes.failing["a"] = "a bug in a reaction"
+        assert store.send(echoes.Call("a", 1)).version == 1, "it handles commands"
+        give(data, "worker", "park")
+        wait_until(lambda: store.stats()["reactions_parked"] == 1, "it parks")
+
+
+def test_a_worker_that_may_park_of_other_aggregates_says_what_it_lacks_when_an_event_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    echoes.failing.clear()
+    data, domain = tmp_path / "data", "tests.server.commands.echoes:app"
+    monkeypatch.setenv("EVENTSTORE_TOKEN", give(data, "worker", "writer", "park:b"))
     with (
         ServerThread(data) as server,
         WorkerThread(server.address, tmp_path / "reactions.json", domain=domain) as worker,
@@ -95,11 +119,21 @@ def test_a_worker_with_park_parks_and_one_without_says_what_it_lacks(
     ):
         echoes.failing["a"] = "a bug in a reaction"
         store.send(echoes.Call("a", 1))
-        if "park" in grants:
-            wait_until(lambda: store.stats()["reactions_parked"] == 1, "it parks")
-        else:
-            wait_until(lambda: "'park'" in str(store.stats()["attention"]), "it says what it lacks")
-            assert store.stats()["reactions_parked"] == 0
+        wait_until(lambda: "stopped" in str(store.stats()["attention"]), "it waits")
+        assert "'park'" in output("reactions", "list", store=worker.address)
+        assert store.stats()["reactions_parked"] == 0
+
+
+async def test_reactions_of_a_program_that_may_park_nothing_are_refused_unless_they_stop_instead(tmp_path: Path) -> None:
+    stopping = d.Domain()
+    stopping.reacts(echoes.Called, on_failure="stop")(echoes.echo)
+    token = give(tmp_path / "data", "program", "writer")
+    with ServerThread(tmp_path / "data") as server:
+        async with es.connect(server.address, token=token) as store:
+            checkpoint = d.FileCheckpoint(tmp_path / "reactions.json")
+            with pytest.raises(PermissionDenied, match=r"echo.*'park'.*access add"):
+                await d.react(store, echoes.app, sent_nowhere, checkpoint, until_caught_up=True)
+            assert await d.react(store, stopping, sent_nowhere, checkpoint, until_caught_up=True) == 0
 
 
 def plant(data: Path) -> None:

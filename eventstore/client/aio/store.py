@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -31,12 +32,12 @@ from eventstore.client.routing.queues import appends, sends
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.page_requests import aggregates_request
 from eventstore.client.session.reaction_info import Recorded
-from eventstore.client.session.results import read_command, read_row, read_rows, read_version
-from eventstore.errors import ConnectionLost, EventStoreError
+from eventstore.client.session.results import read_command, read_nothing, read_row, read_rows, read_version
+from eventstore.errors import ConnectionLost, EventStoreError, UnknownOperation
 from eventstore.event_identity import Place
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Replicas, Unchanged
 from eventstore.position import After, start_of, stored_start
-from eventstore.protocol.reaction_requests import RecordParking
+from eventstore.protocol.reaction_requests import CheckParking, RecordParking
 from eventstore.protocol.requests import FindCommand, Version
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import event_filter
@@ -293,6 +294,17 @@ class NetworkStore(Operated, Consumers):
         call = self._only("`append_reserved`").call
         recorded = await call(RecordParking(aggregate_id, event[1], event[2]), read_row(Recorded))
         return Committed(aggregate_id, recorded.version, recorded.sequence, duplicate=False, durability=None)
+
+    @limited
+    async def check_parking(self, *, timeout: float | None = None) -> None:
+        """Raises PermissionDenied if the client may not record what reactions have parked, of no aggregate. An older server,
+        which does not know the question, permits it here.
+        """
+        with contextlib.suppress(UnknownOperation):
+            if self._router is None:
+                await self._connection.call(CheckParking(), read_nothing)
+            else:
+                await self._router.call_all(lambda _: CheckParking(), read_nothing)
 
     def topic(self, name: str, *, resend: bool = True) -> NetworkTopic:
         """Returns a topic to send messages to. `resend`: see `NetworkTopic`. Raises InvalidArgument."""

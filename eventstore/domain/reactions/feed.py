@@ -42,6 +42,10 @@ class ReactionStore(Followable, Protocol):
 
     async def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed: ...
 
+    async def check_parking(self) -> None:
+        """Raises PermissionDenied."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

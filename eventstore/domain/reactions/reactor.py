@@ -18,13 +18,14 @@ from eventstore.domain.reactions.marks import MarkKeeper
 from eventstore.domain.reactions.parked import ParkedEvents
 from eventstore.domain.reactions.reaction import SendCommand
 from eventstore.domain.reactions.run import ReactionRun
-from eventstore.errors import Diverged, EventStoreError
+from eventstore.errors import Diverged, EventStoreError, PermissionDenied
 from eventstore.failures import text_of
 from eventstore.fields import check_int
 
 EVENTS_MAX: Final = 256
 _EVENTS_MAX_MAX: Final = 10_000
 _STOPPED_PAUSE_S: Final = 5.0
+_NAMED_MAX: Final = 10
 _log = logging.getLogger(__name__)
 
 
@@ -46,6 +47,7 @@ async def react(
         ProjectionFailed: a reaction with `on_failure="stop"` failed; names it, and aggregate, version and sequence of the
             event. Its checkpoint stays before the event.
         Diverged: the store has not the event that a reaction stands at.
+        PermissionDenied: the store's identity may not record what reactions park. None of them is run.
         ConnectionLost, Closed: the store is gone.
     """
     check_int("events_max", events_max, 1, _EVENTS_MAX_MAX)
@@ -81,6 +83,7 @@ class Reactor:
 
     async def _run(self, until_caught_up: bool, raises: bool) -> bool:
         """Returns whether it has caught up: not if the store may be another one than before."""
+        await self._check_parking()
         await self.parked.load(await self._keeper.load())
         for run in self.runs.values():
             try:
@@ -106,6 +109,20 @@ class Reactor:
         if not self._resumed:
             await self._keeper.save(self.parked.oldest_record)
         return not self._resumed
+
+    async def _check_parking(self) -> None:
+        """Raises PermissionDenied before any event is handled, not when the first one fails, which could be months later."""
+        parking = sorted(name for name, run in self.runs.items() if run.reaction.on_failure == "park")
+        if not parking:
+            return
+        try:
+            await self._store.check_parking()
+        except PermissionDenied as error:
+            raise PermissionDenied(
+                f"{', '.join(parking[:_NAMED_MAX])} must be able to park events, for which the identity that runs them "
+                "needs the permission 'park': `eventstore access add NAME --grant park`, or declare on_failure='stop'",
+                **error.fields,
+            ) from None
 
     async def _receive(self, feed: Feed, scope: anyio.CancelScope) -> None:
         try:

@@ -12,6 +12,7 @@ from eventstore.flat import Scalar
 from eventstore.model import VERSION_MAX, NewEvent
 from eventstore.protocol.reaction_requests import (
     PARKED_ROWS_MAX,
+    CheckParking,
     ListParked,
     ListReactions,
     RecordParking,
@@ -34,7 +35,7 @@ def reaction_routes(gate: Gate, nursery: trio.Nursery, runner: Reactions) -> dic
 
 
 def parking_routes(gate: Gate, nursery: trio.Nursery, store: EmbeddedStore) -> dict[type[Request], Route]:
-    """Returns the route of the records that a worker keeps in the store."""
+    """Returns the routes of the records that a worker keeps in the store."""
     return routes_of(_ParkingHandlers(store), gate, DeferredReplies(gate, nursery))
 
 
@@ -75,3 +76,8 @@ class _ParkingHandlers:
     async def record(self, request: RecordParking) -> Sequence[Scalar]:
         done = await self._store.append_reserved(request.aggregate_id, NewEvent(request.type, request.data))
         return done.version, done.sequence
+
+    @answers(CheckParking)
+    async def check(self, _: CheckParking) -> Sequence[Scalar]:
+        """Answers that it may: one that may not is refused before."""
+        return ()
