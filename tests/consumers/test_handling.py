@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import anyio
 import pytest
 
 import eventstore as es
-from tests.consumers.clients import World, opened, take_done, with_each_client
+from tests.consumers.clients import World, opened, take, take_done, with_each_client
 from tests.raising import FAILURES, OF_LOOP
 from tests.waiting import eventually
 
 
 class Enough(BaseException):
-    """Ends a run, as Ctrl-C does."""
+    """Ends a run, as SystemExit does."""
+
+
+NO_FAULTS = [KeyboardInterrupt, GeneratorExit]
+ONE_ATTEMPT = es.Retries((0.01,), attempts=1)
+TWO_ATTEMPTS = es.Retries((0.01,), attempts=2)
 
 
 @with_each_client
@@ -110,13 +117,13 @@ async def test_whatever_a_handler_raises_is_the_failure_of_its_message_and_of_no
 
 @with_each_client
 @pytest.mark.parametrize("concurrency", [1, 4])
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit], ids=lambda each: each.__name__)
-async def test_what_ends_the_process_ends_the_run_as_it_is_and_its_message_is_dead_after_its_attempts(
+@pytest.mark.parametrize("error", [SystemExit, Enough, *NO_FAULTS], ids=lambda each: each.__name__)
+async def test_what_ends_the_process_ends_the_run_as_it_is_and_counts_as_a_failure_unless_it_is_none_of_the_handler(
     world: World, error: type[BaseException], concurrency: int
 ) -> None:
     topic, broker = await world.create(queues=1), world.store.broker
     await topic.send_many([b"0", b"deadly", b"1"])
-    retries, ends = es.Retries((0.01,), attempts=2), []
+    ends = []
 
     def handler(message: Any) -> None:
         if message.body == b"deadly":
@@ -125,15 +132,71 @@ async def test_what_ends_the_process_ends_the_run_as_it_is_and_its_message_is_de
 
     async def consume() -> None:
         async with opened(world.kind, world.server.address) as store:
-            async with store.consumer("billing", "orders", retries=retries, commit_interval=0.02) as consumer:
+            async with store.consumer("billing", "orders", retries=TWO_ATTEMPTS, commit_interval=0.02) as consumer:
                 await consumer.run(handler, concurrency=concurrency)
 
     for _ in range(2):
         with pytest.raises(error) as ended:
             await consume()
         assert ended.value.args == (3,)
-    assert ends == [0, 1]
-    assert [each.body for each in await broker.dead_letters("billing")] == [b"deadly"]
+    assert ends == ([0, 0] if error in NO_FAULTS else [0, 1])
+    assert [each.body for each in await broker.dead_letters("billing")] == ([] if error in NO_FAULTS else [b"deadly"])
+
+
+@with_each_client(kinds=("trio", "asyncio"))
+async def test_a_handler_that_waits_while_another_one_ends_the_run_has_not_failed(world: World) -> None:
+    topic, broker = await world.create(queues=1), world.store.broker
+    await topic.send_many([b"bad", b"innocent"])
+    waits = anyio.Event()
+
+    async def handler(message: es.Delivery) -> None:
+        if message.body == b"bad":
+            await waits.wait()
+            raise SystemExit(3)
+        waits.set()
+        await anyio.sleep_forever()
+
+    with pytest.raises(SystemExit):
+        async with world.store.consumer("billing", "orders", retries=ONE_ATTEMPT, commit_interval=0.02) as consumer:
+            await consumer.run(handler, concurrency=2)
+    assert [each.body for each in await broker.dead_letters("billing")] == [b"bad"]
+    async with world.store.consumer("billing", "orders") as consumer:
+        (again,) = await take_done(consumer, 1)
+    assert (again.body, again.times_failed) == (b"innocent", 0)
+
+
+@with_each_client
+async def test_a_message_of_a_run_has_not_failed_if_what_is_beside_the_run_ends_the_consumer(world: World) -> None:
+    topic, broker = await world.create(queues=1), world.store.broker
+    await topic.send(b"innocent")
+    waits, release = threading.Event(), threading.Event()
+
+    async def waiting(_: object) -> None:
+        waits.set()
+        await anyio.sleep_forever()
+
+    def blocking(_: object) -> None:
+        waits.set()
+        release.wait()
+
+    async def waits_now() -> bool:
+        return waits.is_set()
+
+    async def consume() -> None:
+        async with world.store.consumer("billing", "orders", retries=ONE_ATTEMPT, commit_interval=0.02) as consumer:
+            async with anyio.create_task_group() as group:
+                group.start_soon(consumer.run, blocking if world.kind == "blocking" else waiting)
+                await eventually(waits_now, "the handler waits")
+                raise ValueError("of another task")
+
+    with pytest.raises(ExceptionGroup) as ended:
+        await consume()
+    release.set()
+    assert ended.group_contains(ValueError, match="of another task")
+    assert await broker.dead_letters("billing") == []
+    async with world.store.consumer("billing", "orders") as consumer:
+        (again,) = await take_done(consumer, 1)
+    assert (again.body, again.times_failed) == (b"innocent", 0)
 
 
 @with_each_client
@@ -212,16 +275,17 @@ async def test_a_run_that_asyncio_cancels_with_all_tasks_of_its_loop_counts_no_m
     assert [each.name for each in await broker.topics()] == ["orders"]
 
 
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, KeyboardInterrupt], ids=lambda each: each.__name__)
 @with_each_client
-async def test_whatever_ends_an_iteration_counts_as_a_failure_of_its_message(world: World, error: type[BaseException]) -> None:
+async def test_what_ends_an_iteration_counts_as_a_failure_of_its_message_unless_a_person_interrupted_it(
+    world: World, error: type[BaseException]
+) -> None:
     topic, broker = await world.create(queues=1), world.store.broker
     await topic.send_many([b"deadly", b"1"])
     seen: list[int] = []
 
     async def consume() -> None:
-        retries = es.Retries((0.01,), attempts=2)
-        async with world.store.consumer("billing", "orders", retries=retries, commit_interval=0.02) as consumer:
+        async with world.store.consumer("billing", "orders", retries=TWO_ATTEMPTS, commit_interval=0.02) as consumer:
             async for message in consumer:
                 if message.body == b"deadly":
                     seen.append(message.times_failed)
@@ -231,8 +295,25 @@ async def test_whatever_ends_an_iteration_counts_as_a_failure_of_its_message(wor
     for _ in range(2):
         with pytest.raises(error):
             await consume()
-    assert seen == [0, 1]
-    assert [each.body for each in await broker.dead_letters("billing")] == [b"deadly"]
+    assert seen == ([0, 0] if error in NO_FAULTS else [0, 1])
+    assert [each.body for each in await broker.dead_letters("billing")] == ([] if error in NO_FAULTS else [b"deadly"])
+
+
+@with_each_client
+async def test_a_generator_around_a_consumer_that_is_closed_counts_no_message_as_failed(world: World) -> None:
+    topic, broker = await world.create(queues=1), world.store.broker
+    await topic.send(b"1")
+
+    async def messages() -> AsyncIterator[Any]:
+        async with world.store.consumer("billing", "orders", retries=ONE_ATTEMPT, commit_interval=0.02) as consumer:
+            async for message in consumer:
+                yield message
+
+    for _ in range(2):
+        async with aclosing(messages()) as found:
+            (message,) = await take(found, 1)
+        assert (message.body, message.times_failed) == (b"1", 0)
+        assert await broker.dead_letters("billing") == []
 
 
 @with_each_client(kinds=("trio", "blocking"))

@@ -45,6 +45,7 @@ class _Workers:
         while self.ended_by is None:
             try:
                 message = await self._member.deliveries().__anext__()
+                self._member.last = None
             except EventStoreError as error:  # of the consumer: each task gets it once its handler has ended
                 self.ended_by = self.ended_by or error
                 return

@@ -31,7 +31,7 @@ class Entered(ABC):
     def __init__(self) -> None:
         self._group: TaskGroup | None = None
         self._was_entered = False
-        self._last: Delivery | None = None  # handed out last by an iteration
+        self.last: Delivery | None = None  # handed out last by an iteration; a run counts failures itself
 
     @property
     @abstractmethod
@@ -69,7 +69,7 @@ class Entered(ABC):
         assert group is not None
         cancelled = error is not None and is_cancellation(error)
         if error is not None and not self.failed and not cancelled:
-            ended_consumer(self._last, error)
+            ended_consumer(self.last, error)
         self._stop(group)
         try:
             return await leave(group, kind, error, trace, cancelled=cancelled)
@@ -195,7 +195,7 @@ class _Deliveries:
     async def __anext__(self) -> Delivery:
         member = self._member
         item = member._state.ready.take() if time.monotonic() < member._pause_at else None
-        member._last = last = cast(Delivery, item if item is not None else await member.next(raw=False))
+        member.last = last = cast(Delivery, item if item is not None else await member.next(raw=False))
         return last
 
 

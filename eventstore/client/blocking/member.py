@@ -40,7 +40,7 @@ class Member:
         self._thread: _MemberThread | None = None
         self._running: tuple[BlockingPortal, AsyncMember | ShardsMember] | None = None
         self._some: Iterator[Delivery] = iter(())
-        self._last: Delivery | None = None  # handed out last
+        self._last: Delivery | None = None  # handed out last by an iteration; a run counts failures itself
         self._future: Future[Any] | None = None
         self._waiting: int | None = None  # the thread that waits for it
         self._stopped = False
@@ -97,7 +97,6 @@ class Member:
         while True:
             for message in self._some:
                 if message.is_mine:
-                    self._last = message
                     return message
             self._some = iter(self.some())
 
@@ -143,7 +142,8 @@ class _Deliveries:
         return self
 
     def __next__(self) -> Delivery:
-        return self._member.next()
+        self._member._last = message = self._member.next()
+        return message
 
 
 class _MemberThread:

@@ -1,4 +1,4 @@
-"""What becomes of a message when its handler has ended: returned, it is done; raised, it is retried by the group's rules.
+"""What becomes of a message when its handler has ended: returned, it is done; failed, it is retried by the group's rules.
 
 A handler may also finish its message itself, by `done` or `retry`; what it said stays.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from eventstore.client.consumer.delivery import Delivery, place_of
-from eventstore.failures import described, log_failure
+from eventstore.failures import described, is_fault, log_failure
 from eventstore.fields import check_int
 
 CONCURRENCY_MAX: Final = 1_000
@@ -35,7 +35,7 @@ def handled(message: Delivery) -> None:
 
 
 def ended_consumer(message: Delivery | None, error: BaseException) -> None:
-    """Has the message retried that an iteration handed out last, and whose handling ended the consumer by an exception.
+    """Has the message retried that an iteration handed out last, if the exception that ended the consumer is a failure.
 
     Without it, a consumer that is started again would get the same message first, and end by it again, for ever.
     """
@@ -47,7 +47,11 @@ def ended_consumer(message: Delivery | None, error: BaseException) -> None:
 
 
 def raised(message: Delivery, error: BaseException) -> None:
-    """Has a message retried whose handler has raised."""
+    """Has a message retried whose handler has failed. One that was interrupted (Ctrl-C) or closed has not: its message is
+    delivered again once the consumer has left, and counts no failure.
+    """
+    if not is_fault(error):
+        return
     message.retry(" ".join(described(error).split())[:_REASON_CHARACTERS_MAX])
     text = "the handler of message %s failed; it is retried, or a dead letter after its last attempt"
     log_failure(_log, logging.WARNING, text, message.message_id, error=error)

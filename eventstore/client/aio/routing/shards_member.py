@@ -204,7 +204,7 @@ class ShardsMember(Entered):
         while True:
             for message in self._page:
                 if message.is_mine:
-                    self._last = message
+                    self.last = message
                     return message
             self._page = iter(await self.some())
 
