@@ -213,6 +213,7 @@ class Session(Generic[S]):
         room = min(self._requests_max, self.welcome.requests_max) - len(self._sent)
         if room <= 0:  # subscriptions are answered already, and may last for ever
             room += sum(request.lasting for request in self._sent.values())
+        emptied = False
         while room > 0 and self._unsent and not self.leaving:
             request = self._unsent[0]
             request.left = True  # before it is looked whether it is wanted
@@ -225,7 +226,8 @@ class Session(Generic[S]):
                     raise
                 limit = self.welcome.frame_bytes_max
                 if not frame:
-                    request.fail(outcome_unknown())  # nobody waits for it, except its queue
+                    request.fail(outcome_unknown())  # nobody waits for it, except its queue, whose next one may leave now
+                    emptied = True
                 elif len(frame) - LENGTH_BYTES > limit:
                     request.fail(too_large(len(frame) - LENGTH_BYTES, limit))
                 else:
@@ -234,7 +236,8 @@ class Session(Generic[S]):
                     frames.append(frame)
                     room -= not request.lasting
             self._unsent.popleft()
-        return b"".join(frames) if len(frames) != 1 else frames[0]
+        data = b"".join(frames) if len(frames) != 1 else frames[0]
+        return data + self.data_to_send() if emptied else data
 
     # ---- answers
 

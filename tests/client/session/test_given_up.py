@@ -8,7 +8,7 @@ import pytest
 
 from eventstore.client.connection_errors import timed_out
 from eventstore.client.session.batch import BatchSlice
-from eventstore.client.session.batches import WINDOW
+from eventstore.client.session.batches import BATCH_ROWS, WINDOW
 from eventstore.client.session.calls import Flag
 from eventstore.client.session.session import Session
 from eventstore.errors import TimedOut
@@ -119,3 +119,16 @@ def test_a_batch_whose_rows_are_taken_back_while_it_waits_for_room_on_the_connec
     peer.ok(request_id, 1)
     assert peer.received() == []
     assert session.idle
+
+
+def test_what_follows_many_batches_that_nobody_waits_for_leaves_at_once() -> None:
+    session = new_session()
+    row = encode_commit("a", [NewEvent("T", b"data")], 0, "c", None)
+    parts = [session.appends.add_rows([row] * BATCH_ROWS, 100) for _ in range(2 * WINDOW + 1)]
+    assert len({id(part.batch) for part in parts}) == len(parts)
+    for part in parts:
+        part.by_now(OVER)
+    add(session, "b")
+    ((_, sent),) = Peer(session).received()
+    assert isinstance(sent, Append)
+    assert [commit[0] for commit in sent.commits] == ["b"]
