@@ -7,12 +7,15 @@ nothing: only while others have one (`active`) is it looked whether this one has
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Sized
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeVar
 
 from eventstore.client.connection_errors import timed_out
 from eventstore.errors import InvalidArgument, TimedOut
+
+T = TypeVar("T")
 
 
 class Limit:
@@ -53,6 +56,22 @@ def check_time() -> None:
     limit = current() if active else None
     if limit is not None and not limit.left_s:
         raise limit.over()
+
+
+def taken_in_time(given: Iterable[T]) -> Iterable[T]:
+    """Returns the items of this call. Of an iterator, which may be slow or endless, none is taken after the first that came
+    when its time was over: `check_time` after that one raises.
+    """
+    limit = current() if active else None
+    return given if limit is None or isinstance(given, Sized) else _taken(given, limit)
+
+
+def _taken(given: Iterable[T], limit: Limit) -> Iterator[T]:
+    for each in given:
+        over = not limit.left_s
+        yield each
+        if over:
+            return
 
 
 class within:

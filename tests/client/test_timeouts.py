@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -19,12 +19,13 @@ from eventstore.client.aio.routing import shards_broker as aio_shards_broker
 from eventstore.client.aio.routing import shards_reactions as aio_shards_reactions
 from eventstore.client.blocking import broker, reactions
 from eventstore.client.blocking.routing import shards_broker, shards_reactions
+from eventstore.client.session.batches import ROWS_PER_TURN
 from tests.client.test_connecting import loops
 from tests.cluster.led_shards import LedShards
 from tests.cluster.test_moved_leader import PATIENT, Runner
 from tests.forwarder import Forwarder
 from tests.server_thread import ServerThread
-from tests.waiting import DEADLINE_SECONDS
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 EVENT = NewEvent("Happened", b"1")
 SHORT = 0.1
@@ -155,6 +156,69 @@ def test_nor_is_it_of_a_blocking_client(server: ServerThread) -> None:
         assert store.append("a-3", [EVENT], 0).sequence == 1
         assert store.version("a-1") == store.version("a-2") == 0
         assert store.broker.topics() == []
+
+
+class Endless:
+    """Items for ever. `taken`: how many."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.taken = 0
+        self._make = make
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        self.taken += 1
+        return self._make(self.taken)
+
+
+def commit_of(number: int) -> es.Commit:
+    return es.Commit(f"a-{number}", [EVENT], 0)
+
+
+def check_outcomes(given: Endless, outcomes: Sequence[object]) -> None:
+    assert len(outcomes) == given.taken, "what is left in an iterator can be appended later"
+    assert isinstance(outcomes[-1], es.TimedOut)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@loops
+def test_of_an_iterator_no_more_is_taken_than_there_is_time_for(run: Runner, tmp_path: Path, shards: int) -> None:
+    """Each call would take for ever."""
+
+    async def use() -> None:
+        async with es.connect(led.address, **PATIENT) as store:
+            await store.broker.create_topic("t", 1)
+            check_outcomes(commits, await store.append_many(commits, timeout=SHORT))
+            check_outcomes(messages, await store.topic("t").send_many(messages, timeout=SHORT))
+
+    commits, messages = Endless(commit_of), Endless(lambda number: b"message")
+    with LedShards(tmp_path, shards) as led:
+        run(use)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_nor_does_a_blocking_client_take_more(tmp_path: Path, shards: int) -> None:
+    commits, messages = Endless(commit_of), Endless(lambda number: b"message")
+    with LedShards(tmp_path, shards) as led, blocking.connect(led.address, **PATIENT) as store:
+        store.broker.create_topic("t", 1)
+        check_outcomes(commits, store.append_many(commits, timeout=SHORT))
+        check_outcomes(messages, store.topic("t").send_many(messages, timeout=SHORT))
+
+
+def test_what_a_slow_iterator_gave_and_the_server_stored_has_its_outcome(server: ServerThread) -> None:
+    def slow(number: int) -> es.Commit:
+        if number == ROWS_PER_TURN + 1:
+            wait_until(lambda: all(other.version(f"a-{each}") for each in range(1, number)), "those before are stored")
+        return commit_of(number)
+
+    commits = Endless(slow)
+    with blocking.connect(server.address, **PATIENT) as store, blocking.connect(server.address) as other:
+        outcomes = store.append_many(commits, timeout=SHORT)
+        check_outcomes(commits, outcomes)
+        assert [type(each) for each in outcomes[:ROWS_PER_TURN]] == [es.Committed] * ROWS_PER_TURN
+        assert store.append("a-0", [EVENT], 0).version == 1
 
 
 @loops

@@ -28,7 +28,7 @@ from eventstore.client.aio.link import Link, first_to_answer, open_link
 from eventstore.client.aio.settled import settled
 from eventstore.client.backoff import Backoff
 from eventstore.client.connection_errors import Attempt, Unanswered, connection_lost, not_opened
-from eventstore.client.limit import active
+from eventstore.client.limit import active, check_time, taken_in_time
 from eventstore.client.options import Options
 from eventstore.client.patience import FIRST_S, Patience
 from eventstore.client.session.batch import BatchSlice, Q, R
@@ -212,10 +212,10 @@ class Connection:
         encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]], at_once: int = ROWS_PER_TURN,
     ) -> list[Q | EventStoreError]:  # fmt: skip
         """Encodes the given items, `at_once` at a time, sends them as rows in order, and returns the outcome of each: TimedOut
-        for those that have none when the time of this call is over.
+        for those that have none when the time of this call is over. What an iterator has not given by then is left in it.
         """
         sent: list[tuple[Sequence[R | EventStoreError], list[BatchSlice[anyio.Event, R, Q]]]] = []
-        remaining = iter(given)
+        remaining = iter(taken_in_time(given))
         outcomes: list[Q | EventStoreError] = []
         try:
             while group := list(islice(remaining, at_once)):
@@ -224,6 +224,7 @@ class Connection:
                 encoded = encode(group)
                 queued: list[BatchSlice[anyio.Event, R, Q]] = []
                 sent.append((encoded, queued))
+                check_time()  # rows that come late are not sent
                 for rows, size_bytes in slices(queue.kind, valid_rows(encoded)):
                     await self.wait_for_room(queue)
                     queued.append(queue.add_rows(rows, size_bytes))

@@ -8,7 +8,7 @@ from typing import Any
 
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.routing.router import Router
-from eventstore.client.limit import within
+from eventstore.client.limit import taken_in_time, within
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.message_rows import (
     NewMessage,
@@ -75,7 +75,9 @@ class NetworkTopic:
                 return await self.send_many(messages)
         router = self._router
         if router is not None and router.has_several:
-            return await router.put_messages(self._messages, encoded_messages(messages), without_queues, itemgetter(1))
+            return await router.put_messages(
+                self._messages, encoded_messages(taken_in_time(messages)), without_queues, itemgetter(1)
+            )
         connection = self._only
         return await connection.put_many(self._messages(connection), messages, encoded_messages)
 

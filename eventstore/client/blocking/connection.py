@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, Self, TypeVar
 
@@ -25,7 +26,7 @@ from eventstore.client.backoff import Backoff
 from eventstore.client.blocking.link import Link, Silence, first_to_answer, raised_by_handler
 from eventstore.client.blocking.turn import Turn, apart_in_handlers, exclusive
 from eventstore.client.connection_errors import Attempt, Unanswered, answered_in_parent, connection_lost, not_opened
-from eventstore.client.limit import active, check_time, shortened
+from eventstore.client.limit import active, check_time, shortened, taken_in_time
 from eventstore.client.options import Options
 from eventstore.client.patience import FIRST_S, Patience
 from eventstore.client.session.batch import BatchSlice, Q, R
@@ -192,24 +193,33 @@ class Connection:
         encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]], at_once: int = ROWS_PER_TURN,
     ) -> list[Q | EventStoreError]:  # fmt: skip
         """Encodes the given items, `at_once` at a time, sends them as rows in order, and returns the outcome of each: TimedOut
-        for those that have none when the time of this call is over.
+        for those that have none when the time of this call is over. What an iterator has not given by then is left in it.
         """
         sent: list[tuple[Sequence[R | EventStoreError], list[BatchSlice[Flag, R, Q]]]] = []
-        remaining = iter(given)
+        remaining = iter(taken_in_time(given))
         outcomes: list[Q | EventStoreError] = []
         try:
             while group := list(islice(remaining, at_once)):
                 encoded = encode(group)
                 queued: list[BatchSlice[Flag, R, Q]] = []
                 sent.append((encoded, queued))
+                check_time()  # rows that come late are not sent
                 self._queue_rows(queue, valid_rows(encoded), queued)
             for encoded, queued in sent:
                 for each in queued:
                     self.finish(each.batch.done)
                 outcomes += with_refused(encoded, chain.from_iterable(each.outcomes() for each in queued))
         except TimedOut as over:
+            with suppress(TimedOut):
+                self._take_arrived()
             return outcomes_by_now(sent, remaining, over)
         return outcomes
+
+    @exclusive
+    def _take_arrived(self) -> None:
+        """Takes the answers that came while this thread only sent. Raises TimedOut when there is no more: its time is over."""
+        while self._link.socket is not None:
+            self._attempt(self._receive)
 
     @exclusive
     def _queue_rows(self, queue: Rows[Flag, R, Q], rows: Sequence[R], queued: list[BatchSlice[Flag, R, Q]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.blocking.routing.router import Router
-from eventstore.client.limit import within
+from eventstore.client.limit import taken_in_time, within
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.message_rows import (
     NewMessage,
@@ -76,7 +76,7 @@ class BlockingTopic:
                 return self.send_many(messages)
         router = self._router
         if router is not None and router.has_several:
-            return router.put_messages(self._messages, encoded_messages(messages), without_queues, itemgetter(1))
+            return router.put_messages(self._messages, encoded_messages(taken_in_time(messages)), without_queues, itemgetter(1))
         connection = self._only
         return connection.put_many(self._messages(connection), messages, encoded_messages)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -19,6 +18,7 @@ from eventstore.client.blocking.routing.shard_connection import ShardConnection
 from eventstore.client.blocking.routing.survey import Survey
 from eventstore.client.blocking.routing.together import News, make_order, together, wait_for, watch_map
 from eventstore.client.connection_errors import is_returned, outcome_unknown, timed_out
+from eventstore.client.limit import taken_in_time
 from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.slot_order import SlotOrder, Ticket
 from eventstore.client.routing.table import Table
@@ -71,9 +71,11 @@ class Router:
 
     def watch(self) -> None:
         """Learns of each newer map, unless it does already."""
-        with suppress(IndexError):
+        try:
             self._unwatched.pop()
-            self.stop_watching = watch_map(self.entry, self.table, self.learn)
+        except IndexError:
+            return
+        self.stop_watching = watch_map(self.entry, self.table, self.learn)
 
     def forked(self) -> None:
         """In a child: nothing watches the map there. The next attempt to connect to a shard begins it again."""
@@ -196,7 +198,7 @@ class Router:
     ) -> list[Any]:
         """As `Connection.put_many`: each shard gets its rows, and a shard that stays away makes errors of its own alone."""
         self._check_open()
-        encoded = encode(list(given))
+        encoded = encode(list(taken_in_time(given)))
         rows = valid_rows(encoded)
         slots = list(map(slot_of, map(id_of, rows)))
         if LOCAL in slots:
@@ -282,7 +284,7 @@ class Router:
     ) -> list[Any]:
         """As `put_many`: a message goes to the shard that would own an aggregate of its key's name, or to the next one."""
         self._check_open()
-        encoded = encode(list(given))
+        encoded = encode(list(taken_in_time(given)))
         rows = valid_rows(encoded)
         by_shard = self.table.split_keys(map(key_of, rows))
         outcomes: list[Any] = [None] * len(rows)
