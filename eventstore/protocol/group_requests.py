@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Final, TypeAlias
 
 from eventstore.errors import InvalidArgument
@@ -9,7 +10,7 @@ from eventstore.fields import check_int, check_text, shown
 from eventstore.protocol import limits
 from eventstore.protocol.broker_requests import BrokerRequest, check_offset, check_queue, check_tags, check_time
 from eventstore.protocol.request_declaration import Count, Flag, Name, Rows, integer, optional, request, text
-from eventstore.security.permissions import Needs, Permission, Wanted, on, on_topics
+from eventstore.security.permissions import Permission, on, on_topics
 
 WirePlace: TypeAlias = "tuple[str, int, int]"
 """Topic, queue, queue offset."""
@@ -134,13 +135,7 @@ class FailInPlace(BrokerRequest):
     places: Annotated[tuple[tuple[str, int, int, int], ...], Rows(_attempted, limits.FAILED_PER_FRAME_MAX)] = ()
 
 
-def _retried(request: SetRetries) -> Wanted:
-    yield Permission.GROUPS, request.group
-    if request.dead_letters is not None:  # the group writes there from then on, whoever its members are
-        yield Permission.SEND, request.dead_letters
-
-
-@request(41, needs=Needs(Permission.GROUPS, _retried, makes="dead_letters"))
+@request(41, needs=replace(on(Permission.GROUPS, "group"), writes="dead_letters"))  # whoever its members are
 class SetRetries(BrokerRequest):
     """Gives a group its own retry policy. `attempts` None: one more than delays. `dead_letters` None: `dead:GROUP`."""
 

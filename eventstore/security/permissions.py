@@ -45,14 +45,14 @@ Wanted = Iterable[tuple[Permission, str | None]]
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a kind of request needs. `wanted`: returns the permissions and names of one. `alone`: its rows are checked one by
-    one by what takes them, so that a row refuses only itself. `makes`: the field with a topic that is made for it if there is
-    none, which takes `topics` on it then.
+    one by what takes them, so that a row refuses only itself. `writes`: the field with a topic to which the server writes from
+    then on: that takes `send` on it, and `topics` if there is none, unless the request leaves all as it is.
     """
 
     permission: Permission | None
     wanted: Callable[[Any], Wanted] | None = None
     alone: bool = False
-    makes: str | None = None
+    writes: str | None = None
 
 
 ANYONE: Final = Needs(None)
@@ -134,16 +134,21 @@ class Grants:
         if not (prefixes if name is None else name.startswith(prefixes)):
             raise denied(permission)
 
-    def check_request(self, needs: Needs, request: object, has_topic: Callable[[str], bool] = lambda _: False) -> None:
-        """Raises PermissionDenied. `has_topic`: whether a topic exists, which is asked last: one who may not use it learns
-        nothing of it.
+    def check_request(
+        self, needs: Needs, request: object, has_topic: Callable[[str], bool] = lambda _: False,
+        changes: Callable[[Any], bool] = lambda _: True,
+    ) -> None:  # fmt: skip
+        """Raises PermissionDenied. `has_topic`: whether a topic exists; `changes`: whether a request that has the server write
+        changes anything. Both are asked last: one who lacks the rest learns nothing of it.
         """
         if needs.wanted is not None:
             for permission, name in needs.wanted(request):
                 self.check(permission, name)
-        made = None if needs.makes is None else getattr(request, needs.makes)
-        if made is not None and not has_topic(made):
-            self.check(Permission.TOPICS, made)
+        written = None if needs.writes is None else getattr(request, needs.writes)
+        if written is not None and changes(request):
+            self.check(Permission.SEND, written)
+            if not has_topic(written):
+                self.check(Permission.TOPICS, written)
 
     def refused_appends(self, aggregate_ids: Sequence[str]) -> dict[int, PermissionDenied | InvalidArgument]:
         """Returns the error of each aggregate that may not be appended to, by its place. No grant permits the server's own."""

@@ -246,7 +246,7 @@ async def _listening(
         if service is not None:
             routes |= service.routes
             if door is not None:
-                door.has_topic = service.has_topic
+                door.has_topic, door.changes = service.has_topic, service.changes
         node = None if broker is None else broker.opened.node
         if leads is not None:
             gate.may_send = leads.may_send

@@ -43,6 +43,30 @@ def test_a_groups_dead_letters_go_to_another_topic_only_by_one_who_may_send_ther
         with es.blocking.connect(server.address, token=admin) as store:
             store.broker.create_topic("failed")
         assert asked(sending) is None
-        assert asked(alone) == "send"
+        assert asked(alone, es.Retries((0.0,), 2, "failed")) == "send", "another policy than the group has"
         with es.blocking.connect(server.address, token=admin) as store:
             assert store.broker.retries("billing").dead_letters == "failed"
+
+
+def test_the_policy_that_a_group_has_is_given_again_without_permission_to_send_there_as_a_consumer_does_at_each_start(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    member = give(data, "member", "groups:billing", "join:billing", "consume:orders", "stats")
+    admin = give(data, "root", "admin")
+    with ServerThread(data) as server:
+        with es.blocking.connect(server.address, token=admin) as store:
+            store.broker.create_topic("orders")
+            store.broker.set_retries("billing", TO_FAILED)
+        with es.blocking.connect(server.address, token=member) as store:
+            for _ in range(2):
+                with store.consumer("billing", "orders", retries=TO_FAILED):
+                    assert store.broker.retries("billing") == TO_FAILED
+            for changed in (es.Retries((1.0,), 1, "failed"), es.Retries((0.0,), 2, "failed"), es.Retries((0.0,), 1, "orders")):
+                with pytest.raises(PermissionDenied, match="'send'"):
+                    store.broker.set_retries("billing", changed)
+            with pytest.raises(PermissionDenied, match="'groups'"):
+                store.broker.set_retries("shipping", TO_FAILED)
+            store.broker.set_retries("billing", None)
+            with pytest.raises(PermissionDenied, match="'send'"):
+                store.broker.set_retries("billing", TO_FAILED)

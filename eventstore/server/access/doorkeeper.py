@@ -54,7 +54,7 @@ class Admitted:
 
 class Doorkeeper:
     """`refused` counts logins that failed, `denied` requests that were not permitted, `sent_away` connections whose identity
-    changed or ended. `has_topic`: whether a topic exists here.
+    changed or ended. `has_topic`: whether a topic exists here; `changes`: whether a request changes the policy of a group.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Doorkeeper:
         self._connections: dict[str, set[Connection]] = {}
         self.budgets = IdentityBudgets(gate)
         self.has_topic: Callable[[str], bool] = lambda _: False
+        self.changes: Callable[[Any], bool] = lambda _: True
         self._failures: dict[str, tuple[int, float]] = {}
         self._late: list[tuple[float, Connection, bytes]] = []
         self._news = trio.Event()
@@ -160,7 +161,7 @@ class Doorkeeper:
 
         def checked(connection: Connection, request_id: int, request: Any) -> None:
             try:
-                self._admitted[connection].identity.grants.check_request(needs, request, self.has_topic)
+                self._admitted[connection].identity.grants.check_request(needs, request, self.has_topic, self.changes)
             except PermissionDenied:
                 self.denied += 1
                 raise

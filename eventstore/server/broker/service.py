@@ -20,6 +20,7 @@ from eventstore.broker.groups.in_hand import InHand
 from eventstore.broker.statistics import Rates
 from eventstore.metrics import Metric, Source, counter, gauge, text
 from eventstore.protocol.broker_requests import Pull, SendMessages
+from eventstore.protocol.group_requests import SetRetries
 from eventstore.protocol.request_declaration import Request
 from eventstore.server.broker.group_handlers import GroupHandlers
 from eventstore.server.broker.handlers import routes_of
@@ -59,6 +60,14 @@ class BrokerService:
 
     def has_topic(self, name: str) -> bool:
         return name in self.broker.topics.by_name
+
+    def changes(self, request: SetRetries) -> bool:
+        """Whether a group has another policy of its own than the request gives it, or none."""
+        policy = self.broker.groups.offsets.document.policies.get(request.group)
+        if policy is None:
+            return True
+        delays_s = tuple(each / 1000 for each in request.delays_ms)
+        return (policy.delays_s, policy.attempts, policy.dead_letters) != (delays_s, request.attempts, request.dead_letters)
 
     def stop(self) -> None:
         """Refuses new messages, and ends the pulls that wait."""
