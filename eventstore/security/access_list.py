@@ -179,7 +179,7 @@ def read_access(path: Path) -> AccessList:
 
     Raises:
         Corrupt: it is not such a list; the message says where.
-        FolderRefused: it is of a newer format, or cannot be read.
+        FolderRefused: it is of a newer format, names a permission that this version does not know, or cannot be read.
         FileNotFoundError
     """
     try:
@@ -197,6 +197,9 @@ def read_access(path: Path) -> AccessList:
         for name, each in _members(tree.get("identities")).items():
             found[name] = _identity(name, _members(each))
     except (EventStoreError, ValueError, TypeError, KeyError, AttributeError) as error:
+        if isinstance(error, InvalidArgument) and error.fields.get("field") == "grant":  # a newer version may have written it
+            why = f"identity {len(found) + 1}: {error.message}; if a newer version has it, upgrade this program first"
+            raise FolderRefused(str(path), why) from None
         raise Corrupt(str(path), 0, f"identity {len(found) + 1}: {error}; the previous copy is {path.name}.previous") from None
     return AccessList(found, _edit(tree.get("edit")))
 

@@ -20,8 +20,10 @@ from eventstore.protocol.answers import Failure, Ok, Outcomes
 from eventstore.protocol.frames import encode_frame
 from eventstore.protocol.request_declaration import DECLARATIONS
 from eventstore.protocol.requests import Append, Hello, Ping, Read
+from eventstore.security.access_list import read_access
 from eventstore.security.permissions import ANYONE, Permission
 from eventstore.security.roles import ROLES
+from eventstore.store.data_folder import ACCESS
 from tests.fuzz.request_maker import MAKERS, RequestMaker
 from tests.security.access_file import give, take_away
 from tests.security.conftest import Certificates
@@ -161,6 +163,16 @@ def test_a_revoked_token_ends_its_connections_and_no_others(tmp_path: Path) -> N
                 one.append("a", [event()], expected_version=es.ANY, command_id="c-2")
             two.append("a", [event()], expected_version=es.ANY, command_id="c-3")
             assert two._connection._link.socket is connected
+
+
+def test_a_list_with_a_permission_of_a_newer_version_is_refused_and_not_called_damaged(tmp_path: Path) -> None:
+    give(tmp_path, "worker", "writer", "park:acc-")
+    file = tmp_path / ACCESS
+    file.write_text(file.read_text().replace("park:", "teleport:"))
+    with pytest.raises(es.FolderRefused, match=r"'teleport'.*upgrade this program") as refused:
+        read_access(file)
+    assert "corrupt" not in refused.value.message
+    assert "previous" not in refused.value.message
 
 
 async def test_a_subscription_ends_when_its_permission_does(tmp_path: Path) -> None:
