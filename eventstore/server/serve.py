@@ -218,7 +218,8 @@ async def _listening(
         reactions = ReactionRunner(store, settings.data / REACTIONS, domain, mailboxes, access.find_command, others, files)
         layout.moved.append(lambda _: reactions.begin_again())
         may_answer = trio.lowlevel.checkpoint if slots is None else SplitPause(layout, maps, slots).over
-        service = None if broker is None else BrokerService(gate, broker, nursery, may_answer)
+        number = None if place.shard is None else place.shard.shard
+        service = None if broker is None else BrokerService(gate, broker, nursery, may_answer, number)
         publishing = Publishing(store, broker, settings.publish, domain, settings.data, files)
         layout.moved.append(lambda _: publishing.begin_again())
         verifying = Verifying(settings, verified_folders(store, broker))

@@ -14,7 +14,9 @@ import pytest
 
 import eventstore as es
 from eventstore import NewMessage, blocking
+from eventstore.server.broker import service
 from tests.cli.processes import output, refused, run, start
+from tests.cluster.led_shards import LedShards
 from tests.cluster.node_process import NodeProcess
 from tests.console.http import Visitor
 from tests.waiting import DEADLINE_SECONDS, wait_until
@@ -205,6 +207,29 @@ def test_the_message_that_any_member_has_had_in_hand_for_the_longest_is_shown(
         assert (held.member, held.shard, held.topic, held.offset) == ("m-1", 2, "slow", 0)
         assert "sleepy" in [each.group for each in store.broker.in_hand()]
         assert parsed(node, "group", "show", "sleepy")["oldest_in_hand"]["shard"] == 2
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_command_that_health_gives_for_a_hung_handler_skips_its_message_on_its_shard(
+    shards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "IN_HAND_S_MAX", 0.0)
+    shard = shards - 1
+    with LedShards(tmp_path, shards) as cluster, blocking.connect(cluster.address) as store:
+        store.broker.create_topic("slow", 1)
+        of_shard = store.shards.get(shard, store)
+        of_shard.topic("slow").send(b"m")
+
+        def attention() -> str:
+            return cluster.ask(shard, lambda server: str(server.reports.stats()["attention"]))
+
+        with store.consumer("sleepy", "slow", member="m-1") as consumer:
+            next(consumer)
+            wait_until(lambda: attention().startswith("member m-1 of group sleepy"), "the server's next look")
+            skip = attention().partition("skip the message: eventstore ")[2]
+            printed = output(*skip.split(), store=cluster.address)
+        assert printed.startswith("sleepy is at offset 1 of queue 0 of slow")
+        assert store.broker.group("sleepy").backlog == 0
 
 
 def test_dead_letters_of_all_shards_are_listed_replayed_and_purged(node: NodeProcess, store: blocking.BlockingStore) -> None:

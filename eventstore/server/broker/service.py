@@ -42,10 +42,11 @@ class BrokerService:
 
     def __init__(
         self, gate: Gate, broker: Broker, nursery: trio.Nursery,
-        may_answer: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+        may_answer: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint, shard: int | None = None,
     ) -> None:  # fmt: skip
-        """`may_answer`: see `TopicHandlers`."""
+        """`may_answer`: see `TopicHandlers`. `shard`: whose broker it is, in a cluster."""
         self.broker = broker
+        self._shard = shard
         self.messages = MessageBatcher(gate, broker, nursery)
         self.pulls = MessagePulls(gate, broker, nursery)
         self.end_turn = self.messages.end_turn
@@ -88,7 +89,7 @@ class BrokerService:
         refused = self.broker.committer.refused.why(self.broker.committer.batches)
         if refused is not None:
             return f"messages are refused: {refused}"
-        return self.broker.housekeeping.failure or _hangs(self.broker)
+        return self.broker.housekeeping.failure or _hangs(self.broker, self._shard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def _oldest(broker: Broker) -> InHand | None:
     return max(broker.housekeeping.in_hand.oldest.values(), key=lambda each: each.seconds, default=None)
 
 
-def _hangs(broker: Broker) -> str | None:
+def _hangs(broker: Broker, shard: int | None) -> str | None:
     oldest = _oldest(broker)
     if oldest is None or oldest.seconds < IN_HAND_S_MAX:
         return None
@@ -123,6 +124,8 @@ def _hangs(broker: Broker) -> str | None:
         else "its queue waits for it"
     )
     skip = f"eventstore group reset {oldest.group} {oldest.topic} --queue {oldest.queue} --to-offset {oldest.offset + 1}"
+    if shard is not None:  # not only if there are others now: it may be split
+        skip += f" --shard {shard}"
     return (
         f"{_named(oldest)} for {oldest.seconds:.0f} s, since {since:%Y-%m-%d %H:%M:%S} UTC, and {waiting}; look at its "
         f"handler's log, then restart that consumer; if it hangs again, skip the message: {skip}"
