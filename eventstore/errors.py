@@ -6,6 +6,7 @@ client raises the same class with the same fields as an embedded store.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar, Final
 
 Field = str | int | bool | None
@@ -304,9 +305,7 @@ def to_wire(error: EventStoreError) -> list[Field]:
 
 def copy_error(error: EventStoreError) -> EventStoreError:
     """Returns a copy of the error: one object raised in several tasks would collect all their tracebacks."""
-    copy = error.__class__.__new__(error.__class__)
-    EventStoreError.__init__(copy, error.message, **error.fields)
-    return copy
+    return copy.copy(error)
 
 
 def from_wire(flat: list[Field]) -> EventStoreError:

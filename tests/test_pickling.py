@@ -124,6 +124,15 @@ def test_every_public_value_and_every_error_is_unchanged_by(journey: str) -> Non
         assert spelled(JOURNEYS[journey](error)) == spelled(error)
 
 
+def test_an_error_that_several_tasks_get_is_whole_for_each() -> None:
+    for error in made_errors():
+        if isinstance(error, errors.EventStoreError):
+            error.add_note("a note")
+            copied = errors.copy_error(error)
+            assert copied is not error
+            assert spelled(copied) == spelled(error)
+
+
 def test_the_values_above_are_all_public_ones() -> None:
     classes = {each for each in public_names() if isinstance(each, type) and not issubclass(each, Exception)}
     assert classes - HANDLES == classes & {type(value) for value in VALUES}
