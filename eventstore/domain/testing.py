@@ -33,7 +33,6 @@ from eventstore.domain.projections.projection import Projection, Row, fold, keys
 from eventstore.domain.reactions.reaction import Reaction
 from eventstore.domain.restore import restore
 from eventstore.errors import DomainRefused, EventStoreError, Rejected
-from eventstore.failures import is_fault
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Committed, Event, NewEvent
 
 E = TypeVar("E")
@@ -251,8 +250,6 @@ def rows_of(projection: Projection[Any], events: Iterable[Event]) -> dict[str, R
                 try:
                     states[key] = projection.decode_state(projection.encode_state(states[key]))
                 except BaseException as error:
-                    if not is_fault(error):
-                        raise
                     raise projection_failure(projection, event, error) from error
     rows = {key: projection.checked_row(key, state) for key, state in states.items() if state is not None}
     return {key: dict(zip(projection.columns, values, strict=True)) for key, values in rows.items()}

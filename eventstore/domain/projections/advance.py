@@ -9,7 +9,6 @@ from eventstore.domain.projections.parking import Folded, check_room, fold_one_b
 from eventstore.domain.projections.projection import Projection, fold, keys_of, projection_failure
 from eventstore.domain.projections.targets.base import Checkpoint, Parked, StoredRow, Target
 from eventstore.errors import ProjectionFailed
-from eventstore.failures import is_fault
 from eventstore.model import Event
 
 
@@ -74,8 +73,6 @@ def _states(projection: Projection[Any], texts: dict[str, str], last: dict[str, 
         try:
             states[key] = projection.decode_state(text)
         except BaseException as error:
-            if not is_fault(error):
-                raise
             raise projection_failure(projection, last[key], error) from error
     return states
 
@@ -91,7 +88,5 @@ def _rows(projection: Projection[Any], states: dict[str, Any], last: dict[str, E
         try:
             rows.append((key, *projection.checked_row(key, state), projection.encode_state(state)))
         except BaseException as error:
-            if not is_fault(error):
-                raise
             raise projection_failure(projection, last[key], error) from error
     return rows, deletions

@@ -259,8 +259,6 @@ def keys_of(projection: Projection[Any], events: Iterable[Event]) -> list[str]:
         try:
             keys.append(check_text("key", projection.key(event_for_key(projection, event)), 1, KEY_BYTES_MAX))
         except BaseException as error:
-            if not is_fault(error):
-                raise
             raise projection_failure(projection, event, error) from error
     return keys
 
@@ -277,8 +275,6 @@ def fold(
         try:
             states[key] = next_state(projection, states.get(key), event)
         except BaseException as error:
-            if not is_fault(error):
-                raise
             raise projection_failure(projection, event, error) from error
 
 
@@ -292,6 +288,9 @@ def next_state(projection: Projection[S], state: S | None, event: Event) -> S | 
 
 
 def projection_failure(projection: Projection[Any], event: Event, error: BaseException) -> ProjectionFailed:
+    """Returns the failure that what a projection raised is. Raises what is no fault of it: an interruption."""
+    if not is_fault(error):
+        raise error
     own = isinstance(error, EventStoreError)
     text = text_of(error) if own else f"{type(error).__name__}: {text_of(error)}{line_of(error)}"
     return ProjectionFailed(

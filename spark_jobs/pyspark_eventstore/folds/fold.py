@@ -13,7 +13,6 @@ from pyspark import TaskContext
 
 from eventstore.domain.import_path import load_projection
 from eventstore.domain.projections.projection import KEY_COLUMN, STATE_COLUMN, Projection, fold, keys_of, projection_failure
-from eventstore.failures import is_fault
 from eventstore.model import Event
 from pyspark_eventstore.files.event_objects import events_of_batch, seldom_collecting
 from pyspark_eventstore.folds.counts import Count, Counts
@@ -111,8 +110,6 @@ def rows_of_states(
         try:
             rows.append((key, *projection.checked_row(key, state), projection.encode_state(state)))
         except BaseException as error:
-            if not is_fault(error):
-                raise
             raise projection_failure(projection, last[key], error) from error
     values = zip(*rows, strict=True) if rows else [()] * len(columns)
     arrays = [_array(list(column), kind) for column, kind in zip(values, columns.values(), strict=True)]

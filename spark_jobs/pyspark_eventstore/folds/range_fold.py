@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from eventstore.domain.import_path import load_projection
 from eventstore.domain.projections.projection import Projection, next_state, projection_failure
-from eventstore.failures import is_fault
 from eventstore.model import Event
 from pyspark_eventstore.files.event_objects import EVENT_COLUMNS, events_of_batch, events_of_rows, seldom_collecting
 from pyspark_eventstore.files.read_metrics import ReadMetrics
@@ -105,8 +104,6 @@ def fold_runs(projection: Projection[Any], states: States, events: Sequence[Even
             state = next_state(projection, state, event)
             before = event
     except BaseException as error:
-        if not is_fault(error):
-            raise
         raise projection_failure(projection, event, error) from error
     of[key], last[key] = state, before
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -321,6 +321,25 @@ async def test_an_initial_state_that_all_keys_would_share_is_refused(initial: An
         with pytest.raises(es.DomainRefused, match=why):
             await d.project(store, Given(initial=initial), d.SQLiteTarget(tmp_path / "read.db"), until_caught_up=True)
     Given(initial=lambda: deepcopy(initial())).check_states()
+
+
+@pytest.mark.parametrize("method", ["key", "apply", "row", "encode_state", "decode_state"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BaseExceptionGroup("", [ValueError(), KeyboardInterrupt()])])
+def test_an_interruption_is_no_failure_of_the_projection(method: str, error: BaseException, tmp_path: Path) -> None:
+    def interrupted(*_: object) -> NoReturn:
+        raise error
+
+    projection = type("Interrupted", (Given,), {method: interrupted})(5, 6)
+    target = d.SQLiteTarget(tmp_path / "read.db")
+    target.open(Given(), begins=True, store="1" * 16)
+    advance(Given(4), target, stored(Deposited(1)), 0, Checkpoint(1))
+    with pytest.raises(type(error)) as caught:
+        advance(projection, target, stored(Deposited(1), Deposited(2))[1:], 1, Checkpoint(2))
+    target.close()
+    assert caught.value is error
+    if method != "decode_state":
+        with pytest.raises(type(error)):
+            rows_of(projection, stored(Deposited(1)))
 
 
 def test_an_initial_that_raises_is_refused() -> None:
