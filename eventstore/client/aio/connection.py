@@ -30,7 +30,7 @@ from eventstore.client.backoff import Backoff
 from eventstore.client.connection_errors import Attempt, Unanswered, connection_lost, not_opened
 from eventstore.client.limit import active, check_time, taken_in_time
 from eventstore.client.options import Options
-from eventstore.client.patience import FIRST_S, Patience
+from eventstore.client.patience import FIRST_S, IDLE_PING_S, Patience
 from eventstore.client.session.batch import BatchSlice, Q, R
 from eventstore.client.session.batches import ROWS_PER_TURN, Rows, outcomes_by_now, slices, valid_rows, with_refused
 from eventstore.client.session.calls import Call, PendingRequest
@@ -68,6 +68,7 @@ class Connection:
         self._unusable: EventStoreError | None = Closed(f"the client of {addresses} is not open; use `async with`")
         self._rooms: dict[Rows[anyio.Event, Any, Any], anyio.Event] = {}
         self._received = 0
+        self.relied_on_until = 0.0  # so long others wait for what is said here of the cluster: its silence is noticed
         self._attempts: list[Attempt] = []  # of the last time it connected, those that failed
         self._thread: int | None = None  # in which it was opened, and its event loop runs
         tell_of_forks(self)
@@ -96,6 +97,11 @@ class Connection:
     def _has_others(self) -> bool:
         """Whether there is someone else to ask while this server is silent."""
         return self.addresses.are_several
+
+    @property
+    def _idle_ping_s(self) -> float | None:
+        """After which silence a server is asked whether it is there, of which only subscriptions and pulls want something."""
+        return IDLE_PING_S if self._has_others else None
 
     async def __aenter__(self) -> Self:
         """Connects once, and starts the tasks that keep the connection.
@@ -348,7 +354,8 @@ class Connection:
 
     async def _watch(self) -> None:
         """Notices a server that is silent while something waits for it, and now and then asks one for which nothing does."""
-        patience = Patience(self.options.silence_timeout, has_others=self._has_others)
+        timeout_s, session = self.options.silence_timeout, self.session
+        patience = Patience(timeout_s, has_others=self._has_others, idle_ping_s=self._idle_ping_s)
         idle_s = 0.0
         while True:
             received, link = self._received, self._link
@@ -357,7 +364,8 @@ class Connection:
             if received != self._received or self._link not in (link, None):
                 patience.heard()
                 idle_s = 0.0
-            elif self.session.is_waited_for:
+            elif session.is_waited_for or self.relied_on_until > time.monotonic():
+                self._waits(patience, may_last=session.may_last)
                 patience.looked()
                 ping = patience.ping_due
                 if patience.others_due:
@@ -367,10 +375,14 @@ class Connection:
             else:
                 patience.heard()
                 idle_s += patience.look_s
-                ping = idle_s >= self.options.silence_timeout
+                ping = idle_s >= timeout_s
             if ping and self._link is not None and self._unusable is None:
                 idle_s = 0.0
                 self.add(Call(Ping(), anyio.Event()))
+
+    def _waits(self, patience: Patience, *, may_last: bool) -> None:
+        """Notes what is waited for."""
+        patience.waits(may_last=may_last)
 
     async def _ask_others(self) -> None:
         """Moves to the address that answers first, if it is not the silent one."""

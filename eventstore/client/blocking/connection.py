@@ -28,7 +28,7 @@ from eventstore.client.blocking.turn import Turn, apart_in_handlers, exclusive
 from eventstore.client.connection_errors import Attempt, Unanswered, answered_in_parent, connection_lost, not_opened
 from eventstore.client.limit import active, check_time, shortened, taken_in_time
 from eventstore.client.options import Options
-from eventstore.client.patience import FIRST_S, Patience
+from eventstore.client.patience import FIRST_S, IDLE_PING_S, Patience
 from eventstore.client.session.batch import BatchSlice, Q, R
 from eventstore.client.session.batches import ROWS_PER_TURN, Rows, outcomes_by_now, slices, valid_rows, with_refused
 from eventstore.client.session.calls import Call, Flag, PendingRequest
@@ -57,7 +57,9 @@ class Connection:
         self._backoff = Backoff(options.reconnect_timeout)
         self._attempts: list[Attempt] = []  # of the last time it connected, those that failed
         self.turn = Turn(self._reset)
-        self._patience = Patience(options.silence_timeout, has_others=self._has_others)
+        self.relied_on_until = 0.0  # so long others wait for what is said here of the cluster: its silence is noticed
+        self._may_ask = False  # a ping may leave now
+        self._patience = Patience(options.silence_timeout, has_others=self._has_others, idle_ping_s=self._idle_ping_s)
         self._link = Link(self._look, self._patience.look_s, waits_long=self._waits_long)
         self._moving: threading.Thread | None = None
         self._of_handlers: Connection | None = None
@@ -75,6 +77,15 @@ class Connection:
     def _has_others(self) -> bool:
         """Whether there is someone else to ask while this server is silent."""
         return self.addresses.are_several
+
+    @property
+    def _idle_ping_s(self) -> float | None:
+        """After which silence a server is asked whether it is there, of which only subscriptions and pulls want something."""
+        return IDLE_PING_S if self._has_others else None
+
+    @property
+    def _is_relied_on(self) -> bool:
+        return False
 
     @property
     def session(self) -> Session[Flag]:
@@ -273,12 +284,17 @@ class Connection:
         """Takes what arrives next. Pings a server that is silent for too long."""
         session, link, patience = self._session, self._link, self._patience
         answered = session.answered
+        timeout_s = self.options.silence_timeout
+        self._may_ask = True
         try:
-            data = link.receive(patience.ping_s)
+            data = link.receive(timeout_s / 2)
         except Silence:
+            self._may_ask = False
             session.add(Call(Ping(), Flag()))
             link.send(session.data_to_send(), session.receive)
-            data = link.receive(self.options.silence_timeout - patience.ping_s)
+            data = link.receive(timeout_s - (patience.silent_s or timeout_s / 2))
+        finally:
+            self._may_ask = False
         if patience.looks:
             patience.heard()
         session.receive(data)
@@ -370,13 +386,18 @@ class Connection:
             raise failed from None
 
     def _look(self) -> None:
-        """Notes, while this thread waits, that the server is silent. Asks others once it has been for long."""
-        if not self._session.is_waited_for:
+        """Notes, while this thread waits, that the server is silent. Asks others once it has been for long. Raises Silence: a
+        ping is due.
+        """
+        if not (self._session.is_waited_for or self._is_relied_on):
             self._patience.heard()
             return
+        self._patience.waits(may_last=self._session.may_last)
         self._patience.looked()
         if self._patience.others_due:
             self._ask_others()
+        if self._may_ask and self._patience.ping_due:
+            raise Silence("a ping is due")
 
     def _ask_others(self) -> None:
         """Has a thread look which address answers first."""

@@ -155,6 +155,13 @@ class Session(Generic[S]):
         requests = [*self._sent.values(), *self._unsent]
         return any(each.wanted and not _is_watch(each) for each in requests) or not all(queue.idle for queue in self._queues)
 
+    @property
+    def may_last(self) -> bool:
+        """Whether all that is waited for may rightly wait for long: subscriptions, and pulls."""
+        wanted = [each for each in (*self._sent.values(), *self._unsent) if each.wanted]
+        lasts = all(each.lasting or _is_pull(each) or _is_watch(each) or _is_ping(each) for each in wanted)
+        return lasts and all(queue.idle for queue in self._queues)
+
     def _next_id(self) -> int:
         self._last_id += 1
         return self._last_id
@@ -285,7 +292,7 @@ class Session(Generic[S]):
             if not 0 < request_id <= self._last_id:
                 raise ProtocolError(f"an answer to request {request_id}, which was never sent", value=request_id)
             return
-        if not (isinstance(request, Call) and isinstance(request.request, Ping)):
+        if not _is_ping(request):
             self.answered += 1
         if _is_shutting_down(request, answer):
             self.leaving = True
@@ -304,6 +311,10 @@ class Session(Generic[S]):
 
 def _is_pull(request: PendingRequest) -> bool:
     return isinstance(request, Call) and isinstance(request.request, Pull)
+
+
+def _is_ping(request: PendingRequest) -> bool:
+    return isinstance(request, Call) and isinstance(request.request, Ping)
 
 
 def _is_watch(request: PendingRequest) -> bool:

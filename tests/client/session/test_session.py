@@ -19,10 +19,11 @@ from eventstore.errors import (
 )
 from eventstore.model import ANY, Committed, NewEvent
 from eventstore.protocol.answers import encode_ok, outcome_values
+from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.frames import LENGTH
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.request_declaration import Request
-from eventstore.protocol.requests import Append, Credit, FindCommand, Ping, Read, Subscribe, Unsubscribe, Version
+from eventstore.protocol.requests import Append, Credit, FindCommand, Map, Ping, Read, Subscribe, Unsubscribe, Version
 from eventstore.records.event_filter import EventFilter, event_filter
 from eventstore.records.raw_commit import encode_commit
 from tests.client.peer import STORE, Peer, add_call, new_session
@@ -435,3 +436,17 @@ def test_pings_do_not_count_as_progress() -> None:
     assert session.answered == 0
     peer.ok(version, 1)
     assert session.answered == 1
+
+
+def test_subscriptions_pulls_and_a_watched_map_may_wait_for_long_and_a_call_or_a_commit_may_not() -> None:
+    session = new_session()
+    for request in (Pull(wait_ms=60_000, wants=(("t", 0, 0, None),)), Map(1), Ping()):
+        add_call(session, request)
+    assert session.is_waited_for
+    assert session.may_last
+    call = add_call(session, Version("a"))
+    assert not session.may_last
+    call.wanted = False
+    assert session.may_last
+    session.appends.add(encode_commit("a", [NewEvent("T", b"")], 0, "c", None))
+    assert not session.may_last

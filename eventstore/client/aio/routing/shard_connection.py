@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -11,12 +12,14 @@ import anyio
 from eventstore.client.address import Addresses
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.link import Link
+from eventstore.client.patience import Patience
 from eventstore.client.routing.table import Table
 
 
 class Followed(Protocol):
     """A router, which tells its `followers` that the table has changed."""
 
+    entry: Connection
     table: Table
     followers: list[Any]
 
@@ -76,6 +79,16 @@ class ShardConnection(Connection):
     @property
     def _has_others(self) -> bool:
         return True  # who may know where the shard is by now
+
+    @property
+    def _idle_ping_s(self) -> None:
+        """The map says when the shard is led elsewhere: while that is heard of, nothing is asked soon that costs each shard."""
+        return
+
+    def _waits(self, patience: Patience, *, may_last: bool) -> None:
+        super()._waits(patience, may_last=may_last)
+        if may_last and self._router.entry.addresses.are_several:
+            self._router.entry.relied_on_until = time.monotonic() + 3 * patience.look_s
 
     async def _ask_others(self) -> None:
         self._router.survey()

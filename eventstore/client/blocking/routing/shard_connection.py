@@ -18,6 +18,7 @@ _GLANCE_S: Final = 0.05  # how often a connection that waits looks whether the m
 class Followed(Protocol):
     """A router, which tells its `followers` that the table has changed."""
 
+    entry: Connection
     table: Table
     followers: list[Any]
 
@@ -69,7 +70,14 @@ class ShardConnection(Connection):
     def _look(self) -> None:
         if self.address != self._router.table.address_of(self._number):  # it has moved while this began to wait
             self._link.wake()
+        if self._router.entry.addresses.are_several and self._session.may_last:
+            self._router.entry.relied_on_until = time.monotonic() + 3 * self._patience.look_s
         super()._look()
+
+    @property
+    def _idle_ping_s(self) -> None:
+        """The map says when the shard is led elsewhere: while that is heard of, nothing is asked soon that costs each shard."""
+        return
 
     def _ask_others(self) -> None:
         self._router.survey()

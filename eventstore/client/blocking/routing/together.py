@@ -61,11 +61,17 @@ def watch_map(entry: Connection, table: Table, learn: Callable[[ClusterMap], obj
 
 
 class _WaitsLong(Connection):
+    """Its silence is noticed while others rely on it; that of a call has all addresses asked."""
+
     _waits_long = True
 
+    def __init__(self, entry: Connection) -> None:
+        super().__init__(entry.addresses, entry.options)
+        self._entry = entry
+
     @property
-    def _has_others(self) -> bool:
-        return False  # a call that waits has them asked
+    def _is_relied_on(self) -> bool:
+        return time.monotonic() < self._entry.relied_on_until
 
 
 class _Watch:
@@ -76,7 +82,7 @@ class _Watch:
 
     def run(self) -> None:
         while not self._closed:
-            connection = self._connection = _WaitsLong(self._entry.addresses, self._entry.options)
+            connection = self._connection = _WaitsLong(self._entry)
             try:
                 with connection:
                     while not self._closed:
