@@ -49,11 +49,12 @@ class Member:
 
     def forked(self) -> None:
         """In a child, where its thread does not exist: refuses to go on, and has nothing to leave."""
-        if self._running is None:
+        thread, self._thread, self._running = self._thread, None, None
+        if thread is None:
             return
         self._not_open = of_parent("the consumer", "make another one here")
-        self._running = self._thread = None
         self._some = iter(())
+        thread.forked(copy_error(self._not_open))
         if self._future is not None and self._waiting == threading.get_ident():  # in a signal's handler
             with suppress(InvalidStateError):
                 self._future.set_exception(copy_error(self._not_open))
@@ -71,8 +72,11 @@ class Member:
     def __enter__(self) -> Self:
         if self._running is not None:
             raise Closed("a consumer is entered once; make another one")
-        self._thread = _MemberThread(self._connection, self.options)
-        self._running = self._thread.enter()
+        self._thread = thread = _MemberThread(self._connection, self.options)
+        self._running = thread.enter()
+        if self._thread is None:  # this is a child: its parent forked in a signal's handler, after the member had joined
+            self._running = None
+            raise copy_error(self._not_open)
         return self
 
     def __exit__(
@@ -86,6 +90,7 @@ class Member:
         finally:
             if self._thread is not None:
                 self._thread.leave()
+                self._thread = None
         return None
 
     def deliveries(self) -> Iterator[Delivery]:
@@ -158,18 +163,31 @@ class _MemberThread:
         self._options = options
         self._entered = Future[tuple["BlockingPortal", "AsyncMember | ShardsMember"]]()
         self._end: Callable[[], object] | None = None
-        self._has_begun, self._has_ended, self._is_left = threading.Event(), threading.Event(), False
+        self._has_begun, self._has_ended, self._is_left = threading.Event(), Future[None](), False
+        self._waiting: int | None = None  # the thread that waits for it
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"consumer {options.member}", daemon=True)
 
     def enter(self) -> tuple[BlockingPortal, AsyncMember | ShardsMember]:
         """Returns the member once it has joined, and what runs calls in its thread. Raises what joining raises."""
+        self._waiting = threading.get_ident()
         try:
             self._thread.start()
             return self._entered.result()
         except BaseException:
             self._leave()
             raise
+        finally:
+            self._waiting = None
+
+    def forked(self, error: BaseException) -> None:
+        """In a child, where there is nothing to leave: a join that waits raises the error, and a leave that waits returns."""
+        self._end = lambda: None
+        if self._waiting == threading.get_ident():  # in a signal's handler
+            with suppress(InvalidStateError):
+                self._entered.set_exception(error)
+            with suppress(InvalidStateError):
+                self._has_ended.set_result(None)
 
     def leave(self) -> None:
         """Returns once the member has left."""
@@ -178,6 +196,7 @@ class _MemberThread:
             raise self._error
 
     def _leave(self) -> None:
+        self._waiting = threading.get_ident()
         try:
             self._end_and_wait()
         finally:  # again, if that was interrupted: it takes no longer than a member has to leave
@@ -188,7 +207,7 @@ class _MemberThread:
         if self._end is not None:
             self._end()
         if self._has_begun.wait(_BEGIN_S_MAX):
-            self._has_ended.wait()  # `join` takes a thread for ended once it was interrupted (Python 3.11)
+            self._has_ended.result()  # `join` takes a thread for ended once it was interrupted (Python 3.11)
 
     def _run(self) -> None:
         import anyio
@@ -199,7 +218,7 @@ class _MemberThread:
         except BaseException as error:
             self._failed(error)
         finally:
-            self._has_ended.set()
+            self._has_ended.set_result(None)
 
     def _failed(self, error: BaseException) -> None:
         if self._entered.done():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -146,28 +147,31 @@ def _is_taken(lock: Any) -> bool:
     return True
 
 
-def test_a_call_that_a_signal_handler_forks_within_is_answered_in_the_parent_and_refused_in_the_child(
-    server: ServerProcess, store: blocking.BlockingStore
-) -> None:
-    """Both processes return from the handler into the call."""
+def forked_within(
+    server: ServerProcess, is_within: Callable[[], bool], call: Callable[[], Any], then: Callable[[], Any]
+) -> tuple[str, list[str]]:
+    """Forks in the handler of a signal, within a call that waits for the server; both processes return from there into it.
+    Returns what becomes of it in the parent; and in the child, with that of the call that follows there.
+    """
     forked = list[int]()
     result, told = os.pipe()
     previous = signal.signal(signal.SIGUSR1, lambda *_: forked.append(os.fork()))
     os.kill(server.pid, signal.SIGSTOP)
-    turn = store._connection.turn
 
     def interrupt() -> None:
-        wait_until(lambda: _is_taken(turn.lock), "the call waits for its answer")
-        os.kill(os.getpid(), signal.SIGUSR1)
-        wait_until(lambda: forked, "it forks")
-        os.kill(server.pid, signal.SIGCONT)
+        try:
+            wait_until(is_within, "the call waits for its answer")
+            os.kill(os.getpid(), signal.SIGUSR1)
+            wait_until(lambda: forked, "it forks")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
-        answer = error_of(lambda: store.version("a-3"))
+        answer = error_of(call)
         if forked == [0]:  # the child: it must not run the rest of the tests
-            os.write(told, "\n".join([answer, error_of(lambda: store.version("a-2"))]).encode())
+            os.write(told, "\n".join([answer, error_of(then)]).encode())
             os._exit(0)
     finally:
         if forked == [0]:
@@ -175,12 +179,66 @@ def test_a_call_that_a_signal_handler_forks_within_is_answered_in_the_parent_and
         signal.signal(signal.SIGUSR1, previous)
     thread.join(DEADLINE_SECONDS)
     os.close(told)
-    refused, following = os.read(result, 65536).decode().split("\n")
+    ends = select.select([result], [], [], DEADLINE_SECONDS)[0]
+    if not ends:
+        os.kill(forked[0], signal.SIGKILL)
     os.waitpid(forked[0], 0)
+    answers = os.read(result, 65536).decode().split("\n")
     os.close(result)
+    assert ends, "the child waits without end"
+    return answer, answers
+
+
+def test_a_call_that_a_signal_handler_forks_within_is_answered_in_the_parent_and_refused_in_the_child(
+    server: ServerProcess, store: blocking.BlockingStore
+) -> None:
+    turn = store._connection.turn
+    answer, (refused, following) = forked_within(
+        server, lambda: _is_taken(turn.lock), lambda: store.version("a-3"), lambda: store.version("a-2")
+    )
     assert answer == "returned 3"
     assert refused.startswith(f"ConnectionLost: this process was forked from process {os.getpid()} while the answer was due")
     assert following == "returned 2"
+
+
+def test_a_consumer_that_joins_while_a_signal_handler_forks_joins_in_the_parent_and_is_refused_in_the_child(
+    server: ServerProcess, store: blocking.BlockingStore
+) -> None:
+    store.broker.create_topic("joined", 1)
+    consumer = store.consumer("joining", "joined")
+
+    def joins() -> bool:
+        thread = consumer._member._thread
+        return thread is not None and thread._end is not None  # its event loop runs
+
+    joined, (refused, following) = forked_within(server, joins, consumer.__enter__, lambda: next(consumer))
+    try:
+        assert joined.startswith("returned ")
+        assert (
+            refused
+            == following
+            == (f"Closed: the consumer belongs to process {os.getpid()}, which this one was forked from; make another one here")
+        )
+        store.topic("joined").send(b"1")
+        assert next(consumer).body == b"1"
+    finally:
+        consumer.__exit__(None, None, None)
+
+
+def test_a_consumer_that_leaves_while_a_signal_handler_forks_leaves_in_the_parent_and_the_child_waits_for_nothing(
+    server: ServerProcess, store: blocking.BlockingStore
+) -> None:
+    store.broker.create_topic("left", 1)
+    consumer = store.consumer("leaving", "left")
+    consumer.__enter__()
+    thread = consumer._member._thread
+    assert thread is not None
+    left, (in_the_child, following) = forked_within(
+        server, lambda: thread._is_left, lambda: consumer.__exit__(None, None, None), lambda: next(consumer)
+    )
+    assert left == in_the_child == "returned None"
+    assert following.startswith(f"Closed: the consumer belongs to process {os.getpid()}")
+    assert store.broker.members("leaving") == []
 
 
 def test_an_iteration_goes_on_in_the_parent_and_is_refused_in_the_child(store: blocking.BlockingStore) -> None:
