@@ -85,10 +85,7 @@ class ParkedEvents:
                 passed_over += 1
                 first = first or f"{record.type} at sequence {record.sequence} on {record.aggregate_id!a}: {error.message}"
         if passed_over > self.passed_over:
-            _log.warning(
-                "%s of what is parked are not of their form, and are passed over; the first, %s",
-                counted(passed_over, "record"), first,
-            )  # fmt: skip
+            _log.warning("ignores %s of parked events; the first, %s", counted(passed_over, "malformed record"), first)
         self.passed_over = passed_over
 
     def _apply(self, record: Event, on_unparked: OnUnparked | None) -> None:

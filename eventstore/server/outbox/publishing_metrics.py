@@ -45,7 +45,7 @@ PUBLISHING_METRICS: Final[tuple[Metric[Publishing], ...]] = (
         "it is not 0: `eventstore reactions show topic:NAME`",
     ),
     gauge(
-        "publish_records_passed_over", "records of what is parked that are not of their form, which say nothing",
+        "publish_records_passed_over", "malformed records of parked events, which are ignored",
         lambda publishing: publishing.passed_over,
         "it is not 0: the log names the first",
     ),

@@ -24,7 +24,7 @@ REACTION_METRICS: Final[tuple[Metric[Reactions], ...]] = (
         "it is not 0: `eventstore reactions show NAME`",
     ),
     gauge(
-        "reactions_records_passed_over", "records of what is parked that are not of their form, which say nothing",
+        "reactions_records_passed_over", "malformed records of parked events, which are ignored",
         lambda runner: runner.passed_over,
         "it is not 0: the log names the first; who may park wrote it, or an earlier program took it",
     ),

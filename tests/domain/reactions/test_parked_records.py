@@ -99,7 +99,7 @@ async def test_records_that_were_passed_over_are_counted_and_the_first_is_logged
             await reactor.run(until_caught_up=True, raises=True)
     assert reactor.parked.passed_over == 2
     (said,) = caplog.messages
-    assert "2 records of what is parked are not of their form" in said
+    assert "ignores 2 malformed records of parked events" in said
     assert "the first, $Parked at sequence 1 on '$parked{a}'" in said
 
 
