@@ -94,6 +94,9 @@ def test_the_ids_of_a_refused_line_are_read_if_possible() -> None:
         ('{"data":{"aggregate_id":"other"},"aggregate_id":"order-1","command_id":"c-1"}', ("order-1", "c-1")),  # is JSON
         (line("data", "c-1")[:-5], ("data", "c-1")),
         (line("order-\ufffd", "c-1")[:-5], (None, "c-1")),  # may be another order's
+        ('{"payload":{"aggregate_id":"other","command_id":"c"},"aggregate_id":"order-1","command_id":"c-1"}', (None, None)),
+        (line("order-1", "c-1")[:-5].replace('"command_id"', '"aggregate_id":"order-2","command_id"'), (None, "c-1")),
+        ('{"aggregate_id":"\\ud800","command_id":"c-1","event_type":"T","timestamp":0,"data":1}', (None, "c-1")),
     ],
 )
 def test_only_ids_that_are_surely_those_of_a_refused_line_are_read(text: str, ids: tuple[str | None, str | None]) -> None:

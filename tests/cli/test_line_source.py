@@ -171,6 +171,47 @@ async def test_a_command_that_is_in_the_files_with_other_content_holds_back_what
     assert (summary.new, summary.refused, summary.held_back) == (1_201, 1, 1)
 
 
+async def _imported(server: Server, path: Path, *files: list[str]) -> Summary:
+    paths = [path / f"{number}.jsonl" for number in range(len(files))]
+    for each, lines in zip(paths, files, strict=True):
+        each.write_text("\n".join(lines), encoding="utf-8")
+    summary = Summary()
+    await run_import(server.store, Source([str(each) for each in paths]), summary, strict=False, on_progress=lambda: None)
+    return summary
+
+
+async def test_the_events_of_all_aggregates_are_stored_in_the_order_of_the_file(shared: Server, tmp_path: Path) -> None:
+    choose = random.Random(7)
+    places = [f"order-{choose.randrange(20)}" for _ in range(400)]
+    lines = [line(aggregate, f"c-{number}", f"T{number}") for number, aggregate in enumerate(places)]
+    async with es.connect(shared.store) as store:
+        for aggregate in ("order-3", "order-7"):  # some are there before
+            await store.append(aggregate, [es.NewEvent("Live")], es.ANY, "live")
+        summary = await _imported(shared, tmp_path, lines)
+        assert summary.new == 400
+        found = [event.type async for event in store.read_all(aggregate_prefix="order-") if event.type != "Live"]
+    assert found == [f"T{number}" for number in range(400)]
+
+
+async def test_exports_in_the_wrong_order_are_refused_by_line(shared: Server, tmp_path: Path) -> None:
+    lines = [line("wrong", f"c-{number}", version=number) for number in range(1, 31)]
+    summary = await _imported(shared, tmp_path, lines[20:], lines[:25])
+    assert (summary.new, summary.repeated, summary.refused, summary.held_back) == (10, 0, 1, 24)
+
+
+async def test_what_an_earlier_import_put_in_another_order_is_counted(shared: Server, tmp_path: Path) -> None:
+    lines = [line("early", f"c-{number}") for number in range(3)]
+    await _imported(shared, tmp_path, [lines[0], lines[2]])
+    summary = await _imported(shared, tmp_path, lines)
+    assert (summary.new, summary.repeated, summary.misplaced) == (1, 2, 1)
+
+
+def test_a_repetition_that_lacks_a_line_is_not_taken_for_the_commit(tmp_path: Path) -> None:
+    commit = [line("a", "c-1", version=version) for version in (1, 2, 3)]
+    source = _source(tmp_path, [commit[0], commit[2], line("b", "c-1"), *commit])
+    assert [why is None for why in _whys(source)] == [True, False]
+
+
 def test_a_refusal_names_the_aggregate_that_it_holds_back(tmp_path: Path) -> None:
     source = _source(tmp_path, [line("a", "c-1")[:25], "rubbish"])
     assert [item.aggregate_id for item in source.groups() if isinstance(item, Refusal)] == ["a", None]

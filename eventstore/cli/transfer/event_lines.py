@@ -18,6 +18,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, NoReturn
 
+from eventstore.fields import encodable
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Event, NewEvent
 
 
@@ -52,7 +53,7 @@ _USUAL: Final = re.compile(
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _IDS: Final = re.compile(r'"(aggregate_id|command_id)"\s*:\s*("(?:[^"\\]|\\.)*")')
-_PAYLOAD: Final = re.compile(r'"(?:meta)?data(?:_text|_base64)?"\s*:')
+_NESTED: Final = re.compile(r'"(?:meta)?data(?:_text|_base64)?"\s*:|:\s*[\[{]')  # where ids may be those of a payload
 # How the line of an export ends. It is no payload's end, which is followed by the brace of the line.
 _EXPORTED: Final = re.compile(r',"version":(\d{1,18})(?:,"sequence":\d+)?(?:,"shard":\d+)?\}$')
 _TAIL_CHARACTERS: Final = 100  # what `_EXPORTED` takes at most
@@ -158,8 +159,7 @@ def _parse_members(line: str) -> ParsedLine:
         event = _stored(data_format | metadata_format, event_type, data, metadata)
         return ParsedLine(aggregate_id, command_id, _time(values.get("timestamp")), event, _version(values.get("version")))
     except LineRefused as refused:
-        ids = [value if isinstance(value := values.get(name), str) else None for name in LineIds._fields]
-        raise LineRefused(refused.what, LineIds(*ids)) from None
+        raise LineRefused(refused.what, LineIds(*(_sure(values.get(name)) for name in LineIds._fields))) from None
 
 
 def _members(line: str) -> tuple[dict[str, str], dict[str, object]]:
@@ -200,6 +200,8 @@ def _text(values: dict[str, object], name: str) -> str:
     value = values.get(name)
     if not isinstance(value, str):
         raise LineRefused(f"{name} is missing" if name not in values else f"{name} is not a string")
+    if encodable(value) != value:
+        raise LineRefused(f"{name} has half of a surrogate pair, which is no character")
     return value
 
 
@@ -245,19 +247,22 @@ def _time(value: object) -> int:
 
 
 def guess_ids(line: str) -> LineIds:
-    """Returns the ids of a line that cannot be read as an event, as far as they stand before its payload: ids after that may
-    be the payload's own.
+    """Returns the ids of a line that cannot be read as an event, as far as they are sure: they stand before any payload and
+    object, whose own ids they could be, and only once.
     """
-    payload = _PAYLOAD.search(line)
-    found: dict[str, str] = {}
-    for name, text in _IDS.findall(line, 0, len(line) if payload is None else payload.start()):
+    nested = _NESTED.search(line)
+    found: dict[str, set[str | None]] = {"aggregate_id": set(), "command_id": set()}
+    for name, text in _IDS.findall(line, 0, len(line) if nested is None else nested.start()):
         try:
-            value = json.loads(text)
+            found[name].add(_sure(json.loads(text)))
         except ValueError:
-            continue
-        if "\ufffd" not in value:  # may stand for bytes that are not UTF-8
-            found.setdefault(name, value)
-    return LineIds(found.get("aggregate_id"), found.get("command_id"))
+            found[name].add(None)
+    return LineIds(*(values.pop() if len(values) == 1 else None for values in found.values()))
+
+
+def _sure(value: object) -> str | None:
+    """Returns an id if it can be that of an aggregate or command: not with what stands for bytes that are not UTF-8."""
+    return value if isinstance(value, str) and "\ufffd" not in value and encodable(value) == value else None
 
 
 def format_event(event: Event, shard: int | None = None) -> str:

@@ -5,9 +5,9 @@ More batches would gain nothing, because the client splits a batch and keeps sev
 A refused line or commit holds back what follows of its aggregate: were that stored, the corrected line would come after it for
 ever. So nothing is sent behind a commit that may be refused. A commit that breaks a limit is known without asking. A command
 id may have been used before only on an aggregate that was there before, or if it is in the files several times. So commits of
-all aggregates but those that this import has created are first sent on condition that the aggregate does not exist, which
-finds the commits that the store has, and those whose command id it has with other content, and stores nothing else. The
-others are sent again without a condition.
+all aggregates but those that this import has created are first sent on condition of a version that no aggregate has. This
+stores nothing; it finds the commits that the store has, and those whose command id it has with other content. What is left of
+the batch is then sent in the order of the file.
 
 A line whose aggregate cannot be read holds back everything that follows. If the store stops accepting commits (a full disk)
 and some behind the first were stored, the import reports that they have changed places.
@@ -28,7 +28,7 @@ from eventstore.cli.transfer.refusals import Refusals
 from eventstore.client.aio.store import NetworkStore
 from eventstore.errors import CommandIdReused, EventStoreError, InvalidArgument, VersionConflict
 from eventstore.fields import counted
-from eventstore.model import ANY, Committed, ExpectedVersion
+from eventstore.model import ANY, VERSION_MAX, Committed, ExpectedVersion
 from eventstore.records.raw_commit import encode_commits
 
 # Large enough to make a round trip to a distant server negligible; takes about 10 ms to parse.
@@ -39,7 +39,7 @@ _SLICE: Final = 50
 _RECONNECT_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.2
 _ABOUT_THE_COMMIT: Final = (InvalidArgument, CommandIdReused, VersionConflict)
-_CREATED_KEPT: Final = 100_000  # aggregates: some 20 MB
+_AGGREGATES_KEPT: Final = 100_000  # in each of three dicts: some 10 MB each
 
 
 class Stopped(EventStoreError):
@@ -49,12 +49,14 @@ class Stopped(EventStoreError):
 @dataclass(slots=True)
 class Summary:
     """Counts of an import, in events. `repeated` ones were in the store before, or twice in the files; `held_back` ones follow
-    a refused line of their aggregate.
+    a refused line of their aggregate. `misplaced` are those of the repeated that the store has before events that precede them
+    in the files.
     """
 
     new: int = 0
     repeated: int = 0
     held_back: int = 0
+    misplaced: int = 0
     commits: int = 0
     interrupted: bool = False
     refusals: Refusals = field(default_factory=Refusals)
@@ -114,7 +116,9 @@ class _Import:
         self._unread: set[str] = set()  # aggregates of which a line was refused; what was read before it is still sent
         self._nothing_more = False  # such a line may be of any aggregate
         self._held: set[str] = set()  # aggregates of which the store refused a commit
-        self._created: dict[str, None] = {}  # aggregates, the last 100,000; of others the store is asked once more
+        self._created: dict[str, None] = {}  # aggregates; of others the store is asked once more
+        self._stored: dict[str, int] = {}  # by aggregate, the last version in the store of what was sent
+        self._named: dict[str, int] = {}  # by aggregate, the last version that a line named
 
     async def run(self) -> None:
         failed: EventStoreError | OSError | None = None
@@ -163,8 +167,12 @@ class _Import:
         """Yields the commits to send, and counts those that are refused or held back without asking the store."""
         for item in self._source.groups():
             if isinstance(item, Group):
+                aggregate_id = item.aggregate_id
+                is_held = self._nothing_more or aggregate_id in self._unread or aggregate_id in self._held
+                if not is_held:
+                    self._check_order(item)
                 if item.why is None:
-                    if self._nothing_more or item.aggregate_id in self._unread or item.aggregate_id in self._held:
+                    if is_held:
                         self._summary.held_back += item.lines
                     else:
                         yield item
@@ -177,6 +185,19 @@ class _Import:
                 self._nothing_more = True
             else:
                 self._unread.add(item.aggregate_id)
+
+    def _check_order(self, group: Group) -> None:
+        """Refuses a commit whose lines name lower versions than lines before: the files are given in another order."""
+        if group.version and not group.is_repeated and group.why is None:
+            before = self._named.get(group.aggregate_id, 0)
+            if group.version < before:
+                group.refuse(
+                    group.line,
+                    f"version {group.version} stands after version {before} of the aggregate; give files and lines in the "
+                    "order of their versions",
+                )
+            else:
+                self._named[group.aggregate_id] = group.version
 
     async def _send(self, nursery: trio.Nursery, batch: _Batch) -> None:
         """Sends a batch after the previous one was answered; returns without waiting for the answer."""
@@ -199,12 +220,26 @@ class _Import:
         for group in batch.groups:
             if group.is_repeated:  # with other content, it would be refused
                 self._created.pop(group.aggregate_id, None)
-        again = await self._round(self._valid(batch.groups), lambda group: ANY if group.aggregate_id in self._created else 0)
-        if again and self._failed is None:
-            await self._round(again, lambda _: ANY)
-        while len(self._created) > _CREATED_KEPT:
-            del self._created[next(iter(self._created))]
+        groups = self._valid(batch.groups)
+        asked = [group for group in groups if group.aggregate_id not in self._created]
+        if asked:
+            left = {id(group) for group in await self._round(asked, VERSION_MAX)}
+            left.update(id(group) for group in groups if group.aggregate_id in self._created)
+            groups = [group for group in groups if id(group) in left]
+        if groups and self._failed is None:
+            await self._round(groups, ANY)
+        self._look_for_misplaced(batch.groups)
+        for known in (self._created, self._stored, self._named):
+            while len(known) > _AGGREGATES_KEPT:
+                del known[next(iter(known))]
         batch.answered.set()
+
+    def _look_for_misplaced(self, groups: list[Group]) -> None:
+        for group in groups:
+            before = self._stored.get(group.aggregate_id, 0)
+            if 0 < group.stored_version < before and not group.is_repeated:
+                self._summary.misplaced += group.lines
+            self._stored[group.aggregate_id] = max(before, group.stored_version)
 
     def _valid(self, groups: list[Group]) -> list[Group]:
         """Returns the commits that break no limit, up to the first of each aggregate that does."""
@@ -216,10 +251,10 @@ class _Import:
                 valid.append(group)
         return valid
 
-    async def _round(self, groups: list[Group], expected_version: Callable[[Group], ExpectedVersion]) -> list[Group]:
+    async def _round(self, groups: list[Group], expected_version: ExpectedVersion) -> list[Group]:
         """Sends commits. Returns those that were refused for their version only, up to the first refusal of each aggregate."""
         try:
-            outcomes = await self._store.append_many([group.commit(expected_version(group)) for group in groups])
+            outcomes = await self._store.append_many([group.commit(expected_version) for group in groups])
         except EventStoreError as error:
             outcomes = [error] * len(groups)
         again: list[Group] = []
@@ -264,6 +299,7 @@ class _Import:
         else:
             summary.new += len(group.events)
             summary.repeated += group.lines - len(group.events)
+        group.stored_version = outcome.version
 
 
 def _stopped(group: Group, error: EventStoreError, overtaken: list[str]) -> str:

@@ -70,6 +70,7 @@ class Group:
     at: int = 0
     runs_left: int = 1
     is_repeated: bool = False
+    stored_version: int = 0  # of its last event in the store, once it is there
 
     def refuse(self, line: int, why: str) -> None:
         """Refuses the group because of the last line that was counted."""
@@ -205,7 +206,7 @@ class _Runs:
         self._spans = array("q")
         self._files: list[int] = []  # each file's first run
         self._ids = LineIds(None, None)
-        self._first = self._last = 0
+        self._first = self._last = self._lines = 0
 
     def add_file(self, lines: Iterable[tuple[int, bytes]]) -> None:
         self._files.append(len(self._keys))
@@ -221,14 +222,15 @@ class _Runs:
             return
         if ids != self._ids or begins_again(version, self._last):
             self._end_run()
-            self._ids, self._first = ids, version
+            self._ids, self._first, self._lines = ids, version, 0
         self._last = version
+        self._lines += 1
 
     def _end_run(self) -> None:
         aggregate_id, command_id = self._ids
         if aggregate_id is not None and command_id is not None:
             self._keys.append(_key(aggregate_id, command_id))
-            self._spans.append(hash((self._first, self._last)) if self._first and self._last else 0)
+            self._spans.append(hash((self._first, self._last, self._lines)) if self._first and self._last else 0)
         self._ids = LineIds(None, None)
 
     def apart(self) -> dict[int, int]:

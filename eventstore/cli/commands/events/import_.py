@@ -116,6 +116,7 @@ def _print_summary(summary: Summary, seconds: float, as_json: bool) -> None:
                 "repeated": summary.repeated,
                 "refused": summary.refused,
                 "held_back": summary.held_back,
+                "misplaced": summary.misplaced,
                 "commits": summary.commits,
                 "seconds": round(seconds, 3),
                 "events_per_second": round(summary.events / seconds),
@@ -130,6 +131,8 @@ def _print_summary(summary: Summary, seconds: float, as_json: bool) -> None:
     print(f"  refused   {summary.refused:>12,}")
     if summary.held_back:
         print(f"  held back {summary.held_back:>12,}  (behind refused lines of their aggregates)")
+    if summary.misplaced:
+        print(f"  misplaced {summary.misplaced:>12,}  (repeated; in the store they stand before events that precede them here)")
     for item in refusals.kept[:_REFUSALS_SHOWN]:
         print_line(f"    {item}")
     more = refusals.count - _REFUSALS_SHOWN
