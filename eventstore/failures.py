@@ -20,9 +20,10 @@ _TEXT_CHARACTERS_MAX: Final = 300
 
 def is_fault(error: BaseException) -> bool:
     """Whether the code that raised the error has failed, whatever the class: also by a SystemExit, which ends no server, and by
-    a cancellation that is not its caller's. Not if it was interrupted (Ctrl-C), or closed with its event loop.
+    a cancellation that is not its caller's. Not if it was interrupted (Ctrl-C). A generator or coroutine of this package that
+    may be closed tells its own GeneratorExit from one that the code raised.
     """
-    return not any(isinstance(each, KeyboardInterrupt | GeneratorExit) for each in _leaves(error))
+    return not any(isinstance(each, KeyboardInterrupt) for each in _leaves(error))
 
 
 def ends_process(error: BaseException) -> bool:

@@ -56,7 +56,7 @@ def test_every_error_has_a_text_that_can_be_stored_and_sent() -> None:
         (BaseExceptionGroup("", [ValueError(), SystemExit()]), True, True),
         (KeyboardInterrupt(), False, True),
         (BaseExceptionGroup("", [ValueError(), KeyboardInterrupt()]), False, True),
-        (GeneratorExit(), False, True),
+        (GeneratorExit(), True, True),
     ],
 )
 def test_an_error_counts_whatever_its_class_and_few_end_the_process(error: BaseException, counts: bool, ends: bool) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from eventstore.client.consumer.delivery import Delivery, place_of
-from eventstore.failures import described, is_fault, log_failure
+from eventstore.failures import consists_of, described, is_fault, log_failure
 from eventstore.fields import check_int
 
 CONCURRENCY_MAX: Final = 1_000
@@ -50,7 +50,7 @@ def raised(message: Delivery, error: BaseException) -> None:
     """Has a message retried whose handler has failed. One that was interrupted (Ctrl-C) or closed has not: its message is
     delivered again once the consumer has left, and counts no failure.
     """
-    if not is_fault(error):
+    if not is_fault(error) or consists_of(error, GeneratorExit):
         return
     message.retry(" ".join(described(error).split())[:_REASON_CHARACTERS_MAX])
     text = "the handler of message %s failed; it is retried, or a dead letter after its last attempt"

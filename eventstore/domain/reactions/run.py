@@ -10,7 +10,6 @@ from typing import Final, Literal, TypeAlias
 import anyio
 import anyio.lowlevel
 
-from eventstore.client.aio.cancellation import is_cancellation_of_group
 from eventstore.domain.handler import line_of, text_of
 from eventstore.domain.reactions.checkpoint import Mark
 from eventstore.domain.reactions.feed import Feed
@@ -148,7 +147,9 @@ class ReactionRun:
         except Exception:
             raise
         except BaseException as error:
-            if not is_fault(error) or await is_cancellation_of_group(error):
+            from eventstore.client.aio.cancellation import is_cancellation_of_group  # loads asyncio, which shards do without
+
+            if _is_closing(error) or not is_fault(error) or await is_cancellation_of_group(error):
                 raise
             raise RuntimeError(f"it ended by {described(error)}") from error
 
@@ -184,6 +185,13 @@ class ReactionRun:
             sequence=event.sequence,
             error=type(error).__name__,
         )
+
+
+def _is_closing(error: BaseException) -> bool:
+    """Whether the coroutine that has just caught the error is being closed: then the GeneratorExit begins in it, at its
+    `await`. One that the awaited code raised has come through that code.
+    """
+    return isinstance(error, GeneratorExit) and error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 def _why(error: Exception) -> str:

@@ -176,7 +176,7 @@ class Positive:
         if self.cents == 0:
             raise Rejected("zero", reason="zero")
         if self.cents < -1:
-            raise asyncio.CancelledError if self.cents < -2 else NoText(None)
+            raise {-2: NoText(None), -3: asyncio.CancelledError(), -4: GeneratorExit()}[self.cents]
         if self.cents < 0:
             raise ValueError("not positive")
 
@@ -189,6 +189,8 @@ def test_an_error_of_the_class_itself_is_a_mismatch() -> None:
         codec.decode(b'{"cents":-2}')
     with pytest.raises(PayloadInvalid, match="its __post_init__ raised CancelledError"):
         codec.decode(b'{"cents":-3}')
+    with pytest.raises(PayloadInvalid, match="its __post_init__ raised GeneratorExit"):
+        codec.decode(b'{"cents":-4}')
     with pytest.raises(Rejected):
         codec.decode(b'{"cents":0}')
 

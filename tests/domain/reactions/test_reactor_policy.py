@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import types
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio.testing
@@ -74,7 +76,9 @@ async def test_what_fails_is_parked_with_what_follows_in_its_aggregate_and_all_o
 
 
 @pytest.mark.parametrize(
-    "error", [asyncio.CancelledError(), SystemExit(3), NoText(None), TextEnds(), None], ids=lambda each: type(each).__name__
+    "error",
+    [asyncio.CancelledError(), SystemExit(3), GeneratorExit(), NoText(None), TextEnds(), None],
+    ids=lambda each: type(each).__name__,
 )
 async def test_whatever_else_a_reaction_raises_is_parked_as_well(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, error: BaseException | None
@@ -128,6 +132,27 @@ async def test_an_interrupted_reaction_is_not_parked(tmp_path: Path) -> None:
             await react(store, noting([], {"a": KeyboardInterrupt()}), FileCheckpoint(tmp_path / "reactions.json"))
         assert raised.group_contains(KeyboardInterrupt)
         assert [each async for each in store.read("$parked{a}")] == []
+
+
+async def test_a_reaction_that_is_closed_while_it_waits_has_not_failed(tmp_path: Path) -> None:
+    app = d.Domain()
+
+    @types.coroutine
+    def turn() -> Iterator[str]:
+        yield "waits"
+
+    @app.reacts(Opened, attempts=1)
+    async def note(event: Opened, send: d.Send) -> None:
+        await turn()
+
+    async with es.open_store(tmp_path / "store") as store:
+        await opened(store, "a")
+        (event,) = [each async for each in store.read("a")]
+        (run,) = Reactor(store, app, nowhere, FileCheckpoint(tmp_path / "reactions.json")).runs.values()
+        attempt: Any = run._attempt(event)
+        assert attempt.send(None) == "waits"
+        attempt.close()
+        assert run.status.error is None
 
 
 @pytest.mark.parametrize("long", ["a" * 246, "a" * 247, "é" * 127 + "a", "x{ab}" * 51])

@@ -252,6 +252,7 @@ BREAKS: dict[str, BaseException] = {
     "bug": ValueError("a bug"),
     "exit": SystemExit(3),
     "cancelled by asyncio": asyncio.CancelledError(),
+    "closed": GeneratorExit("end"),
     "no text": NoText(None),
     "text that is none": d.Rejected(ValueError("wrapped")),  # type: ignore[arg-type] # what an author may well write
     "code that is none": OddlyCoded("odd"),

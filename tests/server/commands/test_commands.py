@@ -87,6 +87,7 @@ def test_a_rejection_has_its_code_text_and_fields_and_leaves_no_trace(host: Begi
         ("bug", "tests.server.commands.tallies.break_off raised ValueError: a bug"),
         ("exit", "SystemExit"),
         ("cancelled by asyncio", "CancelledError"),
+        ("closed", "GeneratorExit"),
         ("no text", "NoText: its text raised AttributeError"),
         ("a word of the server's own", "not for a handler to say"),
     ],

@@ -9,10 +9,12 @@ import eventstore as es
 import eventstore.domain as d
 from tests.raising import NoText
 
-broken: set[str] = {"nowhere", "limbo", "hell", "void"}
+broken: set[str] = {"nowhere", "limbo", "hell", "void", "abyss"}
 """The addresses that the functions for carriers and shipping cannot handle."""
 
-errors: dict[str, BaseException] = {"limbo": asyncio.CancelledError(), "hell": SystemExit(666), "void": NoText(None)}
+errors: dict[str, BaseException] = {
+    "limbo": asyncio.CancelledError(), "hell": SystemExit(666), "void": NoText(None), "abyss": GeneratorExit("end"),
+}  # fmt: skip
 """What they raise at some of them."""
 
 app = d.Domain()

@@ -153,13 +153,14 @@ def test_a_topic_that_was_created_again_gets_everything_but_what_is_parked(tmp_p
 
 def test_whatever_the_function_raises_parks_its_event_and_ends_no_server(tmp_path: Path) -> None:
     with ServerThread(tmp_path / "data", domain=SHOP) as server, blocking.connect(server.address) as store:
-        for address in ("limbo", "hell", "void", "Rome"):
+        for address in ("limbo", "hell", "void", "abyss", "Rome"):
             append(store, f"o-{address}", Sent(address))
-        wait_until(lambda: len(parked(store)) == 3 and bodies(store) == {"o-Rome": ["Rome"]}, "the rest is published")
-        assert store.reactions.retry(NAME, "o-hell", who="ada", why="try") == (0, 3)
+        wait_until(lambda: len(parked(store)) == 4 and bodies(store) == {"o-Rome": ["Rome"]}, "the rest is published")
+        assert store.reactions.retry(NAME, "o-hell", who="ada", why="try") == (0, 4)
         said = {each.aggregate_id: each.why for each in store.reactions.parked(NAME)}
     assert said["o-limbo"].startswith("CancelledError: ")
     assert said["o-hell"].startswith("SystemExit: 666")
+    assert said["o-abyss"].startswith("GeneratorExit: end")
     assert said["o-void"].startswith("NoText: its text raised AttributeError")
 
 
