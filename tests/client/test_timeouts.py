@@ -158,6 +158,25 @@ def test_nor_is_it_of_a_blocking_client(server: ServerThread) -> None:
         assert store.broker.topics() == []
 
 
+@pytest.mark.parametrize("read", [lambda store: store.read("a-1"), lambda store: store.read_all()], ids=["read", "read_all"])
+def test_a_blocking_read_goes_on_after_its_page_was_late(
+    server: ServerThread, read: Callable[[blocking.BlockingStore], Iterator[es.Event]]
+) -> None:
+    passes = threading.Event()
+    passes.set()
+    with (
+        Forwarder(server.address, lambda data: data if passes.wait(DEADLINE_SECONDS) else b"") as way,
+        blocking.connect(way.address, **PATIENT) as store,
+    ):
+        store.append("a-1", [EVENT], 0)
+        iterator = iter(read(store))
+        passes.clear()
+        with pytest.raises(es.TimedOut), limit.within(SHORT):
+            next(iterator)
+        passes.set()
+        assert [each.aggregate_id for each in iterator] == ["a-1"]
+
+
 class Endless:
     """Items for ever. `taken`: how many."""
 

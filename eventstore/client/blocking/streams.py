@@ -1,15 +1,16 @@
 """What `read`, `read_all` and `subscribe` of the blocking client return: iterators over pages.
 
-Generators of pages, chained: in a `for` loop, taking an event from a page runs no Python code. The next page is requested
+Iterators of pages, chained: in a `for` loop, taking an event from a page runs no Python code. The next page is requested
 before the current one is handed out, so it travels while this one is consumed. Dropping an iterator releases the requested
 page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import chain
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.limit import within
@@ -36,7 +37,7 @@ class PositionedStream(Generic[Item]):
         self._connection = connection
         self._request = request
         self._reading = Reading(start)
-        self._items: Iterator[Item] = chain.from_iterable(map(self._reading.turn, pages))
+        self._items: Iterator[Item] = chain.from_iterable(_Resumable(pages, self._reading.turn))
 
     @property
     def position(self) -> Position:
@@ -57,13 +58,13 @@ SubscriptionStream: TypeAlias = PositionedStream[SubscriptionItem]
 
 def open_read(connection: Connection, cursor: Cursor, timeout: float | None = None) -> EventStream:
     """Returns the events a cursor walks over. `timeout`: seconds to wait for each page."""
-    return chain.from_iterable(event_pages(connection, cursor, timeout))
+    return chain.from_iterable(_Resumable(EventPages(connection, cursor, timeout)))
 
 
 def read_log(connection: Connection, cursor: LogCursor, layout: int | None = None, timeout: float | None = None) -> LogStream:
     """As `open_read`, for events of the log. `layout`: of the slots of a shard; None: as it says itself."""
     cursor.layout = layout
-    return PositionedStream(connection, cursor.place, cursor, event_pages(connection, cursor, timeout))
+    return PositionedStream(connection, cursor.place, cursor, EventPages(connection, cursor, timeout))
 
 
 def follow_log(
@@ -77,28 +78,57 @@ def follow_log(
     return PositionedStream(connection, start, subscription, subscription_pages(own, subscription))
 
 
-def event_pages(connection: Connection, cursor: Cursor, timeout: float | None = None) -> Iterator[list[Event]]:
-    """Yields the pages of a read, the first of which is requested when it is asked for. `timeout`: seconds to wait for each."""
-    connection = connection.current
-    with within(timeout):
-        requested = _request(connection, cursor)
-    try:
-        while requested is not None:
-            with within(timeout):
-                connection.finish(requested.done)
-            call, requested = requested, None
-            events, failed = cursor.take(call.page()), None
-            try:
-                with within(timeout):
-                    requested = _request(connection, cursor)  # travels while these are consumed
-            except EventStoreError as error:  # what has arrived is handed out before
-                failed = error
-            yield events
-            if failed is not None:
-                raise failed
-    finally:
-        if requested is not None:
-            requested.wanted = False
+class EventPages:
+    """The pages of a read. After an error, the next call waits for the same page."""
+
+    def __init__(self, connection: Connection, cursor: Cursor, timeout: float | None = None) -> None:
+        """`timeout`: seconds to wait for each page."""
+        self._requested: PageCall[Flag] | None = None
+        self._connection = connection
+        self._cursor = cursor
+        self._timeout = timeout
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> list[Event]:
+        connection = self._connection = self._connection.current
+        with within(self._timeout):
+            call = self._requested = self._requested or _request(connection, self._cursor)
+            if call is None:
+                raise StopIteration
+            connection.finish(call.done)
+        self._requested = None
+        events = self._cursor.take(call.page())
+        with suppress(EventStoreError), within(self._timeout):  # what has arrived is handed out before
+            self._requested = _request(connection, self._cursor)  # travels while these are consumed
+        return events
+
+    def __del__(self) -> None:
+        if self._requested is not None:
+            self._requested.wanted = False  # only sets a flag: safe in any thread
+
+
+class _Resumable(Generic[Item]):
+    """Pages for `chain`, which ends for good if its source raises, and goes on if what the source gave does."""
+
+    def __init__(self, pages: Iterator[list[Item]], turn: Callable[[list[Item]], Iterator[Item]] = iter) -> None:
+        self._pages = pages
+        self._turn = turn
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Iterator[Item]:
+        try:
+            return self._turn(next(self._pages))
+        except EventStoreError as error:
+            return _raising(error)
+
+
+def _raising(error: EventStoreError) -> Iterator[Any]:
+    raise error
+    yield
 
 
 def _request(connection: Connection, cursor: Cursor) -> PageCall[Flag] | None:

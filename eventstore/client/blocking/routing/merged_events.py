@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Self
 
 from eventstore.client.blocking.routing.router import Router
-from eventstore.client.blocking.streams import event_pages
+from eventstore.client.blocking.streams import EventPages
 from eventstore.client.limit import within
 from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.merging import MergedRead, later_layout
@@ -45,7 +45,7 @@ def reach(router: Router, after: After) -> ClusterMap:
 
 
 class MergedEvents:
-    """The stored events of all shards, up to the last one of each. Ended by an exception, it has no further events."""
+    """The stored events of all shards, up to the last one of each. After TimedOut it continues; any other exception ends it."""
 
     def __init__(
         self, router: Router, after: After, begin: Callable[[ClusterMap], MergedRead], timeout: float | None = None
@@ -68,7 +68,7 @@ class MergedEvents:
         return read
 
     def _open_shard(self, read: MergedRead, shard: int) -> None:
-        self._pages[shard] = event_pages(self._router.shard(shard), read.cursors[shard])
+        self._pages[shard] = EventPages(self._router.shard(shard), read.cursors[shard])
 
     @property
     def position(self) -> Position:
@@ -103,7 +103,9 @@ class MergedEvents:
                 raise StopIteration
             try:
                 self._turn_page(read, shard)
-            except BaseException:  # the pages of the shard, a generator, are ended by it
+            except TimedOut:  # the next call waits for the same page
+                raise
+            except BaseException:
                 read.end()
                 raise
 
