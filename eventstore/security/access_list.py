@@ -17,7 +17,7 @@ from typing import Any, Final
 from eventstore.chunks.documents import Member, Tree, read_tree, write_document
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import Corrupt, EventStoreError, FolderRefused, InvalidArgument
-from eventstore.fields import check_int, check_text, escaped
+from eventstore.fields import check_int, check_text, escaped, shown
 from eventstore.security.permissions import Grants
 from eventstore.security.roles import parse_grants
 from eventstore.security.subjects import Shown
@@ -290,5 +290,18 @@ def editing(path: Path) -> Iterator[AccessList]:
 
 
 def granted(identity: Identity, written: tuple[str, ...]) -> Identity:
-    """Returns the identity with more grants. Raises InvalidArgument."""
+    """Returns the identity with more grants.
+
+    Raises:
+        InvalidArgument: one is of no role or permission, or ends with its colon: an empty prefix would be every name. A list
+            that has one of old is read all the same, as a server could not start otherwise.
+    """
+    for each in written:
+        if each.endswith(":") and each.count(":") == 1:
+            raise InvalidArgument(
+                f"--grant {shown(each)} has nothing after the colon: add the prefix, or write {shown(each[:-1])} if everything "
+                "is meant",
+                field="grant",
+                value=each,
+            )
     return replace(identity, written=tuple(dict.fromkeys((*identity.written, *written))))

@@ -154,3 +154,20 @@ def test_a_certificate_of_two_identities_is_listed_and_revoked(tmp_path: Path) -
     shown = run("access", "list", "--json", "--data", data)
     assert said not in shown.stderr
     assert {each["name"]: each["certificates"] for each in json.loads(shown.stdout)} == {"a": ["CN=a"], "b": []}
+
+
+@pytest.mark.parametrize("grant", ["park:", "read:", "writer:", "stats:"])
+def test_a_grant_with_nothing_after_its_colon_is_refused_by_name_and_changes_nothing(grant: str, tmp_path: Path) -> None:
+    what = grant.rstrip(":")
+    told = refused("access", "add", "billing", "--grant", grant, "--data", tmp_path, code=2)
+    assert told == f"--grant {grant!r} has nothing after the colon: add the prefix, or write {what!r} if everything is meant"
+    assert listed(tmp_path) == {}
+
+
+def test_a_list_that_has_such_a_grant_from_before_is_read_and_edited_as_ever(tmp_path: Path) -> None:
+    output("access", "add", "billing", "--grant", "read", "--data", tmp_path)
+    file = tmp_path / "access.json"
+    file.write_text(file.read_text().replace('"read"', '"read:"'))
+    output("access", "add", "billing", "--grant", "append:invoice-", "--data", tmp_path)
+    assert listed(tmp_path)["billing"]["grants"] == ["read:", "append:invoice-"]
+    assert output("access", "check", "billing", "read", "order-1", "--data", tmp_path) == "billing may read order-1\n"
