@@ -17,7 +17,6 @@ Updates = AsyncGenerator[tuple[str, str], None]
 """The name of a place and what comes there."""
 _HEADERS: Final = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"))
 _BEGIN: Final = b"retry: 3000\n\n"
-_LAST_WORDS_S: Final = 2.0  # for a page that gives way to be told so; one that reads nothing would keep its connection
 
 
 def stream(visit: Visit, updates: Updates) -> Response:
@@ -38,7 +37,6 @@ class _Stream(Response):
         super().__init__()
         self._streams, self._name, self._updates = console.streams, name, updates
         self._waiting = trio.CancelScope()
-        self._running = trio.CancelScope()
         self._gives_way = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -48,12 +46,11 @@ class _Stream(Response):
             await PlainTextResponse(f"{error.message}\n", 503)(scope, receive, send)
             return
         try:
-            with self._running:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._send_all, send, nursery.cancel_scope)
-                    while (await receive())["type"] != "http.disconnect":
-                        pass
-                    nursery.cancel_scope.cancel()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._send_all, send, nursery.cancel_scope)
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                nursery.cancel_scope.cancel()
         finally:
             self._streams.pop(self, None)
 
@@ -74,7 +71,6 @@ class _Stream(Response):
         """Ends it, between two updates; its page says why."""
         self._gives_way = True
         self._waiting.cancel()
-        self._running.deadline = trio.current_time() + _LAST_WORDS_S
 
     async def _send_all(self, send: Any, ended: trio.CancelScope) -> None:
         async def body(part: bytes, more: bool = True) -> None:

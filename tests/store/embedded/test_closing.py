@@ -33,10 +33,7 @@ async def test_closing_waits_for_calls_in_flight(opening: Opener, disk: Simulate
     assert len(left_after(disk, tmp_path)) == 2
 
 
-@pytest.mark.parametrize("way", ["read", "read_all"])
-async def test_closing_waits_for_the_thread_of_a_read_that_was_cancelled(
-    opening: Opener, disk: SimulatedDisk, way: str
-) -> None:
+async def test_closing_waits_for_the_thread_of_a_read_that_was_cancelled(opening: Opener, disk: SimulatedDisk) -> None:
     order: list[str] = []
     closing, scope = trio.Event(), trio.CancelScope()
 
@@ -50,7 +47,7 @@ async def test_closing_waits_for_the_thread_of_a_read_that_was_cancelled(
     async def read(store: EmbeddedStore) -> None:
         with scope:
             try:
-                async for _ in store.read("order") if way == "read" else store.read_all():
+                async for _ in store.read_all():  # a short `read` may run on the event loop
                     pass
             finally:
                 order.append("read")
