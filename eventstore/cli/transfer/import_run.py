@@ -223,9 +223,8 @@ class _Import:
         groups = self._valid(batch.groups)
         asked = [group for group in groups if group.aggregate_id not in self._created]
         if asked:
-            left = {id(group) for group in await self._round(asked, VERSION_MAX)}
-            left.update(id(group) for group in groups if group.aggregate_id in self._created)
-            groups = [group for group in groups if id(group) in left]
+            left = set(map(id, await self._round(asked, VERSION_MAX)))
+            groups = [group for group in groups if group.aggregate_id in self._created or id(group) in left]
         if groups and self._failed is None:
             await self._round(groups, ANY)
         self._look_for_misplaced(batch.groups)
