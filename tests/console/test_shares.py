@@ -73,9 +73,10 @@ def test_the_oldest_live_page_of_an_identity_gives_way_and_says_so(guarded: Serv
     with ExitStack() as stack:
         live = stack.enter_context(ann.updates("/console/live"))
         read_until(live, "event: figures")
-        opened = [stack.enter_context(bob.updates("/console/live")) for _ in range(EACH_MAX)]
-        for each in opened:
-            read_until(each, "event: figures")
+        opened = []
+        for _ in range(EACH_MAX):  # one after the other: the server may take those of one moment in any order
+            opened.append(stack.enter_context(bob.updates("/console/live")))
+            read_until(opened[-1], "event: figures")
         newest = stack.enter_context(bob.updates("/console/live"))
         read_until(newest, "event: figures")
         assert "reload this one if you need it" in read_until(opened[0], "event: ended\n" + "data: too many pages are open")

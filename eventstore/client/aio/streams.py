@@ -124,24 +124,18 @@ class EventStream(ClosedAtExit):
     def _request(self) -> PageCall[anyio.Event] | None:
         if self._cursor.done:
             return None
-        call = PageCall(self._cursor, self._connection.session, anyio.Event())
+        call = PageCall(self._cursor, self._connection.session, anyio.Event(), self)
         self._connection.add(call)
         return call
 
     async def aclose(self) -> None:
         """Ends the iteration and drops the requested page."""
-        self._release()
-        self._cursor.done = True
-        self._events = iter(())
-        await anyio.lowlevel.checkpoint()
-
-    def _release(self) -> None:
         if self._requested is not None:
             self._requested.wanted = False
             self._requested = None
-
-    def __del__(self) -> None:
-        self._release()  # only sets a flag: safe in any thread
+        self._cursor.done = True
+        self._events = iter(())
+        await anyio.lowlevel.checkpoint()
 
 
 class LogStream(EventStream):

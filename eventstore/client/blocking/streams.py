@@ -94,19 +94,22 @@ class EventPages:
     def __next__(self) -> list[Event]:
         connection = self._connection = self._connection.current
         with within(self._timeout):
-            call = self._requested = self._requested or _request(connection, self._cursor)
+            call = self._requested = self._requested or self._request(connection)
             if call is None:
                 raise StopIteration
             connection.finish(call.done)
         self._requested = None
         events = self._cursor.take(call.page())
         with suppress(EventStoreError), within(self._timeout):  # what has arrived is handed out before
-            self._requested = _request(connection, self._cursor)  # travels while these are consumed
+            self._requested = self._request(connection)  # travels while these are consumed
         return events
 
-    def __del__(self) -> None:
-        if self._requested is not None:
-            self._requested.wanted = False  # only sets a flag: safe in any thread
+    def _request(self, connection: Connection) -> PageCall[Flag] | None:
+        if self._cursor.done:
+            return None
+        call = PageCall(self._cursor, connection.session, Flag(), self)
+        connection.add(call)
+        return call
 
 
 class _Resumable(Generic[Item]):
@@ -129,14 +132,6 @@ class _Resumable(Generic[Item]):
 def _raising(error: EventStoreError) -> Iterator[Any]:
     raise error
     yield
-
-
-def _request(connection: Connection, cursor: Cursor) -> PageCall[Flag] | None:
-    if cursor.done:
-        return None
-    call = PageCall(cursor, connection.session, Flag())
-    connection.add(call)
-    return call
 
 
 def subscription_pages(connection: Connection, subscription: Subscription) -> Iterator[list[SubscriptionItem]]:

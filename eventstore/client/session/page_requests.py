@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TypeAlias
+from weakref import ref
 
 from eventstore.client.session.calls import Call, S
 from eventstore.client.session.session import Session
@@ -16,11 +17,23 @@ Cursor: TypeAlias = AggregateCursor | LogCursor
 
 
 class PageCall(Call[S]):
-    """The request for a cursor's next page, as the cursor wants it for the connection that it leaves on."""
+    """The request for a cursor's next page, as the cursor wants it for the connection that it leaves on.
 
-    def __init__(self, cursor: Cursor, session: Session[S], done: S) -> None:
+    `reader` iterates over the pages, and is held weakly: once dropped, it wants the page no longer. A `__del__` of the reader
+    would lose the exception of a signal handler that runs in it.
+    """
+
+    def __init__(self, cursor: Cursor, session: Session[S], done: S, reader: object) -> None:
         super().__init__(request_of(cursor), done)
-        self._cursor, self._session = cursor, session
+        self._cursor, self._session, self._reader = cursor, session, ref(reader)
+
+    @property
+    def wanted(self) -> bool:
+        return self._wanted and self._reader() is not None
+
+    @wanted.setter
+    def wanted(self, wanted: bool) -> None:
+        self._wanted = wanted
 
     def encode(self) -> bytes:
         if isinstance(self._cursor, LogCursor):
