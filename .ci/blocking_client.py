@@ -21,9 +21,16 @@ ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = ROOT / "eventstore" / "client" / "aio"
 TARGET: Final = ROOT / "eventstore" / "client" / "blocking"
 FACADES: Final = (
-    "broker", "consumer", "operated", "reactions", "routing/router",
-    "routing/shards_broker", "routing/shards_reactions", "store", "topic",
-)  # fmt: skip
+    "broker",
+    "consumer",
+    "operated",
+    "reactions",
+    "routing/router",
+    "routing/shards_broker",
+    "routing/shards_reactions",
+    "store",
+    "topic",
+)
 NAMES: Final = {
     "aio": "blocking",
     "aclose": "close",
@@ -32,10 +39,26 @@ NAMES: Final = {
     "NetworkTopic": "BlockingTopic",
     "NetworkReactions": "BlockingReactions",
     "NetworkAlarms": "BlockingAlarms",
+    "NetworkConnection": "BlockingConnection",
+    "NetworkConsumers": "BlockingConsumers",
+    "NetworkEventStream": "BlockingEventStream",
+    "NetworkLogStream": "BlockingLogStream",
+    "NetworkMember": "BlockingMember",
+    "NetworkOperated": "BlockingOperated",
+    "NetworkSubscriptionStream": "BlockingSubscriptionStream",
+    "MapSurvey": "BlockingMapSurvey",
+    "MergedEvents": "BlockingMergedEvents",
+    "MergedSubscription": "BlockingMergedSubscription",
+    "News": "BlockingNews",
+    "Router": "BlockingRouter",
+    "ShardConnection": "BlockingShardConnection",
+    "ShardsBroker": "BlockingShardsBroker",
+    "ShardsMember": "BlockingShardsMember",
+    "ShardsReactions": "BlockingShardsReactions",
     "Consumer": "BlockingConsumer",
 }
 # Of the names, only those that are not words of a sentence.
-IN_TEXT: Final = re.compile(r"\basync (?=with|for)|\bawait |\baclose\b|\bNetwork(?:Store|Broker|Topic|Reactions|Alarms)\b")
+IN_TEXT: Final = re.compile(r"\basync (?=with|for)|\bawait |\baclose\b|\bNetwork[A-Z]\w+")
 
 
 def blocking_modules() -> dict[Path, str]:

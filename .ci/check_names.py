@@ -22,9 +22,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CODE = ("eventstore", "mailbox", "cluster", "spark_jobs", "benchmarks", "tests", "docs/examples", ".ci")
-PACKAGES = {"eventstore": "eventstore", "eventstore_mailbox": "mailbox/eventstore_mailbox",
-            "eventstore_cluster": "cluster/eventstore_cluster",
-            "pyspark_eventstore": "spark_jobs/pyspark_eventstore", "tests": "tests", "benchmarks": "benchmarks"}  # fmt: skip
+PACKAGES = {
+    "eventstore": "eventstore",
+    "eventstore_mailbox": "mailbox/eventstore_mailbox",
+    "eventstore_cluster": "cluster/eventstore_cluster",
+    "pyspark_eventstore": "spark_jobs/pyspark_eventstore",
+    "tests": "tests",
+    "benchmarks": "benchmarks",
+}
 FILE = re.compile(r"[\w./-]+\.(?:py|md|toml|txt)")
 WORD = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z_][A-Za-z0-9_]{2,}")
 STRINGS = (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))

@@ -52,50 +52,86 @@ _LINK: Final = re.compile(r"\[[^]]*\]\(OPERATIONS\.md[^)]*\)")
 _CRITICAL: Final = ("store_poisoned", "broker_poisoned", "disk_nearly_full", "file_damaged", "rot_found", "shard_unserved")
 _PANELS: Final[Sequence[tuple[str, str, Sequence[tuple[str, str]]]]] = (
     ("Events appended", "ops", [("rate(eventstore_events_total[1m])", "{{instance}} {{shard}}")]),
-    ("Messages written and read", "ops", [
-        ("eventstore_broker_messages_written_a_second", "written {{instance}}"),
-        ("eventstore_broker_messages_read_a_second", "read {{instance}}"),
-    ]),
-    ("Time of a write and sync", "s", [
-        ("rate(eventstore_write_seconds_total[1m]) / rate(eventstore_batches_total[1m])", "events {{instance}}"),
-        (
-            "rate(eventstore_broker_write_seconds_total[1m]) / rate(eventstore_broker_batches_total[1m])",
-            "messages {{instance}}",
-        ),
-    ]),
+    (
+        "Messages written and read",
+        "ops",
+        [
+            ("eventstore_broker_messages_written_a_second", "written {{instance}}"),
+            ("eventstore_broker_messages_read_a_second", "read {{instance}}"),
+        ],
+    ),
+    (
+        "Time of a write and sync",
+        "s",
+        [
+            ("rate(eventstore_write_seconds_total[1m]) / rate(eventstore_batches_total[1m])", "events {{instance}}"),
+            (
+                "rate(eventstore_broker_write_seconds_total[1m]) / rate(eventstore_broker_batches_total[1m])",
+                "messages {{instance}}",
+            ),
+        ],
+    ),
     ("Events a sync", "short", [("rate(eventstore_events_total[1m]) / rate(eventstore_batches_total[1m])", "{{instance}}")]),
     ("Disk in use", "percentunit", [("1 - eventstore_disk_free_bytes / eventstore_disk_bytes", "{{instance}}")]),
     ("Memory", "bytes", [("eventstore_resident_bytes", "{{instance}} {{shard}}")]),
-    ("Event files", "short", [
-        ("eventstore_sorted_files", "sorted {{instance}}"), ("eventstore_unsorted_files", "not sorted {{instance}}"),
-    ]),
+    (
+        "Event files",
+        "short",
+        [
+            ("eventstore_sorted_files", "sorted {{instance}}"),
+            ("eventstore_unsorted_files", "not sorted {{instance}}"),
+        ],
+    ),
     ("Connections", "short", [("eventstore_connections", "{{instance}} {{shard}}")]),
     ("Backlog of groups", "short", [("eventstore_group_backlog", "{{group}} of {{topic}}")]),
     ("Longest in hand", "s", [("eventstore_group_oldest_in_hand_seconds", "{{group}}")]),
     ("Lag of reactions", "s", [("eventstore_reaction_lag_seconds", "{{reaction}}")]),
-    ("Parked", "short", [
-        ("eventstore_reaction_parked", "{{reaction}}"), ("eventstore_publication_parked", "topic {{topic}}"),
-        ("eventstore_projection_parked_keys", "table {{instance}}"),
-    ]),
+    (
+        "Parked",
+        "short",
+        [
+            ("eventstore_reaction_parked", "{{reaction}}"),
+            ("eventstore_publication_parked", "topic {{topic}}"),
+            ("eventstore_projection_parked_keys", "table {{instance}}"),
+        ],
+    ),
     ("Lag of projections", "s", [("eventstore_projection_lag_seconds", "{{instance}}")]),
     ("Lag of publishing", "s", [("eventstore_publish_lag_seconds", "{{instance}}")]),
     ("Commands handled", "ops", [("rate(eventstore_commands_handled_total[1m])", "{{instance}} {{shard}}")]),
-    ("Conflicts and repeats", "ops", [
-        ("rate(eventstore_conflicts_total[1m])", "conflicts {{instance}}"),
-        ("rate(eventstore_duplicates_total[1m])", "repeats {{instance}}"),
-    ]),
-    ("Replicas in sync", "short", [
-        ("eventstore_replicas_in_sync", "in sync, shard {{shard}}"), ("eventstore_replicas_wanted", "wanted, shard {{shard}}"),
-    ]),
+    (
+        "Conflicts and repeats",
+        "ops",
+        [
+            ("rate(eventstore_conflicts_total[1m])", "conflicts {{instance}}"),
+            ("rate(eventstore_duplicates_total[1m])", "repeats {{instance}}"),
+        ],
+    ),
+    (
+        "Replicas in sync",
+        "short",
+        [
+            ("eventstore_replicas_in_sync", "in sync, shard {{shard}}"),
+            ("eventstore_replicas_wanted", "wanted, shard {{shard}}"),
+        ],
+    ),
     ("Replicas behind", "s", [("eventstore_replica_behind_seconds", "shard {{shard}} on {{node}}")]),
-    ("Logins refused, handshakes failed", "ops", [
-        ("rate(eventstore_logins_refused_total[5m])", "logins {{instance}}"),
-        ("rate(eventstore_tls_handshakes_failed_total[5m])", "handshakes {{instance}}"),
-    ]),
-    ("Alarms", "short", [
-        ("eventstore_alarm > 0", "{{name}} {{instance}}"), ("eventstore_node_alarm > 0", "{{name}} {{instance}}"),
-    ]),
-)  # fmt: skip
+    (
+        "Logins refused, handshakes failed",
+        "ops",
+        [
+            ("rate(eventstore_logins_refused_total[5m])", "logins {{instance}}"),
+            ("rate(eventstore_tls_handshakes_failed_total[5m])", "handshakes {{instance}}"),
+        ],
+    ),
+    (
+        "Alarms",
+        "short",
+        [
+            ("eventstore_alarm > 0", "{{name}} {{instance}}"),
+            ("eventstore_node_alarm > 0", "{{name}} {{instance}}"),
+        ],
+    ),
+)
 
 
 def prometheus_rules() -> str:
@@ -132,22 +168,30 @@ def _series(figure: str) -> str:
 def grafana_dashboard() -> str:
     """Returns docs/monitoring/grafana-dashboard.json."""
     dashboard = {
-        "title": "eventstore", "uid": "eventstore", "schemaVersion": 39, "editable": True, "refresh": "10s",
-        "time": {"from": "now-1h", "to": "now"}, "tags": ["eventstore"],
+        "title": "eventstore",
+        "uid": "eventstore",
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "10s",
+        "time": {"from": "now-1h", "to": "now"},
+        "tags": ["eventstore"],
         "templating": {"list": [{"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}]},
         "panels": [_panel(place, *each) for place, each in enumerate(_PANELS)],
-    }  # fmt: skip
+    }
     return json.dumps(dashboard, indent=1) + "\n"
 
 
 def _panel(place: int, title: str, unit: str, queries: Sequence[tuple[str, str]]) -> dict[str, object]:
     source = {"type": "prometheus", "uid": "${source}"}
     return {
-        "id": place + 1, "type": "timeseries", "title": title, "datasource": source,
+        "id": place + 1,
+        "type": "timeseries",
+        "title": title,
+        "datasource": source,
         "gridPos": {"x": 12 * (place % 2), "y": 8 * (place // 2), "w": 12, "h": 8},
         "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
         "targets": [
             {"refId": chr(ord("A") + number), "expr": query, "legendFormat": legend, "datasource": source}
             for number, (query, legend) in enumerate(queries)
         ],
-    }  # fmt: skip
+    }

@@ -66,9 +66,14 @@ Of a projector, on the address that `eventstore project --http` names.
 _LABELLED = (*LABELLED, ALARM)
 _OF_NODES = (*SHARD_METRICS, *NODE_FIGURES, NODE_ALARM)
 DECLARED = (
-    *chain.from_iterable(METRICS_BY_SUBJECT.values()), *_LABELLED, *REPLICA_METRICS, *REPLICA_LABELLED, LEADER_CHANGES,
-    *_OF_NODES, *PROJECTION_METRICS,
-)  # fmt: skip
+    *chain.from_iterable(METRICS_BY_SUBJECT.values()),
+    *_LABELLED,
+    *REPLICA_METRICS,
+    *REPLICA_LABELLED,
+    LEADER_CHANGES,
+    *_OF_NODES,
+    *PROJECTION_METRICS,
+)
 """All metrics that there are."""
 _ERRORS = """\
 ## Errors
@@ -136,9 +141,15 @@ def _exported(metric: Metric[Any] | LabelledMetric) -> str:
 def _setting_row(each: DeclaredSetting) -> tuple[str, ...]:
     flag = each.flag.replace("/", "`, `")
     return (
-        f"`{each.name}`", f"`{flag}`", f"`{each.variable}`", each.type_text, each.range_text, f"`{each.default_text}`",
-        each.unit, each.setting.meaning,
-    )  # fmt: skip
+        f"`{each.name}`",
+        f"`{flag}`",
+        f"`{each.variable}`",
+        each.type_text,
+        each.range_text,
+        f"`{each.default_text}`",
+        each.unit,
+        each.setting.meaning,
+    )
 
 
 def _errors() -> Iterator[str]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from eventstore.broker.log.engine import Engine
+from eventstore.broker.log.engine import MessageEngine
 from eventstore.broker.opening import OpenBroker, open_broker_folder
 from eventstore.records.message import RawMessage, decode_messages
 from eventstore.settings.broker import BrokerSettings
@@ -40,7 +40,7 @@ def send(opened: OpenBroker, batch: list[RawMessage], batches: int) -> None:
             engine.mark_written(segment, durable=durable)
 
 
-def pull(engine: Engine, start: int, messages: int, page: int, *, decode: bool = False) -> int:
+def pull(engine: MessageEngine, start: int, messages: int, page: int, *, decode: bool = False) -> int:
     """Pulls messages of the first queue, page by page. Returns how many there were."""
     log, offset = next(iter(engine.queues.values())), start
     while offset < start + messages:

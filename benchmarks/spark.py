@@ -51,7 +51,7 @@ from eventstore.records.event_page import decode_page
 from eventstore.store.data_folder import read_identity
 from pyspark_eventstore import EventStoreSource
 from pyspark_eventstore.files.read_metrics import sum_up
-from pyspark_eventstore.folds.distribution import Place
+from pyspark_eventstore.folds.distribution import ProjectionReference
 from pyspark_eventstore.jobs.rebuild import rebuild_once
 from pyspark_eventstore.source.table import table_schema
 from pyspark_eventstore.spark_session import start_session
@@ -243,7 +243,7 @@ def shuffle(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict
 
 
 def rebuilt(spark: SparkSession, path: Path, projection: str, events: int, rounds: int) -> dict[str, float]:
-    place = Place(f"benchmarks.spark:{projection}", str(Path(__file__).parents[1]))
+    place = ProjectionReference(f"benchmarks.spark:{projection}", str(Path(__file__).parents[1]))
 
     def once() -> float:
         started = time.perf_counter()

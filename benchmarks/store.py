@@ -31,7 +31,7 @@ from eventstore import ANY, NewEvent, flat
 from eventstore.settings.setting_declaration import MIB
 from eventstore.settings.store import StoreSettings
 from eventstore.store.embedded import EmbeddedStore
-from eventstore.store.engine import Engine
+from eventstore.store.engine import StoreEngine
 from eventstore.store.open_store import open_store
 from eventstore.store.opening import open_folder
 
@@ -140,7 +140,7 @@ def many_files(folder: Path, quick: bool) -> Figures:
     }
 
 
-def _rate(engine: Engine, tag: str) -> float:
+def _rate(engine: StoreEngine, tag: str) -> float:
     """Events per second of a working set: 5,000 aggregates that are new to the store, 20 events each."""
     event = flat.encode((0, EVENT_TYPE, PAYLOAD, None))
     started = time.perf_counter()
@@ -151,7 +151,7 @@ def _rate(engine: Engine, tag: str) -> float:
     return 100_000 / (time.perf_counter() - started)
 
 
-def _cold_rate(engine: Engine, turn: int, aggregates: int) -> float:
+def _cold_rate(engine: StoreEngine, turn: int, aggregates: int) -> float:
     """Events per second when every append is to an old aggregate that nothing in memory knows."""
     event = flat.encode((0, EVENT_TYPE, PAYLOAD, None))
     step = aggregates // 20_000
@@ -212,7 +212,7 @@ def cache(folder: Path, quick: bool) -> Figures:
     return row
 
 
-def _append(engine: Engine, names: list[str], tag: str) -> None:
+def _append(engine: StoreEngine, names: list[str], tag: str) -> None:
     event = flat.encode((0, EVENT_TYPE, PAYLOAD, None))
     for first in range(0, len(names), BATCH):
         synthesis.write(

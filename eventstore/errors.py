@@ -55,8 +55,10 @@ class VersionConflict(EventStoreError):
     def __init__(self, aggregate_id: str, expected: int | str, actual: int) -> None:
         super().__init__(
             f"aggregate {aggregate_id!r} is at version {actual}, expected {expected}; read it again and decide again",
-            aggregate_id=aggregate_id, expected=expected, actual=actual,
-        )  # fmt: skip
+            aggregate_id=aggregate_id,
+            expected=expected,
+            actual=actual,
+        )
 
 
 class CommandIdReused(EventStoreError):
@@ -68,8 +70,11 @@ class CommandIdReused(EventStoreError):
         super().__init__(
             f"command {command_id!r} of aggregate {aggregate_id!r} was already appended (up to version {version}) "
             "with other content; a new command needs a new id",
-            aggregate_id=aggregate_id, command_id=command_id, version=version, sequence=sequence,
-        )  # fmt: skip
+            aggregate_id=aggregate_id,
+            command_id=command_id,
+            version=version,
+            sequence=sequence,
+        )
 
 
 class Overloaded(EventStoreError):

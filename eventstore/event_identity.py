@@ -21,7 +21,7 @@ IDENTITY_DIGITS: Final = 8
 _PLACE: Final = re.compile(r"(0|[1-9][0-9]{0,18})(?:-([0-9a-f]{8}))?", re.ASCII)
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """Where a reader stands in one log: the sequence of an event, and the first 8 digits of its identity; empty if unknown."""
 
     sequence: int
@@ -37,8 +37,9 @@ class Place(NamedTuple):
         if found is None or (found[1] == "0" and found[2]):
             raise InvalidArgument(
                 f"{field} is {shown(text)}, expected a sequence, or sequence-identity with 8 hexadecimal digits",
-                field=field, value=shown(text),
-            )  # fmt: skip
+                field=field,
+                value=shown(text),
+            )
         return cls(check_int(field, int(found[1]), 0, VERSION_MAX), found[2] or "")
 
     @classmethod

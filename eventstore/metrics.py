@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-Value: TypeAlias = str | int | bool | None
-Stats: TypeAlias = dict[str, Value]
-Kind: TypeAlias = Literal["counter", "gauge", "text"]
+MetricValue: TypeAlias = str | int | bool | None
+StatValues: TypeAlias = dict[str, MetricValue]
+MetricKind: TypeAlias = Literal["counter", "gauge", "text"]
 
 S = TypeVar("S")
 
@@ -18,9 +18,9 @@ class Metric(Generic[S]):
     """`read` returns its value. `watch`: when an operator should look at it. A text is shown by `stats` only."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
-    read: Callable[[S], Value]
+    read: Callable[[S], MetricValue]
     watch: str = ""
 
 
@@ -29,7 +29,7 @@ class LabelledMetric:
     """A metric with a value for each combination of its labels; only `/metrics` shows it."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...]
 
@@ -40,29 +40,29 @@ def labels_of(metric: Metric[Any] | LabelledMetric) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Source(Generic[S]):
+class MetricSource(Generic[S]):
     """Declared metrics and what they are read from. Safe on any thread if `subject` and the declared reads are."""
 
     declared: Sequence[Metric[S]]
     subject: Callable[[], S]
 
-    def read(self) -> Iterator[tuple[Metric[S], Value]]:
+    def read(self) -> Iterator[tuple[Metric[S], MetricValue]]:
         subject = self.subject()
         return ((metric, metric.read(subject)) for metric in self.declared)
 
 
-def counter(name: str, help: str, read: Callable[[S], Value], watch: str = "") -> Metric[S]:
+def counter(name: str, help: str, read: Callable[[S], MetricValue], watch: str = "") -> Metric[S]:
     return Metric(name, "counter", help, read, watch)
 
 
-def gauge(name: str, help: str, read: Callable[[S], Value], watch: str = "") -> Metric[S]:
+def gauge(name: str, help: str, read: Callable[[S], MetricValue], watch: str = "") -> Metric[S]:
     return Metric(name, "gauge", help, read, watch)
 
 
-def text(name: str, help: str, read: Callable[[S], Value], watch: str = "") -> Metric[S]:
+def text(name: str, help: str, read: Callable[[S], MetricValue], watch: str = "") -> Metric[S]:
     return Metric(name, "text", help, read, watch)
 
 
-def read_stats(sources: Iterable[Source[S]]) -> Stats:
+def read_stats(sources: Iterable[MetricSource[S]]) -> StatValues:
     """Returns the values of all metrics, by name."""
     return {metric.name: value for source in sources for metric, value in source.read()}

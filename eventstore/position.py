@@ -10,7 +10,7 @@ from operator import length_hint
 from typing import Final, Self, TypeAlias, TypeVar, cast
 
 from eventstore.errors import ConnectionLost, InvalidArgument
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.fields import check_int, shown
 from eventstore.model import VERSION_MAX, CaughtUp, Event
 from eventstore.records.cluster_map import ClusterMap, single_map
@@ -20,7 +20,7 @@ _TEXT: Final = re.compile(r"p1\.([0-9a-f]{32})\.([1-9][0-9]{0,18})((?:\.[0-9]{1,
 _NEXT_STEP: Final = "connect to the cluster or the store that it was taken from, or begin at 0 again"
 _ONLY_SHARD: Final = 0
 ItemT = TypeVar("ItemT", bound="Event | CaughtUp")
-PlaceT = TypeVar("PlaceT", bound="Place | None")
+PlaceT = TypeVar("PlaceT", bound="LogPosition | None")
 
 
 class End(enum.Enum):
@@ -46,7 +46,7 @@ class Position:
     shards: Mapping[int, tuple[int, str]]
 
     def __str__(self) -> str:
-        places = (f".{shard}-{Place(*place)}" for shard, place in sorted(self.shards.items()))
+        places = (f".{shard}-{LogPosition(*place)}" for shard, place in sorted(self.shards.items()))
         return f"p1.{self.cluster}.{self.layout}{''.join(places)}"
 
     def __hash__(self) -> int:
@@ -65,17 +65,17 @@ class Position:
         shards: dict[int, tuple[int, str]] = {}
         for each in found[3][1:].split("."):
             shard, _, place = each.partition("-")
-            shards[int(shard)] = Place.parse("after", place)
+            shards[int(shard)] = LogPosition.parse("after", place)
         position = cls(found[1], int(found[2]), shards)
         if str(position) != text:  # a shard that is named twice, say
             raise _refused(text, f"is not a position as it is written, which is {position}")
         return position
 
 
-After: TypeAlias = int | Place | Position | End
+After: TypeAlias = int | LogPosition | Position | End
 
 
-def start_of(after: object, store: bytes | None, layout: int = NEVER_SPLIT) -> Place | None:
+def start_of(after: object, store: bytes | None, layout: int = NEVER_SPLIT) -> LogPosition | None:
     """Returns the place to begin after in one store; None: the last event. `store`: its uuid, None while that is not known;
     `layout`: of the slots of a shard that is read by itself.
 
@@ -86,12 +86,12 @@ def start_of(after: object, store: bytes | None, layout: int = NEVER_SPLIT) -> P
     if isinstance(after, Position):
         (start,) = starts_of(after, single_map(known_store(store), layout)).values()
         return start
-    if isinstance(after, Place):
+    if isinstance(after, LogPosition):
         return after
-    return None if after is END else Place(check_int("after", after, 0, VERSION_MAX))
+    return None if after is END else LogPosition(check_int("after", after, 0, VERSION_MAX))
 
 
-def stored_start(after: object, store: bytes | None, layout: int = NEVER_SPLIT) -> Place:
+def stored_start(after: object, store: bytes | None, layout: int = NEVER_SPLIT) -> LogPosition:
     """As `start_of`, for a read of what is stored, which cannot begin at its end."""
     return _stored(start_of(after, store, layout))
 
@@ -103,7 +103,7 @@ def known_store(store: bytes | None) -> bytes:
     return store
 
 
-def starts_of(after: object, known: ClusterMap) -> dict[int, Place | None]:
+def starts_of(after: object, known: ClusterMap) -> dict[int, LogPosition | None]:
     """Returns the place to begin after for each shard of a cluster; None: the last event. A sequence is one of the only shard.
     A position of an older layout is led through the splits since.
 
@@ -117,15 +117,17 @@ def starts_of(after: object, known: ClusterMap) -> dict[int, Place | None]:
         if start is not None and start.sequence and len(numbers) > 1:
             raise InvalidArgument(
                 f"after is {start}, a sequence of one shard, but this cluster has {len(numbers)}; "
-                "give 0, END, or the position of a stream", field="after", value=start.sequence,
-            )  # fmt: skip
+                "give 0, END, or the position of a stream",
+                field="after",
+                value=start.sequence,
+            )
         return dict.fromkeys(numbers, start)
     if after.cluster != (cluster := cluster_of(known)):
         raise _refused(str(after), f"is a place in cluster {after.cluster}, but this is {cluster}; {_NEXT_STEP}")
     made = {known.layout} | {split.layout - 1 for split in known.splits}
     if after.layout not in made:  # of a later layout, or no split tells how that one became this one
         raise _refused(str(after), f"is of layout {after.layout} of the cluster, which has layout {known.layout} now")
-    places = after_splits({shard: Place(*place) for shard, place in after.shards.items()}, after.layout, known)
+    places = after_splits({shard: LogPosition(*place) for shard, place in after.shards.items()}, after.layout, known)
     if places.keys() != set(numbers):
         raise _refused(str(after), f"is about the shards {sorted(after.shards)}, but the cluster has {numbers}; {_NEXT_STEP}")
     return {number: places[number] for number in numbers}
@@ -141,7 +143,7 @@ def after_splits(places: Mapping[int, PlaceT], layout: int, known: ClusterMap) -
 
 
 def _in_child(place: PlaceT, through: int) -> PlaceT:
-    return place if place is None or place.sequence <= through else cast(PlaceT, Place(through))
+    return place if place is None or place.sequence <= through else cast(PlaceT, LogPosition(through))
 
 
 def is_later(after: object, known: ClusterMap) -> bool:
@@ -154,12 +156,12 @@ def cluster_of(known: ClusterMap) -> str:
     return (known.shards[0].uuid if known.cluster is None else known.cluster).hex()
 
 
-def stored_starts(after: object, known: ClusterMap) -> dict[int, Place]:
+def stored_starts(after: object, known: ClusterMap) -> dict[int, LogPosition]:
     """As `starts_of`, for a read of what is stored, which cannot begin at its end."""
     return {shard: _stored(start) for shard, start in starts_of(after, known).items()}
 
 
-def _stored(start: Place | None) -> Place:
+def _stored(start: LogPosition | None) -> LogPosition:
     if start is None:
         raise InvalidArgument("after is END; only `subscribe` takes that, a read ends there", field="after", value="END")
     return start
@@ -172,9 +174,9 @@ def _refused(text: str, why: str) -> InvalidArgument:
 class Reading:
     """How far the reader of one log is. It is told each page, and asked when somebody wants to know: events cost nothing."""
 
-    def __init__(self, start: Place | None) -> None:
+    def __init__(self, start: LogPosition | None) -> None:
         """`start`: the place it begins after; None: the end, wherever that is."""
-        self._before: Place | Event | None = start
+        self._before: LogPosition | Event | None = start
         self._page: Sequence[Event] | Sequence[Event | CaughtUp] = ()
         self._left: Iterator[Event | CaughtUp] = iter(())
 
@@ -188,9 +190,9 @@ class Reading:
     def begin(self, sequence: int) -> None:
         """Notes where it began, unless that is known."""
         if self._before is None:
-            self._before = Place(sequence)
+            self._before = LogPosition(sequence)
 
-    def _last(self) -> Place | Event | None:
+    def _last(self) -> LogPosition | Event | None:
         count = len(self._page) - length_hint(self._left)
         last = self._page[count - 1] if count else None
         if isinstance(last, CaughtUp):
@@ -199,17 +201,17 @@ class Reading:
         return last if isinstance(last, Event) else self._before
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> LogPosition | None:
         """The place after the last event that was handed out; None: it begins at the end, and it is not known where that is."""
         last = self._last()
-        return Place.at(last) if isinstance(last, Event) else last
+        return LogPosition.at(last) if isinstance(last, Event) else last
 
     def position(self, store: bytes | None, layout: int = NEVER_SPLIT) -> Position:
         """The same, in the only store that is read. Raises InvalidArgument, ConnectionLost."""
         return position_in(single_map(known_store(store), layout), {_ONLY_SHARD: self.place})
 
 
-def position_in(known: ClusterMap, places: Mapping[int, Place | None]) -> Position:
+def position_in(known: ClusterMap, places: Mapping[int, LogPosition | None]) -> Position:
     """Returns the position of these places by shard.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventstore.errors import Diverged, InvalidArgument
-from eventstore.event_identity import Place, check_identity, event_identity
+from eventstore.event_identity import LogPosition, check_identity, event_identity
 from eventstore.model import Event
 
 FIELDS = ("order-1", 3, "Paid", b"{}", b"", "c-1", 1_000_000, 12, 0)
@@ -40,13 +40,13 @@ def test_a_missing_event_or_another_one_is_diverged_for_good() -> None:
 
 def test_a_place_has_eight_digits_of_the_identity_and_survives_its_text() -> None:
     event = Event(FIELDS)
-    place = Place.at(event)
+    place = LogPosition.at(event)
     assert place == (12, event_identity(event)[:8])
     check_identity("a position", *place, event, "read again")
     with pytest.raises(Diverged):
         check_identity("a position", *place, Event((*FIELDS[:5], "c-2", *FIELDS[6:])), "read again")
-    for each in (place, Place(12), Place(0)):
-        assert Place.parse("after", str(each)) == each
+    for each in (place, LogPosition(12), LogPosition(0)):
+        assert LogPosition.parse("after", str(each)) == each
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_place_has_eight_digits_of_the_identity_and_survives_its_text() -> Non
 )
 def test_text_that_is_no_place_is_refused_with_its_field(text: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        Place.parse("after", text)
+        LogPosition.parse("after", text)
     assert refused.value.fields["field"] == "after"
 
 

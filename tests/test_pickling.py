@@ -21,7 +21,7 @@ from eventstore.client.consumer.delivery import Delivery
 from eventstore.client.session import broker_info, reaction_info, server_info
 from eventstore.commands import RawCommand
 from eventstore.domain.projections.projector import Progress
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.model import Expected, Unchanged
 from eventstore.position import END, End
 from eventstore.records.consumer_groups import AssignedQueue
@@ -43,7 +43,8 @@ VALUES: list[object] = [
     STORED,
     es.Commit("order-1", [AS_JSON], 0, "c-1", datetime(2026, 1, 1, tzinfo=UTC)), es.Commit("order-1", (AS_JSON,), es.ANY),
     es.Committed("order-1", 1, 7, duplicate=True), Unchanged("order-1"), es.AggregateInfo("order-1", 1),
-    es.ANY, es.EXISTS, es.END, es.CaughtUp(3), es.Position("0" * 32, 1, {0: Place(7, "0123abcd"), 1: Place(9)}), Place(7, ""),
+    es.ANY, es.EXISTS, es.END, es.CaughtUp(3), es.Position("0" * 32, 1, {0: LogPosition(7, "0123abcd"), 1: LogPosition(9)}),
+    LogPosition(7, ""),
     es.NewMessage(b"body", "key", "tag", {"a": "b"}, 1), es.SendResult("0" * 20, 1, 2, 3),
     es.Message(("topic", 1, 2, "key", "tag", 3, b"body", None, 4, 5, 6)), es.Retries((1.0, 5.0), 3, "dead"),
     AssignedQueue("topic", 1, 2, None), es.StoreSettings(flush_interval_s=0.5),
@@ -93,7 +94,7 @@ def made_errors() -> list[Exception]:
         errors.Corrupt: ("file", 12, "its checksum is wrong"),
         errors.FolderRefused: ("folder", "it is in use"),
         errors.Elsewhere: (5, 2, 1),
-        mailbox_errors.Overloaded: ("mailbox", 5, 5, "bytes"),
+        mailbox_errors.MailboxFull: ("mailbox", 5, 5, "bytes"),
         mailbox_errors.Stopping: (),
         mailbox_errors.Stopped: ("order-1", "c-1"),
         mailbox_errors.Unrestorable: (errors.VersionConflict("order-1", 1, 2),),

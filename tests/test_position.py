@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eventstore as es
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.model import VERSION_MAX
 from eventstore.position import Position, Reading, after_splits, start_of, starts_of
 from eventstore.records.cluster_map import ClusterMap, Shard, even_slots
@@ -64,8 +64,8 @@ def test_text_that_is_no_position_is_refused(text: str) -> None:
 
 
 def test_a_cluster_takes_its_own_positions_and_no_others() -> None:
-    assert starts_of(HERE, MAP) == {0: Place(120), 1: Place(0), 2: Place(98, "9f3a0011")}
-    assert starts_of(0, MAP) == dict.fromkeys(range(3), Place(0))
+    assert starts_of(HERE, MAP) == {0: LogPosition(120), 1: LogPosition(0), 2: LogPosition(98, "9f3a0011")}
+    assert starts_of(0, MAP) == dict.fromkeys(range(3), LogPosition(0))
     assert starts_of(es.END, MAP) == {0: None, 1: None, 2: None}
     other = Position("ff" * 16, 2, HERE.shards)
     for refused, why in [
@@ -81,9 +81,9 @@ def test_a_cluster_takes_its_own_positions_and_no_others() -> None:
 
 
 def test_a_single_store_and_the_only_shard_of_a_cluster_take_sequences_and_their_own_positions() -> None:
-    assert (start_of(7, None), start_of(es.END, None)) == (Place(7), None)
+    assert (start_of(7, None), start_of(es.END, None)) == (LogPosition(7), None)
     own = Position(CLUSTER.hex(), 1, {0: (7, "00000007")})
-    assert start_of(own, CLUSTER) == Place(7, "00000007")
+    assert start_of(own, CLUSTER) == LogPosition(7, "00000007")
     said = (
         f"place in cluster {CLUSTER.hex()}, but this is {'77' * 16}; connect to the cluster or the store that it was taken from"
     )
@@ -92,26 +92,26 @@ def test_a_single_store_and_the_only_shard_of_a_cluster_take_sequences_and_their
     with pytest.raises(es.ConnectionLost, match="not been connected yet"):
         start_of(own, None)
     one = ClusterMap(CLUSTER, 1, 1, (Shard(0, bytes(16), ((0, 4095),)),))
-    assert starts_of(own, one) == {0: Place(7, "00000007")}
-    assert starts_of(7, one) == {0: Place(7)}
+    assert starts_of(own, one) == {0: LogPosition(7, "00000007")}
+    assert starts_of(7, one) == {0: LogPosition(7)}
 
 
 EVENTS = [es.Event(("a", number, "T", b"", None, f"c-{number}", 0, number, 0)) for number in range(1, 5)]
 
 
 def test_a_reader_stands_at_the_last_event_that_was_handed_out_and_not_where_a_page_ends() -> None:
-    reading = Reading(Place(9, "00000009"))
-    assert reading.place == Place(9, "00000009")
+    reading = Reading(LogPosition(9, "00000009"))
+    assert reading.place == LogPosition(9, "00000009")
     items = reading.turn(EVENTS[:3])
-    assert reading.place == Place(9, "00000009")
+    assert reading.place == LogPosition(9, "00000009")
     next(items)
-    assert reading.place == Place.at(EVENTS[0])
+    assert reading.place == LogPosition.at(EVENTS[0])
     list(items)
     for page in ([], [es.CaughtUp(99)]):
         list(reading.turn(page))
-        assert reading.place == Place.at(EVENTS[2])
+        assert reading.place == LogPosition.at(EVENTS[2])
     list(reading.turn([EVENTS[3], es.CaughtUp(4)]))
-    assert reading.place == Place.at(EVENTS[3])
+    assert reading.place == LogPosition.at(EVENTS[3])
 
 
 def test_a_reader_from_the_end_stands_where_it_caught_up_until_an_event_comes() -> None:
@@ -119,9 +119,9 @@ def test_a_reader_from_the_end_stands_where_it_caught_up_until_an_event_comes() 
     items = reading.turn([es.CaughtUp(4)])
     assert reading.place is None
     list(items)
-    assert reading.place == Place(4)
+    assert reading.place == LogPosition(4)
     list(reading.turn(EVENTS[:1]))
-    assert reading.place == Place.at(EVENTS[0])
+    assert reading.place == LogPosition.at(EVENTS[0])
 
 
 class Log:
@@ -144,7 +144,7 @@ def test_a_reader_that_follows_any_splits_from_anywhere_gets_each_event_once_and
     A shard that was split since refuses it; the others serve it.
     """
     logs, splits, written = {0: Log(set(range(8)), [])}, list[Split](), 0
-    known, places, read = 1, {0: Place(0)}, list[int]()
+    known, places, read = 1, {0: LogPosition(0)}, list[int]()
 
     def through(shard: int, layout: int) -> int:
         return max((each.through for each in splits if shard in (each.parent, each.child) and each.layout <= layout), default=0)
@@ -163,7 +163,7 @@ def test_a_reader_that_follows_any_splits_from_anywhere_gets_each_event_once_and
                 continue
             found, end = logs[shard].handed_out(place.sequence, through(shard, known), count)
             read.extend(found)
-            places[shard] = Place(end, f"{end:08x}") if end else place
+            places[shard] = LogPosition(end, f"{end:08x}") if end else place
 
     for _ in range(data.draw(st.integers(1, 15))):
         match data.draw(st.sampled_from(["write", "read", "split", "follow", "save"])):

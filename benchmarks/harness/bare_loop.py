@@ -1,7 +1,7 @@
 """The least an append can cost in Python: decode, two checks, frame, CRC, one write and sync a batch. And what ours costs.
 
 The bare loop knows no restart, no index, no bounds and no errors; the store's own path does the same work behind
-`Engine.append_batch`, `take`, `write` and `mark_written`. Both get the same frames and write to the same kind of file.
+`StoreEngine.append_batch`, `take`, `write` and `mark_written`. Both get the same frames and write to the same kind of file.
 """
 
 from __future__ import annotations

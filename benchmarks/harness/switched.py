@@ -17,14 +17,14 @@ from typing import Final, cast
 import trio
 
 from eventstore.chunks.files import OsFile
-from eventstore.chunks.writing.group_commit import Deliver
+from eventstore.chunks.writing.group_commit import DeliverOutcomes
 from eventstore.server.bootstrap import run_to_end, stop_on_signals
 from eventstore.server.mailbox_wiring import ServerMailboxes
 from eventstore.server.serve import Server, serve
 from eventstore.settings.server import ServerSettings
 from eventstore.settings.sources import load_settings
 from eventstore.store.append import AppendOutcome, NewCommit
-from eventstore.store.committer import Committer
+from eventstore.store.committer import EventCommitter
 
 STRAIGHT: Final = signal.SIGUSR1
 THROUGH_MAILBOXES: Final = signal.SIGUSR2
@@ -36,11 +36,13 @@ SLOWER_BY_S: Final = 0.05
 class _Straight:
     """What the append batcher uses of mailboxes, done by the store itself."""
 
-    def __init__(self, committer: Committer) -> None:
+    def __init__(self, committer: EventCommitter) -> None:
         self._submit = committer.submit
         self.kick = committer.kick
 
-    def append(self, commits: Sequence[NewCommit], deliver: Deliver[AppendOutcome], source: object, _: object) -> Sequence[int]:
+    def append(
+        self, commits: Sequence[NewCommit], deliver: DeliverOutcomes[AppendOutcome], source: object, _: object
+    ) -> Sequence[int]:
         self._submit(commits, deliver, source)
         return ()
 

@@ -9,14 +9,14 @@ from eventstore import flat
 from eventstore.model import ANY
 from eventstore.settings.store import StoreSettings
 from eventstore.store.append import NewCommit
-from eventstore.store.engine import Engine
+from eventstore.store.engine import StoreEngine
 from eventstore.store.opening import open_folder
 from eventstore.store.sorted.sorting import sort_file, switch
 
 BATCH = 1_000
 
 
-def write(engine: Engine, commits: list[NewCommit]) -> None:
+def write(engine: StoreEngine, commits: list[NewCommit]) -> None:
     """Appends, writes and syncs; raises if anything was refused."""
     outcomes = engine.append_batch(commits)
     while (segment := engine.take()) is not None:
@@ -27,7 +27,7 @@ def write(engine: Engine, commits: list[NewCommit]) -> None:
         raise ValueError(f"an append was refused: {refused}")
 
 
-def sort_completed(engine: Engine) -> None:
+def sort_completed(engine: StoreEngine) -> None:
     """What the background sorting does, in this process."""
     for file in engine.tail.files:
         if not engine.files.headers[file.number - 1].completed:
@@ -41,7 +41,7 @@ def sort_completed(engine: Engine) -> None:
         engine.release(file)
 
 
-def fill_bytes(engine: Engine, size_bytes: int, payload: bytes, aggregates: int = 10_000) -> int:
+def fill_bytes(engine: StoreEngine, size_bytes: int, payload: bytes, aggregates: int = 10_000) -> int:
     """Appends single events until about `size_bytes` of records were written; returns how many."""
     event = flat.encode((0, EVENT_TYPE, payload, None))
     written = number = 0

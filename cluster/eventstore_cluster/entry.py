@@ -17,7 +17,7 @@ from eventstore.alarms.alarms import Alarms
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import ConnectionLost, Elsewhere, FolderRefused, InvalidArgument
 from eventstore.fields import counted
-from eventstore.metrics import Stats
+from eventstore.metrics import StatValues
 from eventstore.protocol import encode_ok
 from eventstore.protocol.request_declaration import DECLARATIONS, Request
 from eventstore.protocol.requests import Hello, ListClients, Ping, Unsubscribe
@@ -28,7 +28,7 @@ from eventstore.server.access.security import Security
 from eventstore.server.alarms.alarm_handlers import alarm_routes
 from eventstore.server.bootstrap import PORT_MAX, bind, parse_address
 from eventstore.server.net.budgets import NoBacklog
-from eventstore.server.net.connection import Connection, GateLimits
+from eventstore.server.net.connection import GateLimits, ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.dispatch import Dispatch, Route
 from eventstore.server.requests.map_requests import MapRequests
@@ -44,7 +44,7 @@ _ANSWERED_BY_DISPATCH = (Hello, ListClients, Ping, StatsRequest)
 _NO_STORE = uuid.UUID(int=0)
 
 
-class Entry:
+class ClusterEntry:
     """Answers HELLO, MAP, PING, STATS, LIST_CLIENTS and requests about alarms. `listener` must be bound; it listens
     from `run` on.
 
@@ -55,7 +55,7 @@ class Entry:
         self,
         listener: socket.socket,
         limits: GateLimits,
-        stats: Callable[[], Stats],
+        stats: Callable[[], StatValues],
         known: ClusterMap | None = None,
         closed: str = "",
         *,
@@ -83,7 +83,7 @@ class Entry:
         assert first.cluster is not None
         cluster, maps = uuid.UUID(bytes=first.cluster), MapRequests(self._gate, first)
 
-        def elsewhere(connection: Connection, request_id: int, request: Request) -> None:
+        def elsewhere(connection: ServerConnection, request_id: int, request: Request) -> None:
             raise Elsewhere(None, maps.current.version)
 
         def seat() -> tuple[bytes, int, None, int]:
@@ -110,13 +110,13 @@ class Entry:
         """Accepts no more connections, and announces to all clients that the node is stopping."""
         self._gate.say_goodbye()
 
-    def _handle(self, connection: Connection, payload: bytes) -> None:
+    def _handle(self, connection: ServerConnection, payload: bytes) -> None:
         self._dispatch.handle(connection, payload)
 
-    def _refuse(self, connection: Connection, request_id: int, request: Request) -> None:
+    def _refuse(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         raise ConnectionLost(self._closed)
 
-    def _unsubscribe(self, connection: Connection, request_id: int, request: Unsubscribe) -> None:
+    def _unsubscribe(self, connection: ServerConnection, request_id: int, request: Unsubscribe) -> None:
         waiting = connection.bound.pop(request.subscription, None)
         if waiting is not None:
             waiting.cancel()

@@ -29,9 +29,12 @@ def main(text: str) -> int:
         configure_node_logs(settings.log_format, settings.log_level)
         for name, meant in given["misspelled"].items():
             log(
-                logging.getLogger("eventstore.cluster"), logging.WARNING, "an environment variable is not a setting",
-                variable=name, did_you_mean=meant,
-            )  # fmt: skip
+                logging.getLogger("eventstore.cluster"),
+                logging.WARNING,
+                "an environment variable is not a setting",
+                variable=name,
+                did_you_mean=meant,
+            )
         run_to_end(_node(settings, given))
     except KeyboardInterrupt:
         return _INTERRUPTED

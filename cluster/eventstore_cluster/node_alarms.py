@@ -9,7 +9,7 @@ from typing import Final
 from eventstore.alarms.alarm_metrics import ALARM_METRICS, NODE_ALARM, raised_by_name
 from eventstore.alarms.alarms import Alarms
 from eventstore.alarms.figure import Figure
-from eventstore.metrics import LabelledMetric, Source, Stats, read_stats
+from eventstore.metrics import LabelledMetric, MetricSource, StatValues, read_stats
 from eventstore.security.tls import ServerTls
 from eventstore.server.access.tls_metrics import TLS_METRICS
 from eventstore.server.process_metrics import DISK_METRICS
@@ -25,8 +25,8 @@ class NodeAlarms:
 
     def __init__(self, alarms: Alarms, data: Path, unserved: Callable[[], Iterable[int]], tls: ServerTls | None = None) -> None:
         self.alarms, self._unserved, self._data = alarms, unserved, data
-        self._disk = Source(DISK_METRICS, lambda: data)
-        self._tls = None if tls is None else Source(TLS_METRICS, lambda: tls)
+        self._disk = MetricSource(DISK_METRICS, lambda: data)
+        self._tls = None if tls is None else MetricSource(TLS_METRICS, lambda: tls)
 
     async def run(self, source: str) -> None:
         """Evaluates until cancelled. `source`: which node says it."""
@@ -43,10 +43,10 @@ class NodeAlarms:
             if metric.name in wanted and isinstance(value, int):
                 yield Figure(metric.name, (), value, "counter" if metric.kind == "counter" else "gauge")
 
-    def stats(self) -> Stats:
+    def stats(self) -> StatValues:
         """Returns what `stats` and `/health` show of them."""
         tls = {} if self._tls is None else read_stats([self._tls])
-        return read_stats([self._disk]) | tls | read_stats([Source(ALARM_METRICS, lambda: self.alarms)])
+        return read_stats([self._disk]) | tls | read_stats([MetricSource(ALARM_METRICS, lambda: self.alarms)])
 
     def lines(self) -> Iterator[str]:
         """Yields lines of /metrics."""

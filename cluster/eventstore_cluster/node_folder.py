@@ -17,7 +17,7 @@ from eventstore.errors import FolderRefused
 from eventstore.store.data_folder import CLUSTER, START_NODE
 from eventstore_cluster.registry.file_registry import FileRegistry
 from eventstore_cluster.registry.registry import Changes
-from eventstore_cluster.shard_folders import LOCK, NODE_FILE, Layout, PlannedShard, plan
+from eventstore_cluster.shard_folders import LOCK, NODE_FILE, PlannedShard, ShardLayout, plan
 
 Checked = TypeVar("Checked")
 
@@ -27,7 +27,7 @@ class NodeFolder:
     """A registry that is locked, and the shards that there are, or are to be."""
 
     registry: FileRegistry
-    layout: Layout
+    layout: ShardLayout
 
     def changes(self) -> Changes:
         """Returns what the registry has to hold and does not; nothing if it does."""
@@ -59,7 +59,7 @@ def open_checked_folder(
         raise FolderRefused(str(data), "is a file, not a folder; choose another path")
     if (data / NODE_FILE).exists():
         raise FolderRefused(str(data), f"belongs to a node of a cluster with replicas; start it with {START_NODE}")
-    new: tuple[Layout, Checked] | None = None
+    new: tuple[ShardLayout, Checked] | None = None
     if not (data / CLUSTER).exists():
         layout = plan(data, shards)
         _check_idle(layout)
@@ -77,11 +77,11 @@ def open_checked_folder(
         raise
 
 
-def _folders(layout: Layout) -> list[Path]:
+def _folders(layout: ShardLayout) -> list[Path]:
     return [each.folder for each in layout.shards]
 
 
-def _check_idle(layout: Layout) -> None:
+def _check_idle(layout: ShardLayout) -> None:
     """Refuses a store that `eventstore serve` has open, before anything is put beside it."""
     files = OsFiles()
     for shard in layout.shards:

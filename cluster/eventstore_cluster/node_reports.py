@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from eventstore.chunks.documents import Member, Tree
-from eventstore.metrics import LabelledMetric, Source, Stats, read_stats
+from eventstore.chunks.documents import DocumentValue, Tree
+from eventstore.metrics import LabelledMetric, MetricSource, StatValues, read_stats
 from eventstore.server.process_metrics import PROCESS_METRICS
 from eventstore_cluster.node_alarms import NodeAlarms
 from eventstore_cluster.shard_runner import ShardRunner
@@ -37,23 +37,28 @@ class NodeReports:
     """What a node says about itself and its shards."""
 
     def __init__(
-        self, shards: Sequence[ShardRunner], stopping: Callable[[], bool], first: Callable[[], str | None] = lambda: None,
-        troubles: Callable[[], Mapping[int, str]] = dict, last: Callable[[], str | None] = lambda: None,
-        more: Callable[[], Iterable[str]] = tuple, alarms: NodeAlarms | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        shards: Sequence[ShardRunner],
+        stopping: Callable[[], bool],
+        first: Callable[[], str | None] = lambda: None,
+        troubles: Callable[[], Mapping[int, str]] = dict,
+        last: Callable[[], str | None] = lambda: None,
+        more: Callable[[], Iterable[str]] = tuple,
+        alarms: NodeAlarms | None = None,
+    ) -> None:
         """`first`, `last`: what needs attention before and after all shards; None if nothing does. `troubles`: what is known of
         shards besides what their own processes say, wherever they run. `more`: lines of /metrics. `alarms`: of the node itself.
         """
         self._shards, self._stopping, self._first, self._last, self._more = shards, stopping, first, last, more
         self._known, self._alarms = troubles, alarms
 
-    def stats(self) -> Stats:
+    def stats(self) -> StatValues:
         troubles = self._troubles()
         return {
             "shards": len(self._shards),
             "shards_serving": sum(shard.serves for shard in self._shards),
             "shards_up": sum(shard.works or not shard.identity.slots for shard in self._shards),  # or in preparation
-            **read_stats([Source(PROCESS_METRICS, lambda: None)]),
+            **read_stats([MetricSource(PROCESS_METRICS, lambda: None)]),
             **({} if self._alarms is None else self._alarms.stats()),
             "attention": self._attention(troubles),
             "trouble": self._first(),
@@ -76,7 +81,7 @@ class NodeReports:
         """
         asked = list(self._shards)
         found = await self._ask_all(asked, "health")
-        shards: list[Member] = []
+        shards: list[DocumentValue] = []
         known, troubles = self._known(), self._troubles()
         for shard, figures in zip(asked, found, strict=True):
             number = shard.identity.shard
@@ -88,18 +93,26 @@ class NodeReports:
                     troubles[number] = str(said)
             shards.append(
                 {
-                    "shard": number, "serving": shard.serves, "address": shard.address, "pid": shard.pid,
-                    "starts": shard.starts, "error": None if shard.error is None else shard.error.message,
-                    **(shard.role or {}), **own,
+                    "shard": number,
+                    "serving": shard.serves,
+                    "address": shard.address,
+                    "pid": shard.pid,
+                    "starts": shard.starts,
+                    "error": None if shard.error is None else shard.error.message,
+                    **(shard.role or {}),
+                    **own,
                     "degraded": number in troubles,  # a follower does not say, nor a leader what only others see
                 }
-            )  # fmt: skip
+            )
         healthy = not shards or any(isinstance(each, dict) and each.get("healthy") is True for each in shards)
         attention = self._attention(troubles)
         return {
-            "healthy": healthy and not self._stopping(), "degraded": attention is not None, "attention": attention,
-            "troubles": {str(number): trouble for number, trouble in troubles.items()}, "shards": shards,
-        }  # fmt: skip
+            "healthy": healthy and not self._stopping(),
+            "degraded": attention is not None,
+            "attention": attention,
+            "troubles": {str(number): trouble for number, trouble in troubles.items()},
+            "shards": shards,
+        }
 
     async def metrics(self) -> bytes:
         """Returns the text of /metrics: all shards in each family."""
@@ -117,9 +130,9 @@ class NodeReports:
         shards = merged([(shard.identity.shard, text) for shard, text in found if isinstance(text, str)])
         return ("\n".join(lines) + "\n" + shards).encode()
 
-    async def _ask_all(self, shards: Sequence[ShardRunner], what: str) -> list[Member]:
+    async def _ask_all(self, shards: Sequence[ShardRunner], what: str) -> list[DocumentValue]:
         """Asks all shards at once: one that does not answer holds up no other."""
-        found: list[Member] = [None] * len(shards)
+        found: list[DocumentValue] = [None] * len(shards)
 
         async def ask(place: int) -> None:
             found[place] = await shards[place].ask(what)
@@ -154,7 +167,7 @@ class OnThreads:
         start_response("200 OK", [("Content-Type", "text/plain; version=0.0.4; charset=utf-8")])
         return [text]
 
-    def health(self) -> Stats:
+    def health(self) -> StatValues:
         found: Any = self._ask(self._reports.health)
         return {"healthy": False} if found is None else found
 

@@ -14,7 +14,7 @@ import trio
 from eventstore.chunks.documents import Tree
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import EventStoreError, to_wire
-from eventstore.metrics import Source, read_stats
+from eventstore.metrics import MetricSource, read_stats
 from eventstore.server.bootstrap import bind, calm_collector, stop_on_signals, until
 from eventstore.server.logs import get_logger
 from eventstore.server.prometheus import text_of
@@ -32,11 +32,11 @@ from eventstore_cluster.registry.etcd.lease_keeping import keep_renewed
 from eventstore_cluster.registry.replica_keys import ReplicaKey
 from eventstore_cluster.registry.replicated_keys import LeftKey
 from eventstore_cluster.replica.limits import limits_for
-from eventstore_cluster.replica.registry_state import Leader, Member
+from eventstore_cluster.replica.registry_state import Leader, Seat
 from eventstore_cluster.replica.replica import HANDED_OVER, Replica
 from eventstore_cluster.replication.audited_state import audit_until
 from eventstore_cluster.replication.cloning.preparation import Cloning, cloned
-from eventstore_cluster.replication.driver import Driver
+from eventstore_cluster.replication.driver import ReplicaDriver
 from eventstore_cluster.replication.follower_sorting import sort_committed
 from eventstore_cluster.replication.links import Links
 from eventstore_cluster.replication.log_split import LogSplit
@@ -45,7 +45,7 @@ from eventstore_cluster.replication.lost_files import LostFiles
 from eventstore_cluster.replication.mending import FinalFiles, OtherFiles, give_way_to_rot
 from eventstore_cluster.replication.peer_frames import PeerHello
 from eventstore_cluster.replication.replica_metrics import REPLICA_METRICS, Leads, ReplicaCollector
-from eventstore_cluster.replication.run import Run, key_of
+from eventstore_cluster.replication.run import ReplicaRun, key_of
 from eventstore_cluster.replication.shard_registry import ShardRegistry
 from eventstore_cluster.shard_process import ShardProcess
 from eventstore_cluster.shard_start import ReplicaStart, ShardStart, plain
@@ -68,11 +68,11 @@ class ReplicaProcess(ShardProcess):
     def __init__(self, channel: Channel, start: ShardStart, settings: ServerSettings, replica: ReplicaStart) -> None:
         super().__init__(channel, start, settings)
         self._replica = replica
-        self._driver: Driver | None = None
+        self._driver: ReplicaDriver | None = None
         self._news = trio.Event()
         self._identity = start.identity
         self._verifying: Verifying | None = None
-        self._follows: list[Source[Verifying]] = []
+        self._follows: list[MetricSource[Verifying]] = []
 
     async def run(self) -> None:
         """Follows or leads until the channel ends, or on SIGTERM."""
@@ -154,21 +154,26 @@ class ReplicaProcess(ShardProcess):
             if self._stopping.is_set():
                 return
             logs = await trio.to_thread.run_sync(FollowerLogs, OsFiles(), self._settings, identity, own.node, incarnation)
-            me = Leader(Member(own.node, logs.incarnation.token), run, f"{host}:{port}")
+            me = Leader(Seat(own.node, logs.incarnation.token), run, f"{host}:{port}")
             machine = Replica(
-                me, logs.incarnation.earlier, logs.tails, logs.last_crcs,
+                me,
+                logs.incarnation.earlier,
+                logs.tails,
+                logs.last_crcs,
                 limits=limits_for(self._settings.store_settings.file_size_bytes),
-                new_nonce=lambda: secrets.token_hex(8), now=now(),
-                candidate_from=now() + (own.lease_s if own.sit_out else 0.0), known=own.known,
-            )  # fmt: skip
+                new_nonce=lambda: secrets.token_hex(8),
+                now=now(),
+                candidate_from=now() + (own.lease_s if own.sit_out else 0.0),
+                known=own.known,
+            )
             await self._present(registry, key_of(machine, logs))
             ours = FinalFiles(logs, lambda: self._driver and self._driver.committed, partial(registry.says_in_sync, me.member))
             links = Links(listener, hello, self._security, ours.read)
             others = OtherFiles(links, registry, own.node)
             self._verifying = verifying = Verifying(self._settings, ours.folders, others)
             verifying.note_mended(fetched)
-            self._follows = [Source(VERIFYING_METRICS, lambda: verifying)]
-            driver = self._driver = Driver(Run(machine, logs, registry, lease), links, self._end, self._wake)
+            self._follows = [MetricSource(VERIFYING_METRICS, lambda: verifying)]
+            driver = self._driver = ReplicaDriver(ReplicaRun(machine, logs, registry, lease), links, self._end, self._wake)
             async with trio.open_nursery() as nursery:
                 await nursery.start(driver.run)
                 nursery.start_soon(self._tell_role, driver)
@@ -188,12 +193,12 @@ class ReplicaProcess(ShardProcess):
                 return
             await trio.sleep(_RETRY_S)
 
-    async def _follow_until_elected(self, driver: Driver, verifying: Verifying) -> None:
+    async def _follow_until_elected(self, driver: ReplicaDriver, verifying: Verifying) -> None:
         async with until(driver.elected, self._stopping), trio.open_nursery() as nursery:
             nursery.start_soon(sort_committed, driver, self._settings.data)
             nursery.start_soon(verifying.run)
 
-    def _owned(self, driver: Driver) -> ShardIdentity:
+    def _owned(self, driver: ReplicaDriver) -> ShardIdentity:
         """Returns what the shard is by the registry as it was read last, or when this replica was elected."""
         key = driver.run_of.registry.key
         return self._identity if key is None else key.identity(self._identity.cluster, self._identity.shard)
@@ -202,7 +207,7 @@ class ReplicaProcess(ShardProcess):
         super()._take_map(text)
         self._wake()
 
-    async def _take_slots(self, driver: Driver) -> None:
+    async def _take_slots(self, driver: ReplicaDriver) -> None:
         """Notes that the shard was split, here and for all who read its folder: what it hands out follows from that."""
         owned = self._owned(driver)
         if owned == self._identity or not set(owned.splits).issubset(self._newest.splits):  # the map that says so comes first
@@ -212,7 +217,7 @@ class ReplicaProcess(ShardProcess):
             self._server.store.engine.slot_filter = owned.slot_filter
         await trio.to_thread.run_sync(note_shard, OsFiles(), self._settings.data, owned)
 
-    async def _lead(self, driver: Driver, others: OtherFiles) -> None:
+    async def _lead(self, driver: ReplicaDriver, others: OtherFiles) -> None:
         leadership = driver.open_leadership()
         async with trio.open_nursery() as nursery:
             serving = partial(serve, leadership=leadership, security=self._security)
@@ -220,7 +225,7 @@ class ReplicaProcess(ShardProcess):
             server.maps.publish(self._newest)
             leads = Leads(driver.replica, leadership)
             server.reports.watch(leadership)
-            server.reports.add([Source(REPLICA_METRICS, lambda: leads)], [ReplicaCollector(leadership)])
+            server.reports.add([MetricSource(REPLICA_METRICS, lambda: leads)], [ReplicaCollector(leadership)])
             driver.serves(LogSplit(server, self._settings.data, driver.run_of.registry))
             nursery.start_soon(give_way_to_rot, driver, server.verifying, others, self._stopping)
             await driver.say_serving(self._advertised(server.address.partition("://")[2]))
@@ -232,7 +237,7 @@ class ReplicaProcess(ShardProcess):
         """Returns where others reach what listens at this address."""
         return f"{self._replica.host}:{address.rpartition(':')[2]}" if self._replica.host else address
 
-    async def _stop_in_time(self, driver: Driver, gateway: Gateway, lease: Lease) -> None:
+    async def _stop_in_time(self, driver: ReplicaDriver, gateway: Gateway, lease: Lease) -> None:
         """Ends a leader that cannot stop in order, because its followers are away: what waits is never answered."""
         await self._stopping.wait()
         if not driver.elected.is_set():
@@ -252,7 +257,7 @@ class ReplicaProcess(ShardProcess):
     def _wake(self) -> None:
         self._news.set()
 
-    async def _tell_role(self, driver: Driver) -> None:
+    async def _tell_role(self, driver: ReplicaDriver) -> None:
         told: Tree = {}
         while True:
             with trio.move_on_after(_TELL_S):  # what only time changes
@@ -274,7 +279,7 @@ class ReplicaProcess(ShardProcess):
         attention = self._attention(driver) or served.get("attention")
         return {"healthy": report["follows"], **figures, **report, "attention": attention}
 
-    def _attention(self, driver: Driver) -> str | None:
+    def _attention(self, driver: ReplicaDriver) -> str | None:
         return driver.attention(None if self._verifying is None else self._verifying.attention)
 
     def metrics(self) -> bytes | None:

@@ -39,7 +39,7 @@ from eventstore.store.data_folder import (
     shard_of,
 )
 from eventstore_cluster.registry.document import DOCUMENT, NEXT_STEP, read_registry, unusable
-from eventstore_cluster.registry.registry import Changes, Snapshot
+from eventstore_cluster.registry.registry import Changes, RegistrySnapshot
 
 CLUSTER_KEY: Final = "cluster"
 LEADER_KEYS: Final = "leader/"
@@ -67,7 +67,7 @@ class PlannedShard:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ShardLayout:
     """All shards of a cluster. `number`: grows when slots change hands."""
 
     cluster: uuid.UUID
@@ -80,7 +80,7 @@ class Layout:
         return first | {f"{SHARD_KEYS}{each.identity.shard}": each.value() for each in self.shards}
 
 
-def plan(data: Path, shards: int | None, files: Files | None = None) -> Layout:
+def plan(data: Path, shards: int | None, files: Files | None = None) -> ShardLayout:
     """Returns the shards of the folder, as its stores and its registry say, or those of a new one. Writes nothing.
 
     `shards`: how many there must be; None: as many as there are, one in a new folder.
@@ -115,7 +115,7 @@ def plan(data: Path, shards: int | None, files: Files | None = None) -> Layout:
     return found
 
 
-def _refuse_others(data: Path, names: Sequence[str], layout: Layout, files: Files) -> None:
+def _refuse_others(data: Path, names: Sequence[str], layout: ShardLayout, files: Files) -> None:
     """Refuses a shard of another cluster beside those of this one. One of this may be there: adopting begins with it."""
     known = {each.folder for each in layout.shards}
     for name in names:
@@ -130,7 +130,7 @@ def _refuse_others(data: Path, names: Sequence[str], layout: Layout, files: File
             )
 
 
-def _check_known(shard: PlannedShard, data: Path, registry: Snapshot | None, files: Files) -> None:
+def _check_known(shard: PlannedShard, data: Path, registry: RegistrySnapshot | None, files: Files) -> None:
     """As `check_folder`. If the registry says what the shard is, that may be wrong as well."""
     try:
         check_folder(shard, files)
@@ -144,7 +144,7 @@ def _check_known(shard: PlannedShard, data: Path, registry: Snapshot | None, fil
         ) from None
 
 
-def layout_of(data: Path, registry: Snapshot) -> Layout:
+def layout_of(data: Path, registry: RegistrySnapshot) -> ShardLayout:
     """Returns the shards that a registry names.
 
     Raises:
@@ -163,14 +163,14 @@ def layout_of(data: Path, registry: Snapshot) -> Layout:
         raise unusable(data / CLUSTER / DOCUMENT, f"not the shards of a cluster: {error}") from None
 
 
-def _whole(cluster: uuid.UUID, number: int, shards: list[PlannedShard]) -> Layout:
+def _whole(cluster: uuid.UUID, number: int, shards: list[PlannedShard]) -> ShardLayout:
     """Returns the layout of these shards. Raises InvalidArgument: a slot has two owners or none."""
     shards.sort(key=lambda each: each.identity.shard)
     owners_of({each.identity.shard: each.identity.slots for each in shards})
-    return Layout(cluster, number, tuple(shards))
+    return ShardLayout(cluster, number, tuple(shards))
 
 
-def map_of(registry: Snapshot, layout: Layout) -> ClusterMap:
+def map_of(registry: RegistrySnapshot, layout: ShardLayout) -> ClusterMap:
     """Returns the map of the cluster at this revision."""
     shards = []
     for each in layout.shards:
@@ -196,14 +196,14 @@ def _planned(data: Path, cluster: uuid.UUID, shard: int, value: Tree) -> Planned
     return PlannedShard(identity, data / folder, value.get("created") is True)
 
 
-def _new(data: Path, shards: int) -> Layout:
+def _new(data: Path, shards: int) -> ShardLayout:
     """A cluster of one shard has the uuid of its store, so that a position is one in both."""
     cluster = uuid.uuid4()
     stores = [cluster] if shards == 1 else [uuid.uuid4() for _ in range(shards)]
     identities = [
         ShardIdentity(cluster, number, *each) for number, each in enumerate(zip(even_slots(shards), stores, strict=True))
     ]
-    return Layout(cluster, 1, tuple(PlannedShard(each, _folder(data, each.shard, shards), False) for each in identities))
+    return ShardLayout(cluster, 1, tuple(PlannedShard(each, _folder(data, each.shard, shards), False) for each in identities))
 
 
 def _folder(data: Path, shard: int, shards: int) -> Path:
@@ -211,7 +211,7 @@ def _folder(data: Path, shard: int, shards: int) -> Path:
     return data if shards == 1 else data / f"shard-{shard}"
 
 
-def _found(files: Files, data: Path, names: Sequence[str]) -> Layout | None:
+def _found(files: Files, data: Path, names: Sequence[str]) -> ShardLayout | None:
     """Returns the shards in a folder without a registry: a single store, which gives its uuid to the cluster, or those of a
     cluster that lost its registry.
     """
@@ -222,11 +222,11 @@ def _found(files: Files, data: Path, names: Sequence[str]) -> Layout | None:
         return None
     if len(known) == 1 and known[0][1].get(CLUSTER) is None and known[0][0] == data:
         store = uuid.UUID(str(known[0][1]["store"]))
-        return Layout(store, 1, (PlannedShard(ShardIdentity(store, 0, ALL_SLOTS, store), data, True),))
+        return ShardLayout(store, 1, (PlannedShard(ShardIdentity(store, 0, ALL_SLOTS, store), data, True),))
     return _rebuilt(data, known)
 
 
-def _rebuilt(data: Path, known: Sequence[tuple[Path, Document]]) -> Layout:
+def _rebuilt(data: Path, known: Sequence[tuple[Path, Document]]) -> ShardLayout:
     """Returns the shards as their own documents name them."""
     clusters = {str(document.get(CLUSTER)) for _, document in known}
     if len(clusters) != 1:
@@ -253,7 +253,7 @@ def _document(files: Files, folder: Path) -> Document | None:
         return None
 
 
-def _is_unused(files: Files, layout: Layout) -> bool:
+def _is_unused(files: Files, layout: ShardLayout) -> bool:
     return not any(each.created or _document(files, each.folder) is not None for each in layout.shards)
 
 

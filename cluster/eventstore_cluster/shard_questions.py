@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from eventstore.chunks.documents import Member, Tree
+from eventstore.chunks.documents import DocumentValue, Tree
 
 ANSWER_S: Final = 5.0
 """How long an answer is waited for."""
@@ -20,7 +20,7 @@ _WAITING_MAX: Final = 64
 class _Asked:
     def __init__(self, number: int) -> None:
         self.number = number
-        self.value: Member = None
+        self.value: DocumentValue = None
         self.over = trio.Event()
 
 
@@ -41,7 +41,7 @@ class ShardQuestions:
         """Returns the next message to send, if any."""
         return self._to_send.popleft() if self._to_send else None
 
-    async def ask(self, what: str) -> Member:
+    async def ask(self, what: str) -> DocumentValue:
         """Returns what the process says; None if it does not within `ANSWER_S`, or has ended."""
         if len(self._to_send) >= _WAITING_MAX:  # it has not read for long
             return None
@@ -58,7 +58,7 @@ class ShardQuestions:
         self._wake()
         return asked
 
-    def answered(self, number: int, value: Member) -> None:
+    def answered(self, number: int, value: DocumentValue) -> None:
         """Takes an answer of the process."""
         asked = self._asked.get(number)
         if asked is not None:

@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from eventstore.chunks.documents import Member, Tree
+from eventstore.chunks.documents import DocumentValue, Tree
 from eventstore.errors import EventStoreError, from_wire
 from eventstore.store.data_folder import ShardIdentity
 from eventstore_cluster.channel import Channel
@@ -37,7 +37,7 @@ _log = logging.getLogger("eventstore.cluster")
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
+class LeaderEnded:
     """A leader that has ended. `reason`: why it leads no more."""
 
     epoch: int
@@ -68,7 +68,7 @@ class ShardRunner:
         start: Callable[[str | None], ShardStart],
         changed: Callable[[], None],
         check: Callable[[], None],
-        reaped: Callable[[int, Led | None], Awaitable[None]] | None = None,
+        reaped: Callable[[int, LeaderEnded | None], Awaitable[None]] | None = None,
     ) -> None:
         """`check`: called before each start; raises FolderRefused if the folder is not that of the shard any more.
 
@@ -166,7 +166,7 @@ class ShardRunner:
         self._map_due = True
         self._wake()
 
-    async def ask(self, what: str) -> Member:
+    async def ask(self, what: str) -> DocumentValue:
         """Returns the shard's `health` or `metrics`; None if it is not up, or does not answer."""
         return await self._questions.ask(what) if self.up else None
 
@@ -251,13 +251,13 @@ class ShardRunner:
         self.settled.set()
         self._changed()
 
-    def _led(self, said: _Left | None, code: int | None, how: str) -> Led | None:
+    def _led(self, said: _Left | None, code: int | None, how: str) -> LeaderEnded | None:
         match self.role:
             case {"role": "leader" | "elected", "epoch": int(epoch)} if said is not None or code != 0:
-                return Led(epoch, f"its process {how}" if said is None else said.reason)
+                return LeaderEnded(epoch, f"its process {how}" if said is None else said.reason)
         return None
 
-    async def _give_up_lease(self, led: Led | None) -> None:
+    async def _give_up_lease(self, led: LeaderEnded | None) -> None:
         lease, self._lease = self._lease, None
         if lease is not None and self._reaped is not None:
             await self._reaped(lease, led)

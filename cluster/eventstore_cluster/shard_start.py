@@ -44,10 +44,16 @@ class ReplicaStart:
     def value(self) -> Tree:
         etcd: Tree = {**asdict(self.etcd), "endpoints": list(self.etcd.endpoints)}
         return {
-            "registry": self.registry, "etcd": etcd, "node": self.node, "peers": self.peers, "lease_s": self.lease_s,
-            "sit_out": self.sit_out, "host": self.host, "known": None if self.known is None else asdict(self.known),
+            "registry": self.registry,
+            "etcd": etcd,
+            "node": self.node,
+            "peers": self.peers,
+            "lease_s": self.lease_s,
+            "sit_out": self.sit_out,
+            "host": self.host,
+            "known": None if self.known is None else asdict(self.known),
             "parent": self.parent,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +96,23 @@ def read_start(message: Tree) -> ShardStart:
     """Returns what `ShardStart.message` encoded. Raises ValueError or InvalidArgument: it is something else."""
     match message:
         case {
-            "settings": dict(values), "cluster": str(cluster), "shard": int(shard), "slots": list(slots), "store": str(store),
+            "settings": dict(values),
+            "cluster": str(cluster),
+            "shard": int(shard),
+            "slots": list(slots),
+            "store": str(store),
             "map": str(known),
-        }:  # fmt: skip
+        }:
             lineage = read_lineage(message)
             identity = ShardIdentity(
-                uuid.UUID(cluster), shard, read_slots(slots), uuid.UUID(store), lineage.splits, lineage.ancestors,
+                uuid.UUID(cluster),
+                shard,
+                read_slots(slots),
+                uuid.UUID(store),
+                lineage.splits,
+                lineage.ancestors,
                 lineage.broker,
-            )  # fmt: skip
+            )
             return ShardStart(values, identity, read_cluster_map(known.encode()), _replica(message.get("replica")))
     raise ValueError("not the first message to a shard")
 
@@ -108,9 +123,7 @@ def _replica(value: object) -> ReplicaStart | None:
             options: Any = {**etcd, "endpoints": tuple(etcd["endpoints"])}
             heard: Any = known
             given: Any = rest
-            return ReplicaStart(
-                etcd=EtcdOptions(**options), known=None if heard is None else Known(**heard), **given
-            )  # fmt: skip
+            return ReplicaStart(etcd=EtcdOptions(**options), known=None if heard is None else Known(**heard), **given)
     return None
 
 

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from eventstore.client.address import Address, parse_address, parse_addresses
-from eventstore.client.blocking.connection import Connection
+from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.store import BlockingStore, connect
-from eventstore.client.options import Options, scheme_of_environment
+from eventstore.client.options import ClientOptions, scheme_of_environment
 from eventstore.client.routing.table import leader_address
 from eventstore.client.session.results import read_cluster, read_stats
 from eventstore.errors import ConnectionLost, EventStoreError
@@ -108,7 +108,7 @@ def cluster_status(store: str, interval_s: float) -> ClusterStatus:
     Raises:
         ConnectionLost, InvalidArgument: the server at `store` cannot be reached. A shard that cannot be is a row with an error.
     """
-    with Connection(parse_addresses(store), Options(name=_NAME)) as entry:
+    with BlockingConnection(parse_addresses(store), ClientOptions(name=_NAME)) as entry:
         known = entry.call(Map(), read_cluster)
         figures = {} if known.cluster is None else entry.call(Stats(), read_stats)
         asked = entry.address

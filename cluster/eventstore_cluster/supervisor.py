@@ -34,7 +34,7 @@ from eventstore.server.bootstrap import (
 from eventstore.server.console_subject import console_subject
 from eventstore.server.http import http_server
 from eventstore.settings.server import ServerSettings
-from eventstore_cluster.entry import Entry, free_addresses
+from eventstore_cluster.entry import ClusterEntry, free_addresses
 from eventstore_cluster.log_lines import log
 from eventstore_cluster.node_alarms import NodeAlarms
 from eventstore_cluster.node_folder import NodeFolder, open_checked_folder
@@ -94,13 +94,11 @@ class _Node:
                 shard.identity, self._starter, self._start_of(shard, address), self._note_change, partial(self._check, shard)
             )
             for shard, address in zip(folder.layout.shards, addresses, strict=True)
-        ]  # fmt: skip
+        ]
         settings = options.settings
         self._alarms = NodeAlarms(Alarms(settings.alarms), settings.data, self._unserved, security.tls)
-        self._reports = NodeReports(
-            self._shards, self._stopping.is_set, lambda: folder.registry.trouble, alarms=self._alarms
-        )  # fmt: skip
-        self._entry = Entry(
+        self._reports = NodeReports(self._shards, self._stopping.is_set, lambda: folder.registry.trouble, alarms=self._alarms)
+        self._entry = ClusterEntry(
             listener,
             gate_limits(settings),
             self._reports.stats,
@@ -189,11 +187,18 @@ class _Node:
     def _say_serving(self, http_address: str | None) -> None:
         host, port = self._listener.getsockname()[:2]
         log(
-            _log, logging.INFO, "the node serves", version=__version__,
-            address=f"{self._security.scheme}://{host}:{port}", http=http_address,
-            data=str(self._options.settings.data), cluster=str(self._folder.layout.cluster), shards=len(self._shards),
-            serving=sum(shard.address is not None for shard in self._shards), pid=os.getpid(),
-        )  # fmt: skip
+            _log,
+            logging.INFO,
+            "the node serves",
+            version=__version__,
+            address=f"{self._security.scheme}://{host}:{port}",
+            http=http_address,
+            data=str(self._options.settings.data),
+            cluster=str(self._folder.layout.cluster),
+            shards=len(self._shards),
+            serving=sum(shard.address is not None for shard in self._shards),
+            pid=os.getpid(),
+        )
 
     # ---- the map
 

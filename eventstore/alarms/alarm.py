@@ -10,7 +10,7 @@ from eventstore.alarms.figure import Labels, labels_text, value_text
 from eventstore.alarms.rule import Rule
 
 
-class State(StrEnum):
+class AlarmState(StrEnum):
     QUIET = "quiet"
     PENDING = "pending"  # the rule holds, not for long enough yet
     RAISED = "raised"
@@ -24,7 +24,7 @@ class Alarm:
 
     rule: Rule
     labels: Labels
-    state: State = State.QUIET
+    state: AlarmState = AlarmState.QUIET
     since_us: int = 0
     value: float = 0.0
     limit: float = 0.0
@@ -39,20 +39,20 @@ class Alarm:
             self.quiet_since = None
             if self.held_since is None:
                 self.held_since = now
-            if self.state is State.RAISED:
+            if self.state is AlarmState.RAISED:
                 return
-            self._become(State.RAISED if now - self.held_since >= wait_s else State.PENDING, wall_us)
+            self._become(AlarmState.RAISED if now - self.held_since >= wait_s else AlarmState.PENDING, wall_us)
             return
         self.held_since = None
-        if self.state is not State.RAISED:
-            self._become(State.QUIET, wall_us)
+        if self.state is not AlarmState.RAISED:
+            self._become(AlarmState.QUIET, wall_us)
             return
         if self.quiet_since is None:
             self.quiet_since, self.over_us = now, wall_us + int(quiet_s * 1e6)
         if now - self.quiet_since >= quiet_s:
-            self._become(State.QUIET, wall_us)
+            self._become(AlarmState.QUIET, wall_us)
 
-    def _become(self, state: State, wall_us: int) -> None:
+    def _become(self, state: AlarmState, wall_us: int) -> None:
         if state is not self.state:
             self.state, self.since_us = state, wall_us
 
@@ -74,6 +74,6 @@ class Alarm:
     @property
     def _over(self) -> str:
         """When an alarm that is still raised will be over."""
-        if self.state is not State.RAISED or self.quiet_since is None:
+        if self.state is not AlarmState.RAISED or self.quiet_since is None:
             return ""
         return f"; over at {datetime.fromtimestamp(self.over_us / 1e6, UTC):%H:%M:%SZ} if that lasts"

@@ -9,7 +9,8 @@ from eventstore.metrics import LabelledMetric, Metric, counter, gauge, text
 
 ALARM_METRICS: Final[tuple[Metric[Alarms], ...]] = (
     gauge(
-        "alarms_raised", "alarms that are raised, each subject of a rule counted",
+        "alarms_raised",
+        "alarms that are raised, each subject of a rule counted",
         lambda alarms: len(alarms.watch.raised(silenced=True)),
         "it is not 0: `eventstore alarms list`",
     ),
@@ -20,20 +21,23 @@ ALARM_METRICS: Final[tuple[Metric[Alarms], ...]] = (
         "alarm_notices_sent", "mails and posts that were taken", lambda alarms: sum(each.sent for each in alarms.deliveries)
     ),
     gauge(
-        "alarm_notices_waiting", "mails and posts that are still to be sent",
+        "alarm_notices_waiting",
+        "mails and posts that are still to be sent",
         lambda alarms: sum(each.waiting for each in alarms.deliveries),
     ),
     counter(
-        "alarm_sends_failed", "attempts that failed, and are made again",
+        "alarm_sends_failed",
+        "attempts that failed, and are made again",
         lambda alarms: sum(each.failed for each in alarms.deliveries),
         "it grows: the log gives the reason",
     ),
     counter(
-        "alarm_notices_undelivered", "mails and posts that were given up",
+        "alarm_notices_undelivered",
+        "mails and posts that were given up",
         lambda alarms: sum(each.undelivered for each in alarms.deliveries),
         "it grows: no one was notified",
     ),
-)  # fmt: skip
+)
 
 ALARM: Final = LabelledMetric("alarm", "gauge", "subjects for which an alarm is raised, by its name", ("name",))
 NODE_ALARM: Final = LabelledMetric("node_alarm", "gauge", "the same, of the alarms of a node itself", ("name",))

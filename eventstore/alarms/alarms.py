@@ -17,7 +17,7 @@ import trio
 
 from eventstore.alarms.alarm import Alarm
 from eventstore.alarms.built_in_rules import BUILT_IN
-from eventstore.alarms.delivery import Delivery
+from eventstore.alarms.delivery import NoticeDelivery
 from eventstore.alarms.figure import Figure, ReadFigures
 from eventstore.alarms.mail import Mail
 from eventstore.alarms.notice import CHANGES_MAX, Notice
@@ -48,13 +48,13 @@ class Alarms:
         """
         self.watch = AlarmWatch(parse_rules(settings.rules or "", BUILT_IN, known), settings.quiet_s)
         self._interval_s = settings.interval_s
-        self.deliveries: list[Delivery] = []
+        self.deliveries: list[NoticeDelivery] = []
         if settings.mail_server is not None:
-            self.deliveries.append(Delivery(Mail(settings)))
+            self.deliveries.append(NoticeDelivery(Mail(settings)))
         elif settings.mail_to is not None:
             raise InvalidArgument("alarm_mail_to is set, and alarm_mail_server is not", field="alarm_mail_server")
         if settings.webhook is not None or settings.webhook_file is not None:
-            self.deliveries.append(Delivery(Webhook(settings)))
+            self.deliveries.append(NoticeDelivery(Webhook(settings)))
         self.source = socket.gethostname()
         self.seen_by = "; eventstore alarms list"
         self.evaluations = 0

@@ -29,7 +29,7 @@ class Sends(Protocol):
     def send(self, notice: Notice) -> None: ...
 
 
-class Delivery:
+class NoticeDelivery:
     """`sent`, `failed` and `undelivered` count notices that were taken, attempts that failed, and notices given up.
     `failing`: why the last attempt failed; None: it did not.
     """
@@ -97,8 +97,12 @@ class Delivery:
         self.failing = ascii(str(error) or type(error).__name__)[1:-1][:200]
         _log.log(
             logging.ERROR if attempt == ATTEMPTS else logging.WARNING,
-            "alarms cannot be sent by %s, attempt %d of %d: %s", self.way.name, attempt, ATTEMPTS, self.failing,
-        )  # fmt: skip
+            "alarms cannot be sent by %s, attempt %d of %d: %s",
+            self.way.name,
+            attempt,
+            ATTEMPTS,
+            self.failing,
+        )
 
     def _done(self, notice: Notice) -> None:
         if self._waiting and self._waiting[0] is notice:

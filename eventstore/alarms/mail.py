@@ -98,7 +98,7 @@ def _server(text: str, port: int) -> tuple[str, int]:
     if not host or not number or number > 65_535:
         raise InvalidArgument(
             f"alarm_mail_server is {shown(text)}, expected HOST:PORT", field="alarm_mail_server", value=shown(text)
-        )  # fmt: skip
+        )
     return host.strip("[]"), number
 
 

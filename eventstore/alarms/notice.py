@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from eventstore.alarms.watch import Change
+from eventstore.alarms.watch import AlarmChange
 
 CHANGES_MAX: Final = 100
 """Of one notice; the number of the others is in it."""
@@ -21,7 +21,7 @@ class Notice:
 
     source: str
     time_us: int
-    changes: Sequence[Change]
+    changes: Sequence[AlarmChange]
     more: int = 0
     test: str | None = None
 
@@ -49,11 +49,16 @@ class Notice:
         """Returns the body of a post."""
         changes = [
             {
-                "alarm": each.alarm, "labels": dict(each.labels), "state": "raised" if each.raised else "over",
-                "since": _time(each.since_us), "value": each.value, "rule": each.rule, "text": each.text,
+                "alarm": each.alarm,
+                "labels": dict(each.labels),
+                "state": "raised" if each.raised else "over",
+                "since": _time(each.since_us),
+                "value": each.value,
+                "rule": each.rule,
+                "text": each.text,
             }
             for each in self.changes
-        ]  # fmt: skip
+        ]
         values = {"source": self.source, "time": _time(self.time_us), "changes": changes, "more": self.more, "test": self.test}
         return json.dumps(values, separators=(",", ":")).encode()
 

@@ -103,10 +103,16 @@ def parse_rule(line: str, known: Mapping[str, Collection[str]] | None = None) ->
         raise _refused(line, f"expected is {_FORM}")
     limit, for_s = found["limit"], float(found["for_s"] or 0)
     rule = Rule(
-        name, found["figure"], _labels(line, found["labels"]), found["divisor"], "<" if found["comparison"] == "<" else ">",
-        found["other"] if limit is None else float(limit), for_s, None if found["until"] is None else float(found["until"]),
+        name,
+        found["figure"],
+        _labels(line, found["labels"]),
+        found["divisor"],
+        "<" if found["comparison"] == "<" else ">",
+        found["other"] if limit is None else float(limit),
+        for_s,
+        None if found["until"] is None else float(found["until"]),
         rest,
-    )  # fmt: skip
+    )
     if not 0 <= for_s <= FOR_S_MAX:
         raise _refused(line, f"`for` is {for_s:g} seconds, allowed are 0 to {FOR_S_MAX:,.0f}")
     _check_until(line, rule)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from eventstore.alarms.alarm import Alarm, State
+from eventstore.alarms.alarm import Alarm, AlarmState
 from eventstore.alarms.figure import Figure, Labels
 from eventstore.alarms.rule import Rule
 from eventstore.alarms.window import CounterWindow
@@ -31,7 +31,7 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AlarmChange:
     """An alarm that was raised, or is over."""
 
     alarm: str
@@ -51,7 +51,7 @@ class AlarmWatch:
         self._alarms: dict[tuple[str, Labels], Alarm] = {}
         self._windows: dict[tuple[str, Labels], CounterWindow] = {}
 
-    def take(self, figures: Iterable[Figure], now: float, wall_us: int) -> list[Change]:
+    def take(self, figures: Iterable[Figure], now: float, wall_us: int) -> list[AlarmChange]:
         """Evaluates all rules; returns what has to be said."""
         self._end_silences(now)
         found: dict[str, dict[Labels, Figure]] = {}
@@ -59,7 +59,7 @@ class AlarmWatch:
             found.setdefault(figure.name, {})[figure.labels] = figure
         alarms, windows = self._alarms, self._windows
         self._alarms, self._windows = {}, {}
-        changes: list[Change] = []
+        changes: list[AlarmChange] = []
         for rule in self.rules.values():
             seen: set[Labels] = set()
             for labels, broken, value, limit in self._evaluated(rule, found, alarms, windows, now):
@@ -80,9 +80,13 @@ class AlarmWatch:
         return changes
 
     def _evaluated(
-        self, rule: Rule, found: Mapping[str, Mapping[Labels, Figure]], alarms: Mapping[tuple[str, Labels], Alarm],
-        windows: Mapping[tuple[str, Labels], CounterWindow], now: float,
-    ) -> Iterator[tuple[Labels, bool, float, float]]:  # fmt: skip
+        self,
+        rule: Rule,
+        found: Mapping[str, Mapping[Labels, Figure]],
+        alarms: Mapping[tuple[str, Labels], Alarm],
+        windows: Mapping[tuple[str, Labels], CounterWindow],
+        now: float,
+    ) -> Iterator[tuple[Labels, bool, float, float]]:
         """Yields the subjects of a rule that have a value: whether the rule holds of them, the value and the limit."""
         subjects, only = list(found.get(rule.figure, {}).values()), set(rule.labels)
         if only:
@@ -103,19 +107,19 @@ class AlarmWatch:
                 before = alarms.get(key)
                 yield (
                     labels,
-                    rule.is_broken(value, limit, raised=before is not None and before.state is State.RAISED),
+                    rule.is_broken(value, limit, raised=before is not None and before.state is AlarmState.RAISED),
                     value,
                     limit,
                 )
 
-    def _keep(self, alarm: Alarm, changes: list[Change]) -> None:
-        raised = alarm.state is State.RAISED
+    def _keep(self, alarm: Alarm, changes: list[AlarmChange]) -> None:
+        raised = alarm.state is AlarmState.RAISED
         if raised != alarm.told and not (raised and alarm.rule.name in self.silences):
             alarm.told = raised
             changes.append(
-                Change(alarm.rule.name, alarm.labels, raised, alarm.since_us, alarm.value, alarm.rule.text, alarm.text)
+                AlarmChange(alarm.rule.name, alarm.labels, raised, alarm.since_us, alarm.value, alarm.rule.text, alarm.text)
             )
-        if alarm.state is not State.QUIET:
+        if alarm.state is not AlarmState.QUIET:
             self._alarms[alarm.rule.name, alarm.labels] = alarm
 
     # ---- silence
@@ -154,7 +158,7 @@ class AlarmWatch:
         return [
             each
             for each in list(self._alarms.values())
-            if each.state is State.RAISED and (silenced or each.rule.name not in self.silences)
+            if each.state is AlarmState.RAISED and (silenced or each.rule.name not in self.silences)
         ]
 
 

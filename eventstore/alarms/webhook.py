@@ -42,8 +42,9 @@ class Webhook:
         if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or "@" in parts.netloc:
             raise InvalidArgument(
                 f"{where} is {shown_url(address)}, expected http://HOST/PATH or https://HOST/PATH, without a user or password",
-                field=where, value=shown_url(address),
-            )  # fmt: skip
+                field=where,
+                value=shown_url(address),
+            )
         self._secure, self._host = parts.scheme == "https", parts.hostname
         self._port = port or _PORTS[self._secure]
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

@@ -11,7 +11,7 @@ from functools import partial
 import trio
 
 from eventstore.broker.groups.group_registry import Groups
-from eventstore.broker.log.engine import Engine
+from eventstore.broker.log.engine import MessageEngine
 from eventstore.broker.topics import Topic, Topics
 from eventstore.errors import InvalidArgument, Unconsumed
 from eventstore.records.topic_names import DEAD, check_name, is_own
@@ -22,7 +22,7 @@ from eventstore.timing.work_time import on_thread
 class Administration:
     """One change at a time; each is durable on return."""
 
-    def __init__(self, engine: Engine, topics: Topics, groups: Groups, settings: BrokerSettings) -> None:
+    def __init__(self, engine: MessageEngine, topics: Topics, groups: Groups, settings: BrokerSettings) -> None:
         self._engine = engine
         self._topics = topics
         self._groups = groups

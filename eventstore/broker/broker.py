@@ -21,7 +21,7 @@ from eventstore.broker.group_coordinator import GroupCoordinator
 from eventstore.broker.groups.failed_offsets import FailedOffsets
 from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.housekeeping import Housekeeping
-from eventstore.broker.log.committer import Committer
+from eventstore.broker.log.committer import MessageCommitter
 from eventstore.broker.log.engine import WriteResult
 from eventstore.broker.log.queue_bounds import QueueBounds
 from eventstore.broker.log.sender import SendOutcome
@@ -32,14 +32,14 @@ from eventstore.broker.statistics import Statistics
 from eventstore.broker.topics import Topic
 from eventstore.chunks.files import Files
 from eventstore.chunks.writing.commit_log import Replication
-from eventstore.chunks.writing.group_commit import Deliver
+from eventstore.chunks.writing.group_commit import DeliverOutcomes
 from eventstore.errors import Closed, InvalidArgument
 from eventstore.records.message import RawMessage
 from eventstore.records.topic_names import RETRY, check_name, is_own
 from eventstore.settings.broker import BrokerSettings
 
 _MESSAGES_PER_TURN: Final = 512
-_Submit: TypeAlias = Callable[[Sequence[RawMessage], Deliver[SendOutcome]], None]
+_Submit: TypeAlias = Callable[[Sequence[RawMessage], DeliverOutcomes[SendOutcome]], None]
 
 
 class Broker:
@@ -61,10 +61,14 @@ class Broker:
         )
         self.clamped = self.groups.offsets.clamp()
         self.statistics = Statistics(engine, topics)
-        self.committer = Committer(
-            engine, self._on_written, waiting_bytes_max=settings.waiting_bytes_max, sync=settings.durability == "sync",
-            flush_interval_s=settings.flush_interval_s, replication=replication,
-        )  # fmt: skip
+        self.committer = MessageCommitter(
+            engine,
+            self._on_written,
+            waiting_bytes_max=settings.waiting_bytes_max,
+            sync=settings.durability == "sync",
+            flush_interval_s=settings.flush_interval_s,
+            replication=replication,
+        )
         self.housekeeping = Housekeeping(
             opened, self.groups, self.statistics, opened.offsets_document, self.committer.sync_written
         )
@@ -94,7 +98,7 @@ class Broker:
             raise InvalidArgument(f"{topic!r} is the broker's own", field="topic", value=topic)
         return self.topics.get(topic)
 
-    def submit(self, topic: str, messages: Sequence[RawMessage], deliver: Deliver[SendOutcome], source: object) -> None:
+    def submit(self, topic: str, messages: Sequence[RawMessage], deliver: DeliverOutcomes[SendOutcome], source: object) -> None:
         """Sends messages; calls `deliver` with their outcomes once they are durable (`async`: written).
 
         For a loop that serves many connections: call `committer.wait_for_room` or check `committer.full` before it, and
@@ -174,10 +178,16 @@ class _Submission:
 
 @asynccontextmanager
 async def open_broker(
-    path: str | Path, settings: BrokerSettings | None = None, *, files: Files | None = None,
-    clock: Callable[[], float] = time.time, identity: BrokerIdentity | None = None, epoch: int | None = None,
-    replication: Replication | None = None, shard: int | None = None,
-) -> AsyncIterator[Broker]:  # fmt: skip
+    path: str | Path,
+    settings: BrokerSettings | None = None,
+    *,
+    files: Files | None = None,
+    clock: Callable[[], float] = time.time,
+    identity: BrokerIdentity | None = None,
+    epoch: int | None = None,
+    replication: Replication | None = None,
+    shard: int | None = None,
+) -> AsyncIterator[Broker]:
     """Opens or creates the broker in a folder, for as long as the block runs. `identity`, `epoch`, `replication`: of a replica.
     `shard`: of several, the one that it is on.
 

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import trio
 
 from eventstore.broker.administration import Administration
-from eventstore.broker.groups.failed_offsets import FailedOffsets, GroupQueue
+from eventstore.broker.groups.failed_offsets import FailedOffsets, GroupQueueKey
 from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.message_lookups import MessageLookups
@@ -25,7 +25,7 @@ from eventstore.records.topic_names import dead_topic, retry_topic
 
 _SENT_TOGETHER_BYTES: Final = 8 * 1024 * 1024  # held in memory at once, however many messages fail
 SendOwn: TypeAlias = Callable[[str, Sequence[RawMessage]], Awaitable[list[SendOutcome]]]
-_Place: TypeAlias = tuple[GroupQueue, int]
+_Place: TypeAlias = tuple[GroupQueueKey, int]
 _Failed: TypeAlias = tuple[_Place, RawMessage]
 
 
@@ -33,9 +33,15 @@ class FailedMessages:
     """The failed messages of all groups."""
 
     def __init__(
-        self, groups: Groups, topics: Topics, lookups: MessageLookups, administration: Administration, stored: FailedOffsets,
-        send: SendOwn, save_offsets: Callable[[], Awaitable[None]],
-    ) -> None:  # fmt: skip
+        self,
+        groups: Groups,
+        topics: Topics,
+        lookups: MessageLookups,
+        administration: Administration,
+        stored: FailedOffsets,
+        send: SendOwn,
+        save_offsets: Callable[[], Awaitable[None]],
+    ) -> None:
         self._groups = groups
         self._topics = topics
         self._lookups = lookups
@@ -185,8 +191,9 @@ class FailedMessages:
             except InvalidArgument as error:  # the client would not retry a request that is refused as invalid
                 raise Overloaded(
                     f"{topic} with {counted(queues, 'queue')} cannot be created: {error.message}; delete unused topics",
-                    topic=topic, queues=queues,
-                ) from error  # fmt: skip
+                    topic=topic,
+                    queues=queues,
+                ) from error
             try:
                 return await self._send(topic, messages)
             except UnknownTopic:  # the topic was deleted while this waited for room, as when dead letters are purged

@@ -22,9 +22,15 @@ class GroupCoordinator:
     """The consumer groups of a broker."""
 
     def __init__(
-        self, groups: Groups, topics: Topics, bounds: Bounds, lookups: MessageLookups, administration: Administration,
-        housekeeping: Housekeeping, failed: FailedOffsets,
-    ) -> None:  # fmt: skip
+        self,
+        groups: Groups,
+        topics: Topics,
+        bounds: Bounds,
+        lookups: MessageLookups,
+        administration: Administration,
+        housekeeping: Housekeeping,
+        failed: FailedOffsets,
+    ) -> None:
         self._groups = groups
         self._topics = topics
         self._bounds = bounds

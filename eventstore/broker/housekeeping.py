@@ -32,9 +32,14 @@ class Housekeeping:
     """Runs the background work of one broker. `held_back`: the chunk that a group kept from deletion last."""
 
     def __init__(
-        self, opened: OpenBroker, groups: Groups, statistics: Statistics, document: OffsetsDocument,
-        sync_log: Callable[[], Awaitable[None]], monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        opened: OpenBroker,
+        groups: Groups,
+        statistics: Statistics,
+        document: OffsetsDocument,
+        sync_log: Callable[[], Awaitable[None]],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.held_back: HeldBack | None = None
         self._failures: dict[str, str] = {}
         self._forgotten: list[int] = []  # chunks that are gone from memory, and not yet deleted on disk

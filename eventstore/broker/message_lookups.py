@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import trio
 
-from eventstore.broker.log.engine import Engine
+from eventstore.broker.log.engine import MessageEngine
 from eventstore.broker.log.queue import QueueLog
 from eventstore.broker.pulls import PULL_BYTES_MAX, queue_log
 from eventstore.broker.topics import Topics
@@ -38,7 +38,7 @@ class FoundMessages(NamedTuple):
 class MessageLookups:
     """Each look-up runs on a thread, because it may wait for the disk."""
 
-    def __init__(self, engine: Engine, topics: Topics, node: int) -> None:
+    def __init__(self, engine: MessageEngine, topics: Topics, node: int) -> None:
         self._engine = engine
         self._topics = topics
         self._node = node

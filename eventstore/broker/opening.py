@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from eventstore.broker.groups.offsets_document import OffsetsDocument
-from eventstore.broker.log.engine import Engine
+from eventstore.broker.log.engine import MessageEngine
 from eventstore.broker.log.memory_pressure import memory_used
 from eventstore.broker.log.message_files import MessageFiles
 from eventstore.broker.log.queue import QueueLog
@@ -66,7 +66,7 @@ class BrokerIdentity:
 
 
 @dataclass(slots=True)
-class OpenReport:
+class BrokerOpenReport:
     """The result of opening, for logs. `rebuilt`: queue chunks were missing, and the index was built from the messages."""
 
     chunks: int = 0
@@ -81,10 +81,10 @@ class OpenReport:
 class OpenBroker:
     """An engine, with the resources to release when it is closed."""
 
-    engine: Engine
+    engine: MessageEngine
     topics: Topics
     lock: Lock
-    report: OpenReport
+    report: BrokerOpenReport
     uuid: uuid.UUID
     node: int
     path: Path
@@ -100,10 +100,16 @@ class OpenBroker:
 
 
 def open_broker_folder(
-    path: Path, settings: BrokerSettings, *, files: Files | None = None, clock: Callable[[], float] = time.time,
-    memory: Callable[[], float] = memory_used, monotonic: Callable[[], float] = time.monotonic,
-    identity: BrokerIdentity | None = None, epoch: int | None = None,
-) -> OpenBroker:  # fmt: skip
+    path: Path,
+    settings: BrokerSettings,
+    *,
+    files: Files | None = None,
+    clock: Callable[[], float] = time.time,
+    memory: Callable[[], float] = memory_used,
+    monotonic: Callable[[], float] = time.monotonic,
+    identity: BrokerIdentity | None = None,
+    epoch: int | None = None,
+) -> OpenBroker:
     """Opens or creates the broker in `path`. `identity`: of a new one; None: chosen. `epoch`: of the leadership that begins, if
     one does.
 
@@ -123,11 +129,15 @@ def open_broker_folder(
             offsets_document = OffsetsDocument(files, path / OFFSETS)
             offsets_document.load()
             message_files = MessageFiles(
-                message_folder(files, path, store), open_files_max=settings.open_files_max,
-                release_above=settings.release_above, map_below=settings.map_below, idle_release_s=settings.idle_release_s,
-                memory=memory, clock=monotonic,
-            )  # fmt: skip
-            report = OpenReport()
+                message_folder(files, path, store),
+                open_files_max=settings.open_files_max,
+                release_above=settings.release_above,
+                map_below=settings.map_below,
+                idle_release_s=settings.idle_release_s,
+                memory=memory,
+                clock=monotonic,
+            )
+            report = BrokerOpenReport()
             index = QueueChunks(files, path, store, settings.queue_chunk_entries)
             engine = _Opening(settings, message_files, index, report, clock, epoch).open(topics, node)
         topics.before_visible = engine.add_queues
@@ -163,9 +173,14 @@ class _Opening:
     """The steps of opening a broker's log, and their shared state."""
 
     def __init__(
-        self, settings: BrokerSettings, message_files: MessageFiles, index: QueueChunks, report: OpenReport,
-        clock: Callable[[], float], epoch: int | None,
-    ) -> None:  # fmt: skip
+        self,
+        settings: BrokerSettings,
+        message_files: MessageFiles,
+        index: QueueChunks,
+        report: BrokerOpenReport,
+        clock: Callable[[], float],
+        epoch: int | None,
+    ) -> None:
         self._settings = settings
         self._message_files = message_files
         self._folder = message_files.folder
@@ -174,11 +189,16 @@ class _Opening:
         self._clock = clock
         self._last_time = 0
         self._chunks = OpenedChunks(
-            self._folder, HEADER_BYTES, size_bytes=settings.chunk_size_bytes, preallocate_bytes=settings.preallocate_bytes,
-            sync=settings.durability == "sync", clock=clock, epoch=epoch,
-        )  # fmt: skip
+            self._folder,
+            HEADER_BYTES,
+            size_bytes=settings.chunk_size_bytes,
+            preallocate_bytes=settings.preallocate_bytes,
+            sync=settings.durability == "sync",
+            clock=clock,
+            epoch=epoch,
+        )
 
-    def open(self, topics: Topics, node: int) -> Engine:
+    def open(self, topics: Topics, node: int) -> MessageEngine:
         settings, chunks, clock = self._settings, self._chunks, self._clock
         for header in chunks.headers:
             self._message_files.put(header)
@@ -188,7 +208,9 @@ class _Opening:
         self._report.chunks = len(chunks.headers)
         recent = RecentMessages(settings.recent_messages_max, settings.recent_bytes_max)
         sender = Sender(chunks.front, queues, epoch=chunks.epoch, node=node, last_time=self._last_time, clock=clock)
-        return Engine(self._message_files, self._index, chunks.writer, chunks.front, queues, recent, sender, indexed, clock)
+        return MessageEngine(
+            self._message_files, self._index, chunks.writer, chunks.front, queues, recent, sender, indexed, clock
+        )
 
     def _load(self, headers: list[ChunkHeader], queues: dict[QueueKey, QueueLog]) -> int:
         """Recovers queues, writer and front buffer at the end of the log. Returns the last chunk that is indexed."""

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 import trio
 
 from eventstore.broker.due_times import DueTimes
-from eventstore.broker.log.engine import Engine
+from eventstore.broker.log.engine import MessageEngine
 from eventstore.broker.log.queue import QueueLog
 from eventstore.broker.log.queue_reader import QueueRead
 from eventstore.broker.pending_pull import NOTHING, PendingPull, PendingQueue, Waiter, Waiters, wait_deadline
@@ -60,7 +60,7 @@ class Pulls:
     """
 
     def __init__(
-        self, engine: Engine, topics: Topics, statistics: Statistics, delays_of: Callable[[str], Sequence[float]]
+        self, engine: MessageEngine, topics: Topics, statistics: Statistics, delays_of: Callable[[str], Sequence[float]]
     ) -> None:
         self._engine = engine
         self._topics = topics
@@ -90,8 +90,13 @@ class Pulls:
         self._waiters.wake_all()
 
     async def pull(
-        self, wants: Sequence[Want], *, messages_max: int = 64, bytes_max: int = 1024 * 1024, wait_s: float = 0.0,
-    ) -> list[QueueRead]:  # fmt: skip
+        self,
+        wants: Sequence[Want],
+        *,
+        messages_max: int = 64,
+        bytes_max: int = 1024 * 1024,
+        wait_s: float = 0.0,
+    ) -> list[QueueRead]:
         """Returns the next messages of some queues, one `QueueRead` for each, within about `messages_max` and `bytes_max`.
 
         If there are none, waits up to `wait_s` for one; a wait of 10 seconds or more may end half a second early. Messages
@@ -229,9 +234,15 @@ class Pulls:
                 continue
             messages_max, not_after = self._due_now(each, pending.messages_max)
             page = pull(
-                log, offset, visible, messages_max, min(pending.bytes_max, _IN_PLACE_BYTES_MAX), each.tags,
-                cached_only=True, not_after=not_after,
-            )  # fmt: skip
+                log,
+                offset,
+                visible,
+                messages_max,
+                min(pending.bytes_max, _IN_PLACE_BYTES_MAX),
+                each.tags,
+                cached_only=True,
+                not_after=not_after,
+            )
             self._look_again(each, page)
             entries += max(0, page.next_offset - offset)
             size += len(page.records)
@@ -285,11 +296,11 @@ class Pulls:
         return found + [each for each in due if each.due_at is not None and each.due_at <= now and each not in found]
 
 
-def queue_log(engine: Engine, topics: Topics, topic: str, queue: int) -> QueueLog:
+def queue_log(engine: MessageEngine, topics: Topics, topic: str, queue: int) -> QueueLog:
     """Returns the log of a queue. Raises UnknownTopic, UnknownQueue."""
     return _log(engine, topics.get(topic), queue)
 
 
-def _log(engine: Engine, topic: Topic, queue: int) -> QueueLog:
+def _log(engine: MessageEngine, topic: Topic, queue: int) -> QueueLog:
     topic.queue(queue)
     return engine.queues[topic.id, queue]

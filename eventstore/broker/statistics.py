@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from eventstore.broker.log.engine import Engine
+from eventstore.broker.log.engine import MessageEngine
 from eventstore.broker.topics import Topic, Topics
 from eventstore.chunks.header import FOOTER_BYTES
 from eventstore.records.state_record import QueueKey
@@ -63,7 +63,7 @@ class ChunkStats:
 class Statistics:
     """Belongs to the owner's thread; `queues` and `rates` are safe on any thread."""
 
-    def __init__(self, engine: Engine, topics: Topics) -> None:
+    def __init__(self, engine: MessageEngine, topics: Topics) -> None:
         self._engine = engine
         self._topics = topics
         self._pulled: dict[QueueKey, list[int]] = {}
@@ -153,6 +153,8 @@ def _rates(old: Totals | None, new: Totals, seconds: float) -> Rates:
 
 def _sum(rates: Collection[Rates]) -> Rates:
     return Rates(
-        sum(each.written for each in rates), sum(each.written_bytes for each in rates),
-        sum(each.read for each in rates), sum(each.read_bytes for each in rates),
-    )  # fmt: skip
+        sum(each.written for each in rates),
+        sum(each.written_bytes for each in rates),
+        sum(each.read for each in rates),
+        sum(each.read_bytes for each in rates),
+    )

@@ -118,8 +118,10 @@ class Topics:
             have = counted(len(topic.queues), "queue")
             raise InvalidArgument(
                 f"topic {name!r} has {have}, and {count} more are over the limit of {QUEUES_MAX}",
-                field="count", limit=QUEUES_MAX, value=count,
-            )  # fmt: skip
+                field="count",
+                limit=QUEUES_MAX,
+                value=count,
+            )
         check_int("queue", topic.next_queue + count - 1, 0, QUEUE_NUMBER_MAX)
         self._check_total(count)
         added: dict[int, QueueState] = dict.fromkeys(range(topic.next_queue, topic.next_queue + count), "open")
@@ -154,8 +156,10 @@ class Topics:
         if total > QUEUES_TOTAL_MAX:
             raise InvalidArgument(
                 f"all topics together would have {total} queues, allowed are {QUEUES_TOTAL_MAX}",
-                field="queues", limit=QUEUES_TOTAL_MAX, value=total,
-            )  # fmt: skip
+                field="queues",
+                limit=QUEUES_TOTAL_MAX,
+                value=total,
+            )
 
     def _put(self, topic: Topic, next_id: int | None = None) -> Topic:
         self._write({**self.by_name, topic.name: topic}, next_id or self._next_id, topic)

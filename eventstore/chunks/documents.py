@@ -12,8 +12,8 @@ from eventstore.chunks.files import Files
 from eventstore.errors import Corrupt, FolderRefused
 
 Document: TypeAlias = dict[str, str | int | bool | None]
-Member: TypeAlias = str | int | float | bool | list["Member"] | dict[str, "Member"] | None
-Tree: TypeAlias = dict[str, Member]
+DocumentValue: TypeAlias = str | int | float | bool | list["DocumentValue"] | dict[str, "DocumentValue"] | None
+Tree: TypeAlias = dict[str, DocumentValue]
 PREVIOUS: Final = ".previous"
 
 
@@ -25,7 +25,7 @@ class WatchesDocuments(Protocol):
         """The document is durable here, with these bytes. It is not answered for before the call returns."""
 
 
-def write_document(files: Files, path: Path, document: Mapping[str, Member]) -> None:
+def write_document(files: Files, path: Path, document: Mapping[str, DocumentValue]) -> None:
     """Writes the document; durable on return. A crash at any point leaves the old or the new document whole under `path`."""
     raw = _encoded(document)
     replace_document(files, path, raw)
@@ -46,7 +46,7 @@ def replace_document(files: Files, path: Path, raw: bytes) -> None:
     files.sync_folder(path.parent)
 
 
-def _encoded(document: Mapping[str, Member]) -> bytes:
+def _encoded(document: Mapping[str, DocumentValue]) -> bytes:
     """Returns JSON with a line for each member, and for each member of one that is an object.
 
     A line is made in C, so that a document of megabytes takes a sixth of the time, and no line holds the interpreter's lock for

@@ -301,8 +301,10 @@ class OsFiles:
         except OSError as error:
             _log.warning(
                 "other accounts of this machine may enter %s (mode %o), and it cannot be closed to them (%s); chmod it to 700",
-                path, mode, error.strerror,
-            )  # fmt: skip
+                path,
+                mode,
+                error.strerror,
+            )
         else:
             _log.warning("%s had mode %o and has %o now: it is not for other accounts of this machine", path, mode, wanted)
 

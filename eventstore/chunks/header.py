@@ -33,7 +33,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from eventstore.chunks.layout import Layout
+from eventstore.chunks.layout import FieldLayout
 from eventstore.errors import Corrupt, FolderRefused
 
 MAGIC: Final = b"EVTCHUNK"
@@ -45,15 +45,34 @@ QUEUE: Final = 3
 COMPLETED: Final = 1
 SORTED: Final = 2
 
-HEADER: Final = Layout(
-    ("magic", "8s"), ("format", "H"), ("kind", "H"), ("flags", "H"), ("reserved", "2x"), ("records_from", "I"),
-    ("epoch", "I"), ("number", "Q"), ("store", "16s"), ("first_sequence", "Q"), ("created", "q"), ("last_sequence", "Q"),
-    ("end", "Q"), ("records", "Q"), ("checksum", "Q"), ("reserved", "28x"), ("crc", "I"),
-)  # fmt: skip
-FOOTER: Final = Layout(
-    ("magic", "8s"), ("first_sequence", "Q"), ("last_sequence", "Q"), ("records", "Q"), ("checksum", "Q"),
-    ("reserved", "20x"), ("crc", "I"),
-)  # fmt: skip
+HEADER: Final = FieldLayout(
+    ("magic", "8s"),
+    ("format", "H"),
+    ("kind", "H"),
+    ("flags", "H"),
+    ("reserved", "2x"),
+    ("records_from", "I"),
+    ("epoch", "I"),
+    ("number", "Q"),
+    ("store", "16s"),
+    ("first_sequence", "Q"),
+    ("created", "q"),
+    ("last_sequence", "Q"),
+    ("end", "Q"),
+    ("records", "Q"),
+    ("checksum", "Q"),
+    ("reserved", "28x"),
+    ("crc", "I"),
+)
+FOOTER: Final = FieldLayout(
+    ("magic", "8s"),
+    ("first_sequence", "Q"),
+    ("last_sequence", "Q"),
+    ("records", "Q"),
+    ("checksum", "Q"),
+    ("reserved", "20x"),
+    ("crc", "I"),
+)
 HEADER_BYTES: Final = HEADER.size
 FOOTER_BYTES: Final = FOOTER.size
 RECORDS_FROM: Final = 4096
@@ -110,9 +129,22 @@ class ChunkHeader:
 
     def encode(self) -> bytes:
         raw = HEADER.struct.pack(
-            MAGIC, FORMAT, self.kind, self.flags, RECORDS_FROM, self.epoch, self.number, self.store.bytes,
-            self.first_sequence, self.created, self.last_sequence, self.end, self.records, self.checksum, 0,
-        )  # fmt: skip
+            MAGIC,
+            FORMAT,
+            self.kind,
+            self.flags,
+            RECORDS_FROM,
+            self.epoch,
+            self.number,
+            self.store.bytes,
+            self.first_sequence,
+            self.created,
+            self.last_sequence,
+            self.end,
+            self.records,
+            self.checksum,
+            0,
+        )
         return raw[:-4] + crc32c(raw[:-4]).to_bytes(4, "little")
 
     def footer(self) -> bytes:

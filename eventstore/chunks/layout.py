@@ -37,7 +37,7 @@ class Field:
         return self.code.endswith("x")
 
 
-class Layout:
+class FieldLayout:
     """Contiguous fields. `struct` packs and unpacks all of them except the reserved ones."""
 
     def __init__(self, *fields: tuple[str, str], order: str = "<") -> None:
@@ -53,9 +53,9 @@ class Layout:
         self._by_name = {field.name: field for field in self.fields if not field.reserved}
         self.struct = self.part(*self.names)
 
-    def extended(self, *fields: tuple[str, str]) -> Layout:
+    def extended(self, *fields: tuple[str, str]) -> FieldLayout:
         """Returns this layout followed by more fields."""
-        return Layout(*((field.name, field.code) for field in self.fields), *fields, order=self.order)
+        return FieldLayout(*((field.name, field.code) for field in self.fields), *fields, order=self.order)
 
     def __getitem__(self, name: str) -> Field:
         return self._by_name[name]

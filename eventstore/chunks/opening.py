@@ -134,9 +134,16 @@ class OpenedChunks:
     """
 
     def __init__(
-        self, folder: ChunkFolder, header_bytes: int, *, size_bytes: int, preallocate_bytes: int, sync: bool,
-        clock: Callable[[], float], epoch: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        folder: ChunkFolder,
+        header_bytes: int,
+        *,
+        size_bytes: int,
+        preallocate_bytes: int,
+        sync: bool,
+        clock: Callable[[], float],
+        epoch: int | None = None,
+    ) -> None:
         """`header_bytes`: the length of the headers of its records. `epoch`: of what follows; None: as the last chunk.
 
         Raises:
@@ -201,8 +208,11 @@ class OpenedChunks:
             self.torn = TornTail(len(found.torn), copy)
             _log.warning(
                 "%s: cut %d bytes of a torn batch at byte offset %d; %s",
-                name, len(found.torn), found.end, f"a copy is in {copy}" if copy else "there is no space for a copy",
-            )  # fmt: skip
+                name,
+                len(found.torn),
+                found.end,
+                f"a copy is in {copy}" if copy else "there is no space for a copy",
+            )
         durable = min(max(found.durable, known_end), found.end)  # after a clean stop, all of it
         self.writer.rewrite(durable, file.read_at(durable, found.end - durable))
         self.front.resume(header.number, found.end, found.next_sequence)

@@ -22,15 +22,22 @@ from typing import Final
 
 from crc32c import crc32c
 
-from eventstore.chunks.layout import Layout
+from eventstore.chunks.layout import FieldLayout
 
 MARK: Final = 0xC4
-PREFIX: Final = Layout(
-    ("mark", "B"), ("own_mark", "B"), ("crc", "I"), ("witness", "H"), ("length", "I"), ("durable", "I"), ("sequence", "Q"),
-    ("epoch", "I"), ("count", "I"),
-)  # fmt: skip
+PREFIX: Final = FieldLayout(
+    ("mark", "B"),
+    ("own_mark", "B"),
+    ("crc", "I"),
+    ("witness", "H"),
+    ("length", "I"),
+    ("durable", "I"),
+    ("sequence", "Q"),
+    ("epoch", "I"),
+    ("count", "I"),
+)
 PREFIX_BYTES: Final = PREFIX.size
-TRAILER: Final = Layout(("mark", "B"), ("length", "I"), order=">")
+TRAILER: Final = FieldLayout(("mark", "B"), ("length", "I"), order=">")
 TRAILER_MARK: Final = 0xCE
 CRC_FROM: Final = PREFIX["crc"].end
 LENGTH_AT: Final = PREFIX["length"].offset
@@ -46,7 +53,7 @@ _WALKED: Final = PREFIX.part("mark", "own_mark", "crc", "length", "durable", "se
 assert PREFIX_BYTES == 32
 
 
-def after_crc(header: Layout) -> struct.Struct:
+def after_crc(header: FieldLayout) -> struct.Struct:
     """Returns the struct for the rest of a header: the fields from `witness` on; reserved bytes are zeros."""
     return header.part(*header.names[header.names.index("witness") :], start=CRC_FROM)
 

@@ -83,8 +83,10 @@ def parse_addresses(text: str) -> Addresses:
     if len(found) > ADDRESSES_MAX:
         raise InvalidArgument(
             f"{len(found)} addresses, a client takes up to {ADDRESSES_MAX}",
-            field="address", limit=ADDRESSES_MAX, value=len(found),
-        )  # fmt: skip
+            field="address",
+            limit=ADDRESSES_MAX,
+            value=len(found),
+        )
     return Addresses(list(found))
 
 

@@ -93,8 +93,9 @@ def timed_out(timeout_ms: Field, *, changes: bool) -> TimedOut:
         return TimedOut(
             f"not answered within {told}: it may have been carried out, or may still be; repeat it with the same command id, "
             "or look, before you go on",
-            timeout_ms=timeout_ms, outcome="unknown",
-        )  # fmt: skip
+            timeout_ms=timeout_ms,
+            outcome="unknown",
+        )
     return TimedOut(f"not answered within {told}; it changed nothing, and will not", timeout_ms=timeout_ms, outcome="none")
 
 
@@ -125,8 +126,9 @@ def answered_in_parent() -> ConnectionLost:
     return ConnectionLost(
         f"this process was forked from process {parent} while the answer was due, which is sent there: what was asked for may "
         "have been carried out, or not; look before you try again, and begin an iteration again",
-        outcome="unknown", process=parent,
-    )  # fmt: skip
+        outcome="unknown",
+        process=parent,
+    )
 
 
 def too_large(size: int, limit: int) -> InvalidArgument:

@@ -16,7 +16,7 @@ from eventstore.settings.setting_declaration import ENVIRONMENT_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ClientOptions:
     """Timeouts in seconds, and a name.
 
     `connect_timeout`: for one attempt to connect, hello included. `reconnect_timeout`: how long calls wait for a lost
@@ -43,7 +43,7 @@ class Options:
                     f"{name} is {value} seconds, the least is {low:g}", field=name, limit=str(low), value=str(value)
                 )
 
-    def completed(self, addresses: Addresses) -> Options:
+    def completed(self, addresses: Addresses) -> ClientOptions:
         """Returns the options for these addresses: what is not given here comes from the environment (EVENTSTORE_TOKEN or
         EVENTSTORE_TOKEN_FILE; EVENTSTORE_TLS_CA, EVENTSTORE_TLS_CERTIFICATE and EVENTSTORE_TLS_KEY).
 

@@ -100,9 +100,11 @@ class Visit:
         """Returns a page."""
         path = self.request.url.path
         common = {
-            "visitor": self.visitor, "path": path, "title_of_store": self.console.subject.title,
+            "visitor": self.visitor,
+            "path": path,
+            "title_of_store": self.console.subject.title,
             "signs_in": self.console.visitors.need_tokens,
-        }  # fmt: skip
+        }
         return HTMLResponse(self.part(template, **common, **values), status)
 
 
@@ -193,9 +195,12 @@ def refusing(console: Console) -> Callable[[Request, Exception], Awaitable[Respo
         path = request.url.path
         why = f"There is no page {path}." if error.status_code == 404 else error.detail
         values = {
-            "why": why, "visitor": console.visitors.find(request.cookies.get(COOKIE)), "path": path,
-            "title_of_store": console.subject.title, "signs_in": console.visitors.need_tokens,
-        }  # fmt: skip
+            "why": why,
+            "visitor": console.visitors.find(request.cookies.get(COOKIE)),
+            "path": path,
+            "title_of_store": console.subject.title,
+            "signs_in": console.visitors.need_tokens,
+        }
         return HTMLResponse(console.render("refused.html", values), error.status_code, error.headers)
 
     return refuse

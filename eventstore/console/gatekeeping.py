@@ -66,10 +66,16 @@ def _header(scope: Any, wanted: bytes) -> str | None:
 async def _answer_wsgi(application: WSGIApplication, scope: Any, send: Any) -> None:
     """Answers a request that has no body."""
     environ: dict[str, Any] = {
-        "REQUEST_METHOD": scope["method"], "SCRIPT_NAME": "", "PATH_INFO": scope["path"],
-        "QUERY_STRING": scope["query_string"].decode("latin-1"), "SERVER_NAME": "", "SERVER_PORT": "",
-        "SERVER_PROTOCOL": "HTTP/1.1", "wsgi.input": io.BytesIO(), CERTIFICATE: scope.get(CERTIFICATE),
-    }  # fmt: skip
+        "REQUEST_METHOD": scope["method"],
+        "SCRIPT_NAME": "",
+        "PATH_INFO": scope["path"],
+        "QUERY_STRING": scope["query_string"].decode("latin-1"),
+        "SERVER_NAME": "",
+        "SERVER_PORT": "",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "wsgi.input": io.BytesIO(),
+        CERTIFICATE: scope.get(CERTIFICATE),
+    }
     for name in (b"authorization", b"accept", b"accept-encoding"):
         if (value := _header(scope, name)) is not None:
             environ[f"HTTP_{name.decode().upper().replace('-', '_')}"] = value

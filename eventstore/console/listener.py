@@ -42,9 +42,13 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 @contextmanager
 def serving(
-    listening: socket.socket, context: Callable[[], SSLContext] | None, app: App, beside: Callable[[], Awaitable[None]],
-    pace: Pace, failed: Callable[[str, str], None] = lambda client, why: None,
-) -> Iterator[None]:  # fmt: skip
+    listening: socket.socket,
+    context: Callable[[], SSLContext] | None,
+    app: App,
+    beside: Callable[[], Awaitable[None]],
+    pace: Pace,
+    failed: Callable[[str, str], None] = lambda client, why: None,
+) -> Iterator[None]:
     """Serves `app` on a thread until the block ends, and runs `beside` there. `context`: of TLS, for the next client. `pace`:
     of the requests. `failed`: told the client and the reason if a handshake fails.
     """
@@ -62,9 +66,13 @@ def serving(
 
 class _Listener:
     def __init__(
-        self, context: Callable[[], SSLContext] | None, app: App, beside: Callable[[], Awaitable[None]],
-        pace: Pace, failed: Callable[[str, str], None],
-    ) -> None:  # fmt: skip
+        self,
+        context: Callable[[], SSLContext] | None,
+        app: App,
+        beside: Callable[[], Awaitable[None]],
+        pace: Pace,
+        failed: Callable[[str, str], None],
+    ) -> None:
         self._context, self._app, self._beside, self._pace, self._failed = context, app, beside, pace, failed
         self._config = Config()
         self._config.errorlog = logging.getLogger("eventstore.console.http")

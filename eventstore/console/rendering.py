@@ -110,12 +110,22 @@ class Rendering:
 
     def __init__(self) -> None:
         self._templates = Environment(
-            loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, finalize=printable,
-            trim_blocks=True, lstrip_blocks=True, auto_reload=False,
-        )  # fmt: skip
+            loader=FileSystemLoader(FOLDER / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=printable,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
         self._templates.filters |= {
-            "count": count, "size": size, "span": span, "moment": moment, "payload": payload, "printable": printable
-        }  # fmt: skip
+            "count": count,
+            "size": size,
+            "span": span,
+            "moment": moment,
+            "payload": payload,
+            "printable": printable,
+        }
 
     def __call__(self, template: str, values: Mapping[str, Any]) -> str:
         """Returns a page, or a part of one."""

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from eventstore.client.options import Options
+    from eventstore.client.options import ClientOptions
     from eventstore.domain.domain import Domain
     from eventstore.security.access_list import Identity
 
@@ -47,7 +47,7 @@ class Subject:
 
     title: str
     address: str
-    options: Callable[[str | None, str], Options]
+    options: Callable[[str | None, str], ClientOptions]
     figures: Callable[[], Mapping[str, Any]]
     identity_of: Callable[[str], Identity | None] | None
     is_local: bool

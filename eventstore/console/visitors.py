@@ -120,9 +120,13 @@ class Visitors:
         held = {cookie: each.name for cookie, each in self._signed_in.items()}
         self.sign_out(
             gives_way(
-                held, visitor.name, each_max=VISITORS_EACH_MAX, all_max=VISITORS_MAX, what="visitors are signed in",
+                held,
+                visitor.name,
+                each_max=VISITORS_EACH_MAX,
+                all_max=VISITORS_MAX,
+                what="visitors are signed in",
             )
-        )  # fmt: skip
+        )
         cookie = secrets.token_urlsafe(_ID_BYTES)
         self._signed_in[cookie] = visitor
         return cookie

@@ -20,7 +20,7 @@ from eventstore.domain.encoding.upcasting import upcast
 from eventstore.domain.handler import Handled, Handler, reject
 from eventstore.domain.import_path import load, load_projection
 from eventstore.domain.projections.projection import Projection, fold, folds
-from eventstore.domain.reactions.reaction import Reaction, Send
+from eventstore.domain.reactions.reaction import CommandSender, Reaction
 from eventstore.domain.restore import replay, restore, restore_from
 from eventstore.errors import Rejected
 
@@ -36,11 +36,39 @@ if TYPE_CHECKING:
     from eventstore.domain.reactions.reactor import react as react
 
 __all__ = [
-    "Aggregate", "Domain", "FileCheckpoint", "Handled", "Handler", "PostgresTarget", "Progress", "Projection", "RawCommand",
-    "Reaction", "Rejected", "SQLiteTarget", "Send", "Target", "applies", "command", "encode_command", "event",
-    "event_type", "fold", "folds", "load", "load_projection", "project", "react", "reject", "replay", "restore",
-    "restore_from", "target_at", "testing", "upcast",
-]  # fmt: skip
+    "Aggregate",
+    "CommandSender",
+    "Domain",
+    "FileCheckpoint",
+    "Handled",
+    "Handler",
+    "PostgresTarget",
+    "Progress",
+    "Projection",
+    "RawCommand",
+    "Reaction",
+    "Rejected",
+    "SQLiteTarget",
+    "Target",
+    "applies",
+    "command",
+    "encode_command",
+    "event",
+    "event_type",
+    "fold",
+    "folds",
+    "load",
+    "load_projection",
+    "project",
+    "react",
+    "reject",
+    "replay",
+    "restore",
+    "restore_from",
+    "target_at",
+    "testing",
+    "upcast",
+]
 
 _LAZY: dict[str, tuple[str, str | None]] = {
     "FileCheckpoint": ("eventstore.domain.reactions.checkpoint", "FileCheckpoint"),

@@ -65,9 +65,14 @@ class Aggregate(metaclass=EventMethods):
     """
 
     __slots__ = (
-        "__dict__", "__weakref__", "_aggregate_applying", "_aggregate_events", "_aggregate_id", "_aggregate_metadata",
+        "__dict__",
+        "__weakref__",
+        "_aggregate_applying",
+        "_aggregate_events",
+        "_aggregate_id",
+        "_aggregate_metadata",
         "_aggregate_version",
-    )  # fmt: skip
+    )
 
     ignores_unknown: ClassVar[bool] = False
     """Whether to skip stored events without an `@applies` method, instead of raising UnknownEvent."""

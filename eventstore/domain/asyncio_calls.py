@@ -17,11 +17,30 @@ WAY_OUT: Final = (
     "servers and workers run on trio, not on asyncio; use anyio, which runs on both (anyio.sleep, anyio.to_thread.run_sync), "
     "and libraries that support trio, such as httpx"
 )
-_NEED_A_LOOP: Final = frozenset({
-    "as_completed", "create_subprocess_exec", "create_subprocess_shell", "create_task", "ensure_future", "gather",
-    "get_event_loop", "get_running_loop", "open_connection", "open_unix_connection", "run", "shield", "sleep", "start_server",
-    "TaskGroup", "timeout", "timeout_at", "to_thread", "wait", "wait_for",
-})  # fmt: skip
+_NEED_A_LOOP: Final = frozenset(
+    {
+        "as_completed",
+        "create_subprocess_exec",
+        "create_subprocess_shell",
+        "create_task",
+        "ensure_future",
+        "gather",
+        "get_event_loop",
+        "get_running_loop",
+        "open_connection",
+        "open_unix_connection",
+        "run",
+        "shield",
+        "sleep",
+        "start_server",
+        "TaskGroup",
+        "timeout",
+        "timeout_at",
+        "to_thread",
+        "wait",
+        "wait_for",
+    }
+)
 _SAID_BY_ASYNCIO: Final = ("no running event loop", "There is no current event loop", "unrecognized yield message")
 
 

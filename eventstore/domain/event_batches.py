@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias, cast
 import anyio
 
 from eventstore.errors import Diverged, InvalidArgument
-from eventstore.event_identity import IDENTITY_DIGITS, Place, check_identity
+from eventstore.event_identity import IDENTITY_DIGITS, LogPosition, check_identity
 from eventstore.flat import Scalar
 from eventstore.model import CaughtUp, Event
 from eventstore.records.cluster_map import ClusterMap
@@ -23,7 +23,7 @@ from eventstore.records.splits import Split
 _AGAIN_S: Final = 0.1
 
 
-class Subscription(AbstractAsyncContextManager["Subscription"], Protocol):
+class EventSubscription(AbstractAsyncContextManager["EventSubscription"], Protocol):
     """Returned by `subscribe` of a store. `resumptions`: how often it continued after a lost connection."""
 
     @property
@@ -40,11 +40,11 @@ class Followable(Protocol):
 
     def subscribe(
         self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
-    ) -> Subscription: ...
+    ) -> EventSubscription: ...
 
     def read_all(
         self,
-        after: int | Place = 0,
+        after: int | LogPosition = 0,
         types: Iterable[str] | None = None,
         aggregate_prefix: str | None = None,
         limit: int | None = None,
@@ -84,7 +84,7 @@ async def uuid_and_last_sequence(store: Followable) -> tuple[str, int]:
             f"this is a cluster of {figures.get('shards')!r} shards, which have no sequence in common: run this for each "
             "shard, at its address (`eventstore cluster status` shows them)",
             field="address",
-        )  # fmt: skip
+        )
     return str(figures["store"]), int(figures["events"] or 0)
 
 
@@ -100,7 +100,7 @@ async def check_event(store: Followable, what: str, sequence: int, identity: str
     found = await event_at(store, sequence)
     if found is None:
         try:
-            async for _ in store.read_all(Place(sequence, identity[:IDENTITY_DIGITS]), limit=1):
+            async for _ in store.read_all(LogPosition(sequence, identity[:IDENTITY_DIGITS]), limit=1):
                 break  # it was checked
             return
         except Diverged:
@@ -109,7 +109,7 @@ async def check_event(store: Followable, what: str, sequence: int, identity: str
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EventBatch:
     """Events in order. `position`: all matching events up to this sequence are in this or an earlier batch. `caught_up`: there
     were no more at that moment.
     """
@@ -119,11 +119,11 @@ class Batch:
     caught_up: bool
 
 
-HandleBatch: TypeAlias = Callable[[Batch], Awaitable[bool]]
+HandleBatch: TypeAlias = Callable[[EventBatch], Awaitable[bool]]
 """Handles a batch; returns False to stop."""
 
 
-async def follow(subscription: Subscription, handle: HandleBatch, events_max: int) -> None:
+async def follow(subscription: EventSubscription, handle: HandleBatch, events_max: int) -> None:
     """Passes all events of the subscription to `handle`, in batches of at most `events_max` events, one after the other.
 
     Returns when `handle` returns False or the subscription ends; raises the errors of both.
@@ -156,7 +156,7 @@ class _Reader:
         self._filled = anyio.Event()
         self._emptied = anyio.Event()
 
-    async def run(self, subscription: Subscription) -> None:
+    async def run(self, subscription: EventSubscription) -> None:
         try:
             async with subscription:
                 async for item in subscription:
@@ -174,11 +174,11 @@ class _Reader:
         self._ended = True
         self._filled.set()
 
-    async def next(self) -> Batch | None:
+    async def next(self) -> EventBatch | None:
         """Returns all buffered events, waiting for the first; None at the end of the subscription."""
         await self._filled.wait()
         if self._events or self._caught_up:
-            batch = Batch(self._events, self._position, self._caught_up)
+            batch = EventBatch(self._events, self._position, self._caught_up)
             self._events, self._caught_up = [], False
             if not self._ended:
                 self._filled = anyio.Event()

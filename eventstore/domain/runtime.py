@@ -26,7 +26,7 @@ from eventstore_mailbox import Unrestorable
 ReadEvents: TypeAlias = Callable[[str, int], AsyncGenerator[list[Event], None]]
 """Yields an aggregate's events from a version on, in pages; no page if there are none. A page is replayed without a pause."""
 
-Change: TypeAlias = "tuple[str, int, str, None, tuple[bytes, int, bytes]]"
+CommitRow: TypeAlias = "tuple[str, int, str, None, tuple[bytes, int, bytes]]"
 """As a commit in the protocol: aggregate id, expected version, command id, no timestamp, events. The events come with their
 count, which tells the store that they were packed here and need no further check, and with the command's fingerprint."""
 
@@ -81,7 +81,9 @@ class DomainRuntime:
         self._read_events = read_events
         self._candidates = CandidateClasses(domain)
 
-    def handle(self, decided: Decided, resident: ResidentAggregate) -> Change | Coroutine[object, object, Change | None] | None:
+    def handle(
+        self, decided: Decided, resident: ResidentAggregate
+    ) -> CommitRow | Coroutine[object, object, CommitRow | None] | None:
         """Runs a command and returns its change. Raises the error for its sender."""
         handler, command, command_id, fingerprint, metadata = decided
         aggregate = resident.aggregate
@@ -102,7 +104,7 @@ class DomainRuntime:
 
     async def _handle_async(
         self, decided: Decided, resident: ResidentAggregate, aggregate: Aggregate, version: int
-    ) -> Change | None:
+    ) -> CommitRow | None:
         resident.must_restore = True  # in case it is cancelled
         handled = await decided.handler.run_async(decided.command, aggregate)
         resident.must_restore = False
@@ -182,7 +184,7 @@ def _as_class_of(resident: ResidentAggregate, decided: Decided) -> Aggregate:
 
 def _change(
     handled: Handled, resident: ResidentAggregate, aggregate: Aggregate, version: int, decided: Decided
-) -> Change | None:
+) -> CommitRow | None:
     if handled.error is not None:
         resident.must_restore = handled.touched
         raise _sendable(handled.error, decided.handler)

@@ -92,7 +92,7 @@ class Goodbye:
     """The server is stopping; it answers what it has received and then closes the connection."""
 
 
-Values: TypeAlias = Sequence[Scalar | memoryview]
+AnswerValues: TypeAlias = Sequence[Scalar | memoryview]
 Answer: TypeAlias = Ok | Failure | Outcomes | SomeOutcomes | Page | Messages | Goodbye
 
 # ---- encoding
@@ -190,25 +190,25 @@ class AnswerDecoder:
         return self._decode(payload)
 
 
-def _decode_error(values: Values) -> Answer:
+def _decode_error(values: AnswerValues) -> Answer:
     return Failure(error_of(cast("Sequence[Scalar]", values[2:])))
 
 
-def _decode_outcomes(values: Values) -> Answer:
+def _decode_outcomes(values: AnswerValues) -> Answer:
     outcomes, durability = _split_durability(values[2:], OUTCOME_VALUES)
     if not outcomes or len(outcomes) % OUTCOME_VALUES:
         raise ProtocolError(f"OUTCOMES takes {OUTCOME_VALUES} values for each commit, got {len(outcomes)}")
     return Outcomes(outcomes, durability)
 
 
-def _decode_some_outcomes(values: Values) -> Answer:
+def _decode_some_outcomes(values: AnswerValues) -> Answer:
     outcomes, durability = _split_durability(values[2:], PLACED_OUTCOME_VALUES)
     if len(outcomes) % PLACED_OUTCOME_VALUES:
         raise ProtocolError(f"SOME_OUTCOMES takes {PLACED_OUTCOME_VALUES} values for each command, got {len(outcomes)}")
     return SomeOutcomes(outcomes, durability)
 
 
-def _split_durability(values: Values, width: int) -> tuple[Sequence[Scalar], int | None]:
+def _split_durability(values: AnswerValues, width: int) -> tuple[Sequence[Scalar], int | None]:
     """Returns the values of outcomes, and the durability that follows them if the server says it."""
     outcomes = cast("Sequence[Scalar]", values)
     if len(outcomes) % width != 1:
@@ -219,7 +219,7 @@ def _split_durability(values: Values, width: int) -> tuple[Sequence[Scalar], int
     return outcomes[:-1], last
 
 
-def _decode_page(values: Values) -> Answer:
+def _decode_page(values: AnswerValues) -> Answer:
     match values[2:]:
         case [None | int() as following, bytes() | memoryview() as records] if following.__class__ is not bool:
             return Page(following, following is None, records)
@@ -228,7 +228,7 @@ def _decode_page(values: Values) -> Answer:
     raise ProtocolError("PAGE takes next (int or nil), at_end (bool, not for READ) and records (bin)")
 
 
-_DECODERS: Final[dict[int, Callable[[Values], Answer]]] = {
+_DECODERS: Final[dict[int, Callable[[AnswerValues], Answer]]] = {
     _OK: lambda values: Ok(cast("tuple[Scalar, ...]", tuple(values[2:]))),
     _ERROR: _decode_error,
     _OUTCOMES: _decode_outcomes,

@@ -111,8 +111,10 @@ def bad_length(length: int, limit: int) -> ProtocolError:
     if length in _HTTP:
         return ProtocolError(
             "the peer speaks HTTP, which is not the protocol of an event store; check the address, and who uses it",
-            field="frame length", limit=limit, value=length,
-        )  # fmt: skip
+            field="frame length",
+            limit=limit,
+            value=length,
+        )
     return ProtocolError(
         f"a frame of {length} bytes, allowed are 1 to {limit}", field="frame length", limit=limit, value=length
     )

@@ -6,7 +6,7 @@ import re
 from typing import Final, NamedTuple, Self
 
 from eventstore.errors import InvalidArgument
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.fields import check_int, shown
 from eventstore.model import VERSION_MAX
 from eventstore.records.splits import NEVER_SPLIT
@@ -18,7 +18,7 @@ _AT: Final = "@"
 class ReaderStart(NamedTuple):
     """`place`: to begin after; None: the end, wherever that is. `layout`: by which its shard got the slots that it reads by."""
 
-    place: Place | None
+    place: LogPosition | None
     layout: int = NEVER_SPLIT
 
     @property
@@ -34,18 +34,18 @@ class ReaderStart(NamedTuple):
     def parse(cls, field: str, value: object) -> Self:
         """Reads what `wire` returns. Raises InvalidArgument about the field."""
         if not isinstance(value, str):
-            return cls(None if value is None else Place(check_int(field, value, 0, VERSION_MAX)))
+            return cls(None if value is None else LogPosition(check_int(field, value, 0, VERSION_MAX)))
         place, at, layout = value.partition(_AT)
         if not at:
-            return cls(Place.parse(field, place))
+            return cls(LogPosition.parse(field, place))
         if not _LAYOUT.fullmatch(layout):
             raise InvalidArgument(
                 f"{field} is {shown(value)}, expected a place, @ and a layout", field=field, value=shown(value)
             )
-        return cls(Place.parse(field, place) if place else None, check_int(field, int(layout), 1, VERSION_MAX))
+        return cls(LogPosition.parse(field, place) if place else None, check_int(field, int(layout), 1, VERSION_MAX))
 
     @property
-    def stored(self) -> Place:
+    def stored(self) -> LogPosition:
         """The place of a read of what is stored, which cannot begin at its end."""
         assert self.place is not None, "the request was checked"
         return self.place

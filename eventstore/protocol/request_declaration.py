@@ -145,8 +145,10 @@ class Rows:
         if not self._low <= len(rows) <= self._high:
             raise InvalidArgument(
                 f"{len(rows)} {field} in one frame, allowed are {self._low} to {self._high}",
-                field=field, limit=self._high, value=len(rows),
-            )  # fmt: skip
+                field=field,
+                limit=self._high,
+                value=len(rows),
+            )
         check = self._check
         if self.width == 1:
             for each in rows:

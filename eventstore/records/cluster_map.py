@@ -106,10 +106,14 @@ class ClusterMap:
         """Returns the JSON text that `read_cluster_map` reads."""
         shards = [
             {
-                "shard": each.shard, "uuid": each.uuid.hex(), "slots": each.slots, "leader": each.leader, "epoch": each.epoch,
+                "shard": each.shard,
+                "uuid": each.uuid.hex(),
+                "slots": each.slots,
+                "leader": each.leader,
+                "epoch": each.epoch,
             }
             for each in self.shards
-        ]  # fmt: skip
+        ]
         cluster = None if self.cluster is None else self.cluster.hex()
         document: dict[str, Any] = {"cluster": cluster, "version": self.version, "layout": self.layout, "shards": shards}
         if self.splits:

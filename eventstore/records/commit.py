@@ -78,11 +78,17 @@ def decode(record: bytes | memoryview, position: int = 0) -> CommitView:
     command = ids + id_length + 2
     events = command + command_length
     return CommitView(
-        sequence, epoch, count, time, first_version,
-        str(record[ids : ids + id_length], "utf-8"), str(record[command:events], "utf-8"),
-        bytes(record[events : position + length - TRAILER.size]), length,
+        sequence,
+        epoch,
+        count,
+        time,
+        first_version,
+        str(record[ids : ids + id_length], "utf-8"),
+        str(record[command:events], "utf-8"),
+        bytes(record[events : position + length - TRAILER.size]),
+        length,
         fingerprint,
-    )  # fmt: skip
+    )
 
 
 def fingerprints_of(records: bytes | memoryview) -> dict[int, bytes]:

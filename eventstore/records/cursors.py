@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Final, Protocol
 
 from eventstore.errors import ProtocolError
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.fields import check_flag, check_int, check_optional_int, check_text, shown
 from eventstore.model import VERSION_MAX, Event
 from eventstore.records.event_filter import event_filter
@@ -124,7 +124,7 @@ class LogCursor:
 
     def __init__(
         self,
-        after: Place | int,
+        after: LogPosition | int,
         limit: int | None,
         types: Iterable[str] | None,
         aggregate_prefix: str | None,
@@ -133,9 +133,9 @@ class LogCursor:
         aggregate_id: str | None = None,
     ) -> None:
         """Raises InvalidArgument."""
-        start = after if isinstance(after, Place) else Place(after)
+        start = after if isinstance(after, LogPosition) else LogPosition(after)
         self.after, self._identity = check_int("after", start.sequence, 0, VERSION_MAX), start.identity
-        self._last: Place | Event = start
+        self._last: LogPosition | Event = start
         self._connection: int | None = None
         self.layout: int | None = None
         self.left = check_optional_int("limit", limit, 0, VERSION_MAX)
@@ -143,8 +143,8 @@ class LogCursor:
         self.done = limit == 0
 
     @property
-    def place(self) -> Place:
-        return Place(self.after, self._identity)
+    def place(self) -> LogPosition:
+        return LogPosition(self.after, self._identity)
 
     def use(self, connection: int) -> None:
         """Requests the next page over the connection of this number. Another one than before may lead to a store that was
@@ -153,7 +153,7 @@ class LogCursor:
         before, self._connection = self._connection, connection
         if before in (None, connection):
             return
-        last = Place.at(self._last) if isinstance(self._last, Event) else self._last
+        last = LogPosition.at(self._last) if isinstance(self._last, Event) else self._last
         if last.identity or not last.sequence:
             self.after, self._identity = last
 
@@ -183,15 +183,17 @@ def _incomplete(aggregate_id: str, events: list[Event], following: int | None) -
     return ProtocolError(
         f"a page of aggregate {shown(aggregate_id)} lacks events: it holds {held}, and the next one begins at {following}. "
         "Read again; if it persists, run `eventstore verify`",
-        field="records", value=len(events),
-    )  # fmt: skip
+        field="records",
+        value=len(events),
+    )
 
 
 def _of_another(aggregate_id: str) -> ProtocolError:
     return ProtocolError(
         f"a page of aggregate {shown(aggregate_id)} holds events of another aggregate. Run `eventstore verify`",
-        field="records", value=aggregate_id,
-    )  # fmt: skip
+        field="records",
+        value=aggregate_id,
+    )
 
 
 def _stuck(following: int | None) -> ProtocolError:

@@ -96,10 +96,20 @@ class EventMessages:
             aggregate_id, version, type_, data, metadata, command_id, timestamp, sequence, _ = event
             properties = prefix + encode(
                 (
-                    SEQUENCE, str(sequence), VERSION, str(version), TYPE, type_, COMMAND_ID, command_id,
-                    TIMESTAMP, str(timestamp), FORMAT, "json" if event.is_json else "bytes",
+                    SEQUENCE,
+                    str(sequence),
+                    VERSION,
+                    str(version),
+                    TYPE,
+                    type_,
+                    COMMAND_ID,
+                    command_id,
+                    TIMESTAMP,
+                    str(timestamp),
+                    FORMAT,
+                    "json" if event.is_json else "bytes",
                 )
-            )  # fmt: skip
+            )
             if metadata is not None:
                 properties += encode(_metadata(event))
                 if b"ation_id" in metadata or b"\\" in metadata:  # a backslash may hide a name; most metadata need no parsing

@@ -110,9 +110,16 @@ def _single_events(values: Values, columns: _Columns) -> list[Event]:
     _, sequences, _, times, versions = columns
     step = _SINGLE_VALUES
     return _make(
-        values[1::step], versions, values[4::step], values[5::step], values[6::step], values[2::step],
-        times, sequences, values[3::step],
-    )  # fmt: skip
+        values[1::step],
+        versions,
+        values[4::step],
+        values[5::step],
+        values[6::step],
+        values[2::step],
+        times,
+        sequences,
+        values[3::step],
+    )
 
 
 def _walk(records: bytes | memoryview) -> _Columns:
@@ -138,10 +145,16 @@ def _events(values: Values, columns: _Columns) -> list[Event]:
     inner = map(values.__getitem__, map(slice, [start + 3 for start in starts], [end - 1 for end in ends]))
     events = tuple(chain.from_iterable(inner))
     return _make(
-        _repeated([values[start + 1] for start in starts], counts), _counted(versions, counts),
-        events[1::4], events[2::4], events[3::4], _repeated([values[start + 2] for start in starts], counts),
-        _repeated(times, counts), _counted(sequences, counts), events[0::4],
-    )  # fmt: skip
+        _repeated([values[start + 1] for start in starts], counts),
+        _counted(versions, counts),
+        events[1::4],
+        events[2::4],
+        events[3::4],
+        _repeated([values[start + 2] for start in starts], counts),
+        _repeated(times, counts),
+        _counted(sequences, counts),
+        events[0::4],
+    )
 
 
 def _repeated(column: Iterable[Scalar], counts: Iterable[int]) -> Iterable[Scalar]:

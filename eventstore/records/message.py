@@ -31,9 +31,15 @@ from eventstore.errors import InvalidArgument, ProtocolError
 from eventstore.fields import check_text, shown
 
 HEADER: Final = PREFIX.extended(
-    ("time", "q"), ("queue_offset", "Q"), ("position", "Q"), ("topic_id", "I"), ("queue", "H"), ("node", "H"),
-    ("tag_hash", "I"), ("key_hash", "I"),
-)  # fmt: skip
+    ("time", "q"),
+    ("queue_offset", "Q"),
+    ("position", "Q"),
+    ("topic_id", "I"),
+    ("queue", "H"),
+    ("node", "H"),
+    ("tag_hash", "I"),
+    ("key_hash", "I"),
+)
 HEADER_BYTES: Final = HEADER.size
 AFTER_CRC: Final = after_crc(HEADER)
 VALUES: Final = 7

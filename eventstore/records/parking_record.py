@@ -88,8 +88,9 @@ def _aggregate_of(record_id: str, named: object) -> str:
     if record_id != _carrying(aggregate_id) and not _stands_for(record_id, aggregate_id):
         raise InvalidArgument(
             f"a record on {shown(record_id)} names {shown(aggregate_id)}, whose records have another id",
-            field="aggregate_id", value=shown(aggregate_id),
-        )  # fmt: skip
+            field="aggregate_id",
+            value=shown(aggregate_id),
+        )
     return aggregate_id
 
 

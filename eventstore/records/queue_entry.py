@@ -21,10 +21,10 @@ from typing import Final, TypeAlias
 import numpy as np
 from crc32c import crc32c
 
-from eventstore.chunks.layout import Layout
+from eventstore.chunks.layout import FieldLayout
 from eventstore.records.state_record import QueueKey
 
-LAYOUT: Final = Layout(
+LAYOUT: Final = FieldLayout(
     ("queue_offset", "Q"), ("position", "Q"), ("length", "I"), ("tag_hash", "I"), ("key_hash", "I"), ("crc", "I")
 )
 ENTRY: Final = LAYOUT.dtype()

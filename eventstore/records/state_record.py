@@ -20,11 +20,11 @@ from typing import Final, TypeAlias, cast
 from crc32c import crc32c
 
 from eventstore import flat
-from eventstore.chunks.layout import Layout
+from eventstore.chunks.layout import FieldLayout
 from eventstore.chunks.record import MARK, THROUGH_CRC, TRAILER, TRAILER_MARK
 from eventstore.records.message import AFTER_CRC, FIXED_BYTES, HEADER_BYTES, VALUES
 
-ENTRY: Final = Layout(("topic_id", "I"), ("queue", "I"), ("next_offset", "Q"))
+ENTRY: Final = FieldLayout(("topic_id", "I"), ("queue", "I"), ("next_offset", "Q"))
 QueueKey: TypeAlias = tuple[int, int]
 """(topic id, queue number)."""
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from eventstore.chunks.documents import Member, Tree, read_tree, write_document
+from eventstore.chunks.documents import DocumentValue, Tree, read_tree, write_document
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import Corrupt, EventStoreError, FolderRefused, InvalidArgument
 from eventstore.fields import check_int, check_text, escaped, shown
@@ -224,11 +224,13 @@ def _members(value: object) -> dict[str, Any]:
 def _identity(name: str, members: dict[str, Any]) -> Identity:
     tokens = {
         key: StoredToken(
-            bytes.fromhex(each["salt"]), bytes.fromhex(each["hash"]), _time(each["created"]),
+            bytes.fromhex(each["salt"]),
+            bytes.fromhex(each["hash"]),
+            _time(each["created"]),
             None if each.get("expires") is None else _time(each["expires"]),
         )
         for key, each in _members(members.get("tokens", {})).items()
-    }  # fmt: skip
+    }
     return Identity(
         name,
         tuple(str(each) for each in members.get("grants", ())),
@@ -245,9 +247,7 @@ def limits_of(given: Mapping[str, int | None]) -> IdentityLimits:
         raise InvalidArgument(
             f"there is no limit {unknown[0]!r}; there are {', '.join(_LIMITS)}", field="limit", value=unknown[0]
         )
-    return IdentityLimits(**{
-        name: check_int(name, value, 1, _LIMIT_MAX) for name, value in given.items() if value is not None
-    })  # fmt: skip
+    return IdentityLimits(**{name: check_int(name, value, 1, _LIMIT_MAX) for name, value in given.items() if value is not None})
 
 
 def _time(text: str) -> datetime:
@@ -257,25 +257,30 @@ def _time(text: str) -> datetime:
 
 def write_access(path: Path, access: AccessList, before: AccessList | None = None, by: str = "") -> None:
     """Replaces the list in a file; durable on return. `by`: who made it of the one `before`. Raises OSError."""
-    identities: dict[str, Member] = {each.name: _tree_of(each) for each in access.identities.values()}
-    document: dict[str, Member] = {"format": FORMAT, "identities": identities}
+    identities: dict[str, DocumentValue] = {each.name: _tree_of(each) for each in access.identities.values()}
+    document: dict[str, DocumentValue] = {"format": FORMAT, "identities": identities}
     if before is not None:
         document["edit"] = {"by": by, "before": before.digest, "after": access.digest}
     write_document(OsFiles(group=False), path, document)
 
 
 def _tree_of(identity: Identity) -> Tree:
-    tokens: dict[str, Member] = {
+    tokens: dict[str, DocumentValue] = {
         key: {
-            "salt": each.salt.hex(), "hash": each.digest.hex(), "created": each.created.isoformat(),
+            "salt": each.salt.hex(),
+            "hash": each.digest.hex(),
+            "created": each.created.isoformat(),
             "expires": None if each.expires is None else each.expires.isoformat(),
         }
         for key, each in identity.tokens.items()
-    }  # fmt: skip
+    }
     limits = {name: getattr(identity.limits, name) for name in _LIMITS if getattr(identity.limits, name) is not None}
     return {
-        "grants": list(identity.written), "tokens": tokens, "certificates": list(identity.certificates), "limits": limits,
-    }  # fmt: skip
+        "grants": list(identity.written),
+        "tokens": tokens,
+        "certificates": list(identity.certificates),
+        "limits": limits,
+    }
 
 
 @contextmanager

@@ -121,12 +121,19 @@ def _signed(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)  # type: ignore[arg-type,unused-ignore]
         .add_extension(
             x509.KeyUsage(
-                digital_signature=not is_ca, key_cert_sign=is_ca, crl_sign=is_ca, content_commitment=False,
-                key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+                digital_signature=not is_ca,
+                key_cert_sign=is_ca,
+                crl_sign=is_ca,
+                content_commitment=False,
+                key_encipherment=False,
+                data_encipherment=False,
+                key_agreement=False,
+                encipher_only=False,
+                decipher_only=False,
             ),
             critical=True,
         )
-    )  # fmt: skip
+    )
     if names is not None:
         uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)

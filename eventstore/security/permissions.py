@@ -135,9 +135,12 @@ class Grants:
             raise denied(permission)
 
     def check_request(
-        self, needs: Needs, request: object, has_topic: Callable[[str], bool] = lambda _: False,
+        self,
+        needs: Needs,
+        request: object,
+        has_topic: Callable[[str], bool] = lambda _: False,
         changes: Callable[[Any], bool] = lambda _: True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises PermissionDenied. `has_topic`: whether a topic exists; `changes`: whether a request that has the server write
         changes anything. Both are asked last: one who lacks the rest learns nothing of it.
         """

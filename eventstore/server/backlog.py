@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from eventstore.server.mailbox_wiring import ServerMailboxes
-from eventstore.store.committer import Committer
+from eventstore.store.committer import EventCommitter
 
 
 class ServerBacklog:
     """Full while too much is on its way to the disk. A full mailbox does not count: it would stop all clients."""
 
-    def __init__(self, committer: Committer, mailboxes: ServerMailboxes) -> None:
+    def __init__(self, committer: EventCommitter, mailboxes: ServerMailboxes) -> None:
         self._committer = committer
         self._mailboxes = mailboxes
 

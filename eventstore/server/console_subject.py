@@ -19,9 +19,16 @@ _ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def console_subject(
-    settings: ServerSettings, security: Security, listens: tuple[str, int], figures: Callable[[], Mapping[str, Any]],
-    title: str, *, domain: Domain | None = None, to_self: bool = True, cluster: ClusterDoor | None = None,
-) -> Subject | None:  # fmt: skip
+    settings: ServerSettings,
+    security: Security,
+    listens: tuple[str, int],
+    figures: Callable[[], Mapping[str, Any]],
+    title: str,
+    *,
+    domain: Domain | None = None,
+    to_self: bool = True,
+    cluster: ClusterDoor | None = None,
+) -> Subject | None:
     """Returns what the console is about; None: it is switched off.
 
     `domain`: that of this process; None: the domain of the settings, which is loaded for the first page that folds an
@@ -33,10 +40,16 @@ def console_subject(
     host = _ANYWHERE.get(host, host)
     address = f"{security.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     return Subject(
-        title=title, address=address, options=partial(security.visitor_options, to_self=to_self), figures=figures,
-        identity_of=security.identity_of(), is_local=is_loopback(parse_address(settings.http, "http")[0]),
-        folder=str(settings.data), domain=_of(domain, settings.domain), cluster=cluster,
-    )  # fmt: skip
+        title=title,
+        address=address,
+        options=partial(security.visitor_options, to_self=to_self),
+        figures=figures,
+        identity_of=security.identity_of(),
+        is_local=is_loopback(parse_address(settings.http, "http")[0]),
+        folder=str(settings.data),
+        domain=_of(domain, settings.domain),
+        cluster=cluster,
+    )
 
 
 def _of(domain: Domain | None, place: str | None) -> Callable[[], Domain] | None:

@@ -20,7 +20,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from eventstore.console.headers import headers_of
 from eventstore.console.subject import CONNECTIONS_MAX, Subject, is_installed
 from eventstore.extras import advice
-from eventstore.metrics import Stats
+from eventstore.metrics import StatValues
 from eventstore.security.handshakes import HANDSHAKE_BYTE, HTTPS_ONLY, PLAIN
 from eventstore.security.subjects import shown_by
 from eventstore.security.tls_socket import reason_of
@@ -125,9 +125,12 @@ class _Quiet(WSGIRequestHandler):
 
 @contextmanager
 def http_server(
-    address: str | None, metrics: WSGIApplication, health: Callable[[], Stats], security: Security | None = None,
+    address: str | None,
+    metrics: WSGIApplication,
+    health: Callable[[], StatValues],
+    security: Security | None = None,
     console: Subject | None = None,
-) -> Iterator[str | None]:  # fmt: skip
+) -> Iterator[str | None]:
     """Serves until the block ends; yields the HOST:PORT it listens on. Serves nothing if `address` is None.
 
     `console`: what its pages are about, where its libraries are installed; None: there are none.
@@ -190,7 +193,12 @@ def _with_headers(application: WSGIApplication, *, tls: bool) -> WSGIApplication
 
 
 def _application(
-    metrics: WSGIApplication, health: Callable[[], Stats], security: Security | None, *, with_console: bool, without: str | None
+    metrics: WSGIApplication,
+    health: Callable[[], StatValues],
+    security: Security | None,
+    *,
+    with_console: bool,
+    without: str | None,
 ) -> WSGIApplication:
     """`without`: why there is no console, if there was to be one."""
     there_are = "/metrics, /health and /console" if with_console else "/metrics and /health"

@@ -18,7 +18,7 @@ import trio
 
 import eventstore_mailbox as mailbox
 from eventstore.chunks.files import NotCached
-from eventstore.domain.runtime import Change, Decided, DomainRuntime, ReadEvents, ResidentAggregate, same_command
+from eventstore.domain.runtime import CommitRow, Decided, DomainRuntime, ReadEvents, ResidentAggregate, same_command
 from eventstore.errors import EventStoreError, Overloaded, ShuttingDown
 from eventstore.model import VERSION_MAX, Committed, Event
 from eventstore.records.commit import CommitView
@@ -31,22 +31,22 @@ from eventstore_mailbox import Batch, Entry, Mailboxes, Options, Ports
 
 _log = logging.getLogger(__name__)
 
-ServerBatch = Batch[Change, AppendOutcome]
+ServerBatch = Batch[CommitRow, AppendOutcome]
 ServerEntry = Entry[Decided, AppendOutcome]
-ServerMailboxes = Mailboxes[Decided, ResidentAggregate, Change, AppendOutcome]
+ServerMailboxes = Mailboxes[Decided, ResidentAggregate, CommitRow, AppendOutcome]
 
 _ENVELOPE_BYTES: Final = 40
 _LOG_INTERVAL_S: Final = 10.0
 _REPLAYED_AT_ONCE: Final = 256  # events, in half a millisecond: a page of thousands would delay all other tasks
 
 
-Stored: TypeAlias = tuple[Committed, bytes]
+StoredOutcome: TypeAlias = tuple[Committed, bytes]
 """The first outcome of a command, as a duplicate has it, and the fingerprint of its commit."""
 
-Found = Callable[["Stored | EventStoreError | None"], None]
+Found = Callable[["StoredOutcome | EventStoreError | None"], None]
 """Called with a command that was stored, None if it was not; at once or later."""
 
-FindCommand: TypeAlias = Callable[[str, str, Found], None]
+LookUpCommand: TypeAlias = Callable[[str, str, Found], None]
 """Looks up a command of an aggregate by its id."""
 
 
@@ -69,7 +69,7 @@ class StoreAccess:
     persist: Callable[[ServerBatch], None]
     flush: Callable[[], None]
     read_events: ReadEvents
-    find_command: FindCommand
+    find_command: LookUpCommand
     durability: Callable[[], int | None]
     shared: bool
     unloaded: Callable[[set[str]], Collection[str]] | None = None
@@ -160,7 +160,7 @@ def embedded_access(store: EmbeddedStore, nursery: trio.Nursery) -> StoreAccess:
     )
 
 
-def stored_command(view: CommitView | None) -> Stored | None:
+def stored_command(view: CommitView | None) -> StoredOutcome | None:
     if view is None:
         return None
     return Committed(view.aggregate_id, view.last_version, view.last_sequence, duplicate=True), view.fingerprint
@@ -218,17 +218,17 @@ def make_mailboxes(
 
 def refused_append(error: Exception) -> AppendOutcome:
     """Returns the outcome of an append that the mailboxes refused, or abandoned when they stopped."""
-    refusal = Overloaded if isinstance(error, mailbox.Overloaded) else ShuttingDown
+    refusal = Overloaded if isinstance(error, mailbox.MailboxFull) else ShuttingDown
     return REFUSED, refusal(str(error)), 0
 
 
-def _size_bytes(change: Change) -> int:
+def _size_bytes(change: CommitRow) -> int:
     aggregate_id, _, command_id, _, events = change
     size = len(events[0] if type(events) is tuple else events)  # bytes for a plain append
     return size + 4 * (len(aggregate_id) + len(command_id)) + _ENVELOPE_BYTES
 
 
-def _creates(change: Change) -> bool:
+def _creates(change: CommitRow) -> bool:
     return change[1] == 0
 
 
@@ -247,15 +247,21 @@ class _CreationLog:
             _log.warning(
                 "command %s would have created aggregate %s, which another writer has brought to version %s meanwhile; "
                 "handler %s decides on that one (%d such commands so far)",
-                ascii(entry.command_id), ascii(entry.aggregate_id), outcome[1], entry.command.handler.name, self._total,
-            )  # fmt: skip
+                ascii(entry.command_id),
+                ascii(entry.aggregate_id),
+                outcome[1],
+                entry.command.handler.name,
+                self._total,
+            )
 
 
 def _warn_of_slow(entry: ServerEntry, seconds: float) -> None:
     _log.warning(
         "handler %s blocked all others for %.0f ms on %s; make it async or do the work elsewhere, unless the machine was busy",
-        entry.command.handler.name, seconds * 1000, ascii(entry.aggregate_id),
-    )  # fmt: skip
+        entry.command.handler.name,
+        seconds * 1000,
+        ascii(entry.aggregate_id),
+    )
 
 
 def _log_failure(what: str, error: BaseException) -> None:

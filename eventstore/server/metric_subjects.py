@@ -41,6 +41,10 @@ METRICS_BY_SUBJECT: Final[Mapping[str, Sequence[Metric[Any]]]] = {
     "Alarms": ALARM_METRICS,
 }
 LABELLED: Final[tuple[LabelledMetric, ...]] = (
-    *REACTION_LABELLED, *PUBLICATION_LABELLED, *QUEUE_METRICS, GROUP_BACKLOG, GROUP_IN_HAND,
-)  # fmt: skip
+    *REACTION_LABELLED,
+    *PUBLICATION_LABELLED,
+    *QUEUE_METRICS,
+    GROUP_BACKLOG,
+    GROUP_IN_HAND,
+)
 """Those that `/metrics` has for each reaction, topic, queue and group."""

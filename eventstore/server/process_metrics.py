@@ -40,14 +40,18 @@ def _resident_bytes(_: object) -> int | None:
 PROCESS_METRICS: Final[tuple[Metric[None], ...]] = (
     gauge("process_id", "number of the process", lambda _: os.getpid()),
     gauge(
-        "process_start_time_seconds", "when it started, in seconds since 1970", lambda _: _started,
+        "process_start_time_seconds",
+        "when it started, in seconds since 1970",
+        lambda _: _started,
         "it changes again and again: the log says why the process ended",
     ),
     gauge(
-        "resident_bytes", "memory of the process, mapped files included", _resident_bytes,
+        "resident_bytes",
+        "memory of the process, mapped files included",
+        _resident_bytes,
         "it grows without a bound",
     ),
-)  # fmt: skip
+)
 
 
 def _disk(folder: Path) -> os.statvfs_result | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS: Final = 5.0
 
 
-class Part(NamedTuple):
+class ShardLag(NamedTuple):
     """Of one shard, or of a store (the shard is None): as `ProjectionWatch` has it of all."""
 
     sequence: int = 0
@@ -39,7 +39,7 @@ class ProjectionWatch:
         self.projection = projection
         self.sequence = self.last_sequence = self.events = self.rows = self.parked_keys = 0
         self.oldest_us: int | None = None
-        self.parts: dict[int | None, Part] = {}
+        self.parts: dict[int | None, ShardLag] = {}
         self._taken = trio.Event()
 
     def take(self, progress: Progress) -> None:
@@ -49,7 +49,7 @@ class ProjectionWatch:
         if progress.shard is not None:
             part = (progress.sequence, progress.parked_of_shard)
         before = self.parts.get(progress.shard)
-        self.parts[progress.shard] = Part(*part, None if before is None or progress.caught_up else before.oldest_us)
+        self.parts[progress.shard] = ShardLag(*part, None if before is None or progress.caught_up else before.oldest_us)
         self.events += progress.events
         self.rows += progress.rows
         self._taken.set()
@@ -82,7 +82,7 @@ class ProjectionWatch:
         wanted, found, end, whole = self.projection, list[int](), 0, True
         parts: list[tuple[int | None, Followable]] = [*store.shards.items()] or [(None, store)]
         for shard, part in parts:
-            after, oldest = self.parts.get(shard, Part()).sequence, list[int]()
+            after, oldest = self.parts.get(shard, ShardLag()).sequence, list[int]()
             try:
                 last = await last_sequence(part)
                 if last > after:
@@ -118,20 +118,23 @@ PROJECTION_METRICS: Final[tuple[Metric[ProjectionWatch], ...]] = (
     text("projection", "name of the projection", lambda watch: watch.projection.name),
     gauge("projection_sequence", "sequence up to which the table is complete", lambda watch: watch.sequence),
     gauge(
-        "projection_lag_events", "events of the log after that, of any type; 0 if none of them is for this table",
+        "projection_lag_events",
+        "events of the log after that, of any type; 0 if none of them is for this table",
         lambda watch: watch.lag_events,
         "it grows: folding or the database is slow, or stuck",
     ),
     gauge(
-        "projection_lag_microseconds", "age of the oldest event that the table lacks; 0: none",
+        "projection_lag_microseconds",
+        "age of the oldest event that the table lacks; 0: none",
         lambda watch: watch.lag_microseconds,
         "it grows",
     ),
     gauge(
-        "projection_parked_keys", "keys that are parked",
+        "projection_parked_keys",
+        "keys that are parked",
         lambda watch: watch.parked_keys,
         "it is not 0: mend the projection, then `--retry-parked`",
     ),
     counter("projection_events", "events folded since the start", lambda watch: watch.events),
     counter("projection_rows", "rows written or deleted since the start", lambda watch: watch.rows),
-)  # fmt: skip
+)

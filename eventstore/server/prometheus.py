@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from eventstore.alarms.figure import Figure
-from eventstore.metrics import LabelledMetric, Source
+from eventstore.metrics import LabelledMetric, MetricSource
 
 PREFIX = "eventstore_"
 
@@ -19,7 +19,7 @@ PREFIX = "eventstore_"
 class SourceCollector(Collector):
     """Exports every metric that is not a text as `eventstore_NAME`; times are in seconds, as is the custom."""
 
-    def __init__(self, sources: Sequence[Source[Any]]) -> None:
+    def __init__(self, sources: Sequence[MetricSource[Any]]) -> None:
         self._sources = sources
 
     def collect(self) -> Iterator[Metric]:
@@ -41,11 +41,13 @@ class LabelledCollector(Collector):
     def collect(self) -> Iterator[Metric]: ...
 
 
-def figures_of(sources: Iterable[Source[Any]], collectors: Iterable[Collector], wanted: Collection[str]) -> Iterator[Figure]:
+def figures_of(
+    sources: Iterable[MetricSource[Any]], collectors: Iterable[Collector], wanted: Collection[str]
+) -> Iterator[Figure]:
     """Yields the figures of these names, as they are exported, for the rules of alarms."""
     for source in sources:
         chosen = [metric for metric in source.declared if metric.kind != "text" and figure_name(metric.name) in wanted]
-        for metric, value in Source(chosen, source.subject).read() if chosen else ():
+        for metric, value in MetricSource(chosen, source.subject).read() if chosen else ():
             if value is not None and not isinstance(value, str):
                 unit = 1_000_000 if metric.name.endswith("_microseconds") else 1
                 yield Figure(figure_name(metric.name), (), value / unit, "counter" if metric.kind == "counter" else "gauge")
@@ -68,7 +70,7 @@ def figure_name(name: str) -> str:
     return exported_name(name).removeprefix(PREFIX)
 
 
-def text_of(sources: Sequence[Source[Any]]) -> bytes:
+def text_of(sources: Sequence[MetricSource[Any]]) -> bytes:
     """Returns the text of /metrics of these alone."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SourceCollector(sources))

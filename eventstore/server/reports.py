@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
 from eventstore.alarms.figure import Figure
-from eventstore.metrics import Source, Stats, read_stats
+from eventstore.metrics import MetricSource, StatValues, read_stats
 from eventstore.security.tls import ServerTls
 from eventstore.server.access.access_metrics import ACCESS_METRICS
 from eventstore.server.access.doorkeeper import Doorkeeper
@@ -30,7 +30,7 @@ from eventstore.server.reactions.reaction_metrics import REACTION_METRICS
 from eventstore.server.reactions.reaction_runner import Reactions
 from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
 from eventstore.server.requests.read_requests import READ_METRICS, ReadRequests
-from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS, Subscriptions
+from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS, ServedSubscriptions
 from eventstore.server.requests.waiting_commands import WAITING_METRICS, WaitingCommands
 from eventstore.server.verification.verifying import VERIFYING_METRICS, Verifying
 from eventstore.store.embedded import EmbeddedStore
@@ -54,18 +54,21 @@ class Reports:
     """
 
     def __init__(
-        self, healthy: Callable[[], bool], reactions: Reactions | None, others: Sequence[Attentive] = (),
+        self,
+        healthy: Callable[[], bool],
+        reactions: Reactions | None,
+        others: Sequence[Attentive] = (),
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._healthy, self._clock = healthy, clock
         self._text, self._text_until, self._text_lock = b"", -math.inf, threading.Lock()
         self._reactions = reactions
         self._attentive: Sequence[Attentive] = others if reactions is None else (reactions, *others)
-        self._sources: list[Source[Any]] = []
+        self._sources: list[MetricSource[Any]] = []
         self._collectors: list[Collector] = []
         self.registry = CollectorRegistry(auto_describe=False)
 
-    def add(self, sources: Sequence[Source[Any]], collectors: Sequence[Collector]) -> None:
+    def add(self, sources: Sequence[MetricSource[Any]], collectors: Sequence[Collector]) -> None:
         """Reports these metrics, and what the collectors export to Prometheus alone."""
         self._sources += sources
         self._collectors += collectors
@@ -77,16 +80,16 @@ class Reports:
         """Reports what this part needs, too."""
         self._attentive = (*self._attentive, part)
 
-    def stats(self) -> Stats:
+    def stats(self) -> StatValues:
         found = read_stats(self._sources)
         for part in self._attentive:
             found["attention"] = found.get("attention") or part.attention
         return found
 
-    def health(self) -> Stats:
+    def health(self) -> StatValues:
         """Returns the figures and whether the server is healthy; degraded: it serves, and needs an operator."""
         found, reactions = self.stats(), self._reactions
-        summary: Stats = {
+        summary: StatValues = {
             "healthy": self._healthy(),
             "degraded": found.get("attention") is not None,
             "reactions_failure": None if reactions is None else reactions.attention,
@@ -116,7 +119,7 @@ def sources_of(
     waiting: WaitingCommands,
     dispatch: Dispatch,
     reads: ReadRequests,
-    subscriptions: Subscriptions,
+    subscriptions: ServedSubscriptions,
     broker: BrokerService | None,
     publishing: Publishing,
     reactions: Reactions,
@@ -125,25 +128,25 @@ def sources_of(
     door: Doorkeeper | None,
     tls: ServerTls | None,
     data: Path,
-) -> list[Source[Any]]:
+) -> list[MetricSource[Any]]:
     """Returns all metrics of a server, in the order they are shown."""
-    sources: list[Source[Any]] = [
-        Source(STORE_METRICS, lambda: store),
-        Source(MAILBOX_METRICS, mailboxes.stats),
-        Source(WAITING_METRICS, lambda: waiting),
-        Source(DISPATCH_METRICS, lambda: dispatch),
-        Source(READ_METRICS, lambda: reads),
-        Source(SUBSCRIPTION_METRICS, lambda: subscriptions),
-        Source(REACTION_METRICS, lambda: reactions),
-        Source(CONNECTED_PROJECTION_METRICS, lambda: projections),
-        Source(PROCESS_METRICS, lambda: None),
-        Source(DISK_METRICS, lambda: data),
+    sources: list[MetricSource[Any]] = [
+        MetricSource(STORE_METRICS, lambda: store),
+        MetricSource(MAILBOX_METRICS, mailboxes.stats),
+        MetricSource(WAITING_METRICS, lambda: waiting),
+        MetricSource(DISPATCH_METRICS, lambda: dispatch),
+        MetricSource(READ_METRICS, lambda: reads),
+        MetricSource(SUBSCRIPTION_METRICS, lambda: subscriptions),
+        MetricSource(REACTION_METRICS, lambda: reactions),
+        MetricSource(CONNECTED_PROJECTION_METRICS, lambda: projections),
+        MetricSource(PROCESS_METRICS, lambda: None),
+        MetricSource(DISK_METRICS, lambda: data),
     ]
     if broker is not None:
-        sources += [broker_source(broker), Source(PUBLISHING_METRICS, lambda: publishing)]
-    sources.append(Source(VERIFYING_METRICS, lambda: verifying))
+        sources += [broker_source(broker), MetricSource(PUBLISHING_METRICS, lambda: publishing)]
+    sources.append(MetricSource(VERIFYING_METRICS, lambda: verifying))
     if door is not None:
-        sources.append(Source(ACCESS_METRICS, lambda: door))
+        sources.append(MetricSource(ACCESS_METRICS, lambda: door))
     if tls is not None:
-        sources.append(Source(TLS_METRICS, lambda: tls))
+        sources.append(MetricSource(TLS_METRICS, lambda: tls))
     return sources

@@ -64,11 +64,11 @@ from eventstore.server.requests.leadership import Leadership
 from eventstore.server.requests.map_requests import MapRequests
 from eventstore.server.requests.owned_slots import OwnedSlots, appends_of, commands_of
 from eventstore.server.requests.paced_scans import PacedScans
-from eventstore.server.requests.place import Place
+from eventstore.server.requests.place import ServedShard
 from eventstore.server.requests.read_requests import ReadRequests
-from eventstore.server.requests.subscriptions import Subscriptions
+from eventstore.server.requests.subscriptions import ServedSubscriptions
 from eventstore.server.requests.waiting_commands import WaitingCommands
-from eventstore.server.shard_layout import ShardLayout, SplitPause
+from eventstore.server.shard_layout import ServedLayout, SplitPause
 from eventstore.server.verification.verified_files import verified_folders
 from eventstore.server.verification.verifying import Verifying
 from eventstore.settings.server import ServerSettings
@@ -92,7 +92,7 @@ class Server:
     commands: CommandBatcher
     mailboxes: ServerMailboxes
     maps: MapRequests
-    layout: ShardLayout
+    layout: ServedLayout
     reports: Reports
     security: Security
     slots: OwnedSlots | None
@@ -151,7 +151,7 @@ async def _serve(
     yield_often()  # from here on: a leader that begins reads on threads while clients wait
     epoch, events = (None, None) if leads is None else (leads.epoch, leads.events)
     async with open_store(settings.data, settings.store_settings, shard=shard, epoch=epoch, replication=events) as store:
-        at = Place(shard, known or single_map(store.opened.uuid.bytes), leads)
+        at = ServedShard(shard, known or single_map(store.opened.uuid.bytes), leads)
         async with (
             broker_beside(settings, leads, at.one_of_several) as broker,
             _listening(settings, store, broker, domain, listener, security, at) as server,
@@ -190,7 +190,7 @@ async def _listening(
     domain: Domain,
     listener: socket.socket,
     security: Security,
-    place: Place,
+    place: ServedShard,
 ) -> AsyncIterator[Server]:
     leads = place.leadership
     if leads is not None:
@@ -210,9 +210,9 @@ async def _listening(
         appends = appends_of(slots, door)(gate, mailboxes, replies, order)
         commands = commands_of(slots, door)(gate, domain, mailboxes, replies, waiting, order)
         scans = PacedScans(gate.turns)
-        layout = ShardLayout(store.engine, lambda: maps.current.version)
+        layout = ServedLayout(store.engine, lambda: maps.current.version)
         reads = ReadRequests(gate, store.engine, nursery, scans, layout)
-        subscriptions = Subscriptions(gate, store.committer, nursery, scans, layout)
+        subscriptions = ServedSubscriptions(gate, store.committer, nursery, scans, layout)
         host, port = listener.getsockname()[:2]
         others = None if slots is None else OtherShards(slots, host, port, security)
         reactions = ReactionRunner(store, settings.data / REACTIONS, domain, mailboxes, access.find_command, others, files)
@@ -257,9 +257,21 @@ async def _listening(
             gate, store.opened.uuid, settings.requests_max, routes, reports.stats, node, seat, access.durability, door
         )
         sources = sources_of(
-            store, mailboxes, waiting, dispatch, reads, subscriptions, service, publishing, reactions, projections, verifying,
-            door, security.tls, settings.data,
-        )  # fmt: skip
+            store,
+            mailboxes,
+            waiting,
+            dispatch,
+            reads,
+            subscriptions,
+            service,
+            publishing,
+            reactions,
+            projections,
+            verifying,
+            door,
+            security.tls,
+            settings.data,
+        )
         collectors: list[Collector] = [ReactionCollector(reactions)]
         if broker is not None:
             collectors += QueueCollector(broker), GroupCollector(broker), PublicationCollector(publishing)

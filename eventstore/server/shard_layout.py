@@ -12,15 +12,15 @@ from eventstore.errors import Elsewhere
 from eventstore.records.splits import NEVER_SPLIT, SlotFilter
 from eventstore.server.requests.map_requests import MapRequests
 from eventstore.server.requests.owned_slots import OwnedSlots
-from eventstore.store.engine import Engine
+from eventstore.store.engine import StoreEngine
 
 
-class ShardLayout:
-    """The layout of a server's engine. `moved` are called when a split changes it (`Engine.slot_filter`), to end what reads by
-    the one before.
+class ServedLayout:
+    """The layout of a server's engine. A split that changes it (`StoreEngine.slot_filter`) calls `moved`, which end what reads
+    by the one before.
     """
 
-    def __init__(self, engine: Engine, map_version: Callable[[], int]) -> None:
+    def __init__(self, engine: StoreEngine, map_version: Callable[[], int]) -> None:
         self._engine = engine
         self._map_version = map_version
         engine.slots_changed.append(self._changed)
@@ -53,7 +53,7 @@ class SplitPause:
     after the pause: who then asks this shard for the map learns where else it is to be made.
     """
 
-    def __init__(self, layout: ShardLayout, maps: MapRequests, slots: OwnedSlots) -> None:
+    def __init__(self, layout: ServedLayout, maps: MapRequests, slots: OwnedSlots) -> None:
         self._layout, self._maps, self._slots = layout, maps, slots
         layout.moved.append(self._moved)
 

@@ -20,9 +20,10 @@ class AlarmSettings:
         Setting(
             "Rules beside the built-in ones, one a line or with `;` between them: `NAME: FIGURE > NUMBER for SECONDS`. One "
             "with the name of another replaces it, `NAME: off` removes it.",
-            "Alarms", metavar="RULES",
+            "Alarms",
+            metavar="RULES",
         ),
-    ] = None  # fmt: skip
+    ] = None
     interval_s: Annotated[float, Setting("How often the rules are evaluated.", "Alarms", 0.05, 3600.0)] = 1.0
     quiet_s: Annotated[float, Setting("An alarm ends once its rule has not held for this long.", "Alarms", 0.0, DAY_S)] = 60.0
     webhook: Annotated[
@@ -33,9 +34,10 @@ class AlarmSettings:
         str | None,
         Setting(
             "A file with that address, whose path often is a secret: other accounts see a command line, and not a file.",
-            "Alarms", metavar="FILE",
+            "Alarms",
+            metavar="FILE",
         ),
-    ] = None  # fmt: skip
+    ] = None
     webhook_secret_file: Annotated[
         str | None, Setting("The key that signs what is posted, with HMAC-SHA256.", "Alarms", metavar="FILE")
     ] = None

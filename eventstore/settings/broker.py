@@ -36,9 +36,11 @@ class BrokerSettings:
         Setting(
             "Messages that are not written yet, or whose topic is being created. Above 80 % of it the server stops "
             "reading from connections that send messages.",
-            "Broker", 64 * KIB, 4 * GIB,
+            "Broker",
+            64 * KIB,
+            4 * GIB,
         ),
-    ] = 64 * MIB  # fmt: skip
+    ] = 64 * MIB
     queue_chunk_entries: Annotated[
         int, Setting("Entries in one file of a queue's index.", "Broker", 16, 16_000_000, unit="messages")
     ] = 1_000_000
@@ -52,24 +54,32 @@ class BrokerSettings:
         float,
         Setting(
             "Message chunks that were not read for this time are unmapped once memory is above `broker_release_above`.",
-            "Broker", 0.0, DAY_S,
+            "Broker",
+            0.0,
+            DAY_S,
         ),
-    ] = 5.0  # fmt: skip
+    ] = 5.0
     release_above: Annotated[
         float,
         Setting(
             "Share of the memory in use, of the machine's or of the control group's limit, above which idle message chunks "
             "are unmapped.",
-            "Broker", 0.0, 1.0, unit="share of memory",
+            "Broker",
+            0.0,
+            1.0,
+            unit="share of memory",
         ),
-    ] = 0.40  # fmt: skip
+    ] = 0.40
     map_below: Annotated[
         float,
         Setting(
             "Share of the memory in use, as above, from which on no message chunk is mapped; they are read instead.",
-            "Broker", 0.0, 1.0, unit="share of memory",
+            "Broker",
+            0.0,
+            1.0,
+            unit="share of memory",
         ),
-    ] = 0.75  # fmt: skip
+    ] = 0.75
     create_topics: Annotated[bool, Setting("Create a topic when a message is sent to it and it does not exist.", "Broker")] = (
         False
     )
@@ -89,9 +99,12 @@ class BrokerSettings:
         tuple[float, ...],
         Setting(
             "Delays before the second, third … delivery of a failed message; after the last it is a dead letter.",
-            "Broker", 0.0, DAY_S, metavar="SECONDS,…",
+            "Broker",
+            0.0,
+            DAY_S,
+            metavar="SECONDS,…",
         ),
-    ] = (1.0, 10.0, 60.0, 300.0)  # fmt: skip
+    ] = (1.0, 10.0, 60.0, 300.0)
     retention_interval_s: Annotated[
         float, Setting("How often message chunks are checked for deletion.", "Retention", 0.01, DAY_S)
     ] = 10.0
@@ -109,9 +122,11 @@ class BrokerSettings:
         int | None,
         Setting(
             "The oldest message chunks are deleted until the rest is within this size; 0: no limit.",
-            "Retention", 4 * KIB, 1 << 60,
+            "Retention",
+            4 * KIB,
+            1 << 60,
         ),
-    ] = None  # fmt: skip
+    ] = None
     retention: Annotated[
         Literal["any", "all"],
         Setting("Whether one of these three rules is enough to delete a chunk, or all that are set must agree.", "Retention"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from eventstore.settings.setting_declaration import Part, Setting
+from eventstore.settings.setting_declaration import Setting, SettingsPart
 from eventstore_mailbox.core.options import Bound
 
 _UNPREFIXED: Final = ("mailboxes", "aggregates_max", "reruns_max")
@@ -16,5 +16,5 @@ def _setting_of(name: str, bound: Bound) -> Setting:
     )
 
 
-MAILBOX_PART: Final = Part("mailbox_", _setting_of)
+MAILBOX_PART: Final = SettingsPart("mailbox_", _setting_of)
 """Marks the field of a settings class that holds the `Options` of its mailboxes."""

@@ -20,9 +20,10 @@ class SecuritySettings:
         Setting(
             "The server's certificate and those between it and its CA, as PEM: every listener then takes TLS only. Read again "
             "when it changes, and on SIGHUP; open connections stay.",
-            "Security", metavar="FILE",
+            "Security",
+            metavar="FILE",
         ),
-    ] = None  # fmt: skip
+    ] = None
     tls_key: Annotated[
         str | None, Setting("The private key of the certificate, without a password.", "Security", metavar="FILE")
     ] = None
@@ -30,9 +31,10 @@ class SecuritySettings:
         str | None,
         Setting(
             "Who signs the certificates of clients and of other nodes. Nodes with replicas need it.",
-            "Security", metavar="FILE",
+            "Security",
+            metavar="FILE",
         ),
-    ] = None  # fmt: skip
+    ] = None
     tls_minimum: Annotated[Literal["1.3", "1.2"], Setting("The oldest version of TLS that is spoken.", "Security")] = "1.3"
     tls_clients: Annotated[
         Literal["optional", "required"],
@@ -43,16 +45,18 @@ class SecuritySettings:
         Setting(
             "Who may do what; `eventstore access` edits it. If none is named, it is `access.json` in the data folder; without "
             "one everyone may do everything.",
-            "Security", metavar="FILE",
+            "Security",
+            metavar="FILE",
         ),
-    ] = None  # fmt: skip
+    ] = None
     token_file: Annotated[
         str | None,
         Setting(
             "The token with which a server or worker connects to others, if they do not know its certificate.",
-            "Security", metavar="FILE",
+            "Security",
+            metavar="FILE",
         ),
-    ] = None  # fmt: skip
+    ] = None
     insecure: Annotated[
         bool,
         Setting(

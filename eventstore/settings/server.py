@@ -10,7 +10,16 @@ from eventstore.settings.alarms import AlarmSettings
 from eventstore.settings.broker import BrokerSettings
 from eventstore.settings.mailboxes import MAILBOX_PART
 from eventstore.settings.security import SecuritySettings
-from eventstore.settings.setting_declaration import GIB, KIB, MIB, Part, Setting, check_fields, declared_settings, settings_of
+from eventstore.settings.setting_declaration import (
+    GIB,
+    KIB,
+    MIB,
+    Setting,
+    SettingsPart,
+    check_fields,
+    declared_settings,
+    settings_of,
+)
 from eventstore.settings.store import StoreSettings
 from eventstore_mailbox.core.options import Options
 
@@ -43,25 +52,27 @@ class ServerSettings:
         str | None,
         Setting(
             "The domain that handles commands, such as bank:app. It is looked for in the current folder first.",
-            "Server", metavar="MODULE:NAME",
+            "Server",
+            metavar="MODULE:NAME",
         ),
-    ] = None  # fmt: skip
+    ] = None
     publish: Annotated[
         str | None,
         Setting(
             "Send every event to this topic of the broker, as a message. See [BROKER](BROKER.md#events-as-messages).",
-            "Server", metavar="TOPIC",
+            "Server",
+            metavar="TOPIC",
         ),
-    ] = None  # fmt: skip
+    ] = None
 
-    security: Annotated[SecuritySettings, Part()] = field(default_factory=SecuritySettings)
+    security: Annotated[SecuritySettings, SettingsPart()] = field(default_factory=SecuritySettings)
 
-    store_settings: Annotated[StoreSettings, Part()] = field(default_factory=StoreSettings)
+    store_settings: Annotated[StoreSettings, SettingsPart()] = field(default_factory=StoreSettings)
 
     broker: Annotated[
         bool, Setting("Serve topics and consumer groups. Without it the broker's folder is not opened.", "Broker")
     ] = True
-    broker_settings: Annotated[BrokerSettings, Part("broker_")] = field(default_factory=BrokerSettings)
+    broker_settings: Annotated[BrokerSettings, SettingsPart("broker_")] = field(default_factory=BrokerSettings)
 
     mailbox_options: Annotated[Options, MAILBOX_PART] = field(default_factory=Options)
 
@@ -70,57 +81,68 @@ class ServerSettings:
         Setting(
             "Open connections; more are turned away with `Overloaded`. "
             "Lowered at the start if the limit of open files is too low.",
-            "Limits", 1, 100_000, unit="connections",
+            "Limits",
+            1,
+            100_000,
+            unit="connections",
         ),
-    ] = 1_000  # fmt: skip
+    ] = 1_000
     requests_max: Annotated[
         int,
         Setting(
             "Unanswered requests of one connection; at the limit the server stops reading from it.",
-            "Limits", 1, 65_536, unit="requests",
+            "Limits",
+            1,
+            65_536,
+            unit="requests",
         ),
-    ] = 1_024  # fmt: skip
+    ] = 1_024
     waiting_commands_bytes_max: Annotated[
         int,
         Setting(
             "Requests of one connection whose commands wait for their handlers; at the limit the server stops reading from it. "
             "One request may exceed it.",
-            "Limits", 64 * KIB,
+            "Limits",
+            64 * KIB,
         ),
-    ] = 32 * MIB  # fmt: skip
+    ] = 32 * MIB
     incoming_bytes_max: Annotated[
         int,
         Setting(
             "Incomplete requests of all connections together. Above it, the connections whose requests began first are closed "
             "with `Overloaded`.",
-            "Limits", 18 * MIB,
+            "Limits",
+            18 * MIB,
         ),
-    ] = 256 * MIB  # fmt: skip
+    ] = 256 * MIB
     unsent_bytes_max: Annotated[
         int,
         Setting(
             "Answers that one connection has not taken; at the limit the server stops reading from it. One page may exceed it.",
-            "Limits", 64 * KIB,
+            "Limits",
+            64 * KIB,
         ),
-    ] = 4 * MIB  # fmt: skip
+    ] = 4 * MIB
     outgoing_bytes_max: Annotated[
         int,
         Setting(
             "Answers that all connections together have not taken, and pages being made. A quarter of it is for connections "
             "that hold none, in equal shares. Above the rest pages wait, and connections that took nothing for a second are "
             "closed, the longest first.",
-            "Limits", 18 * MIB,
+            "Limits",
+            18 * MIB,
         ),
-    ] = 256 * MIB  # fmt: skip
+    ] = 256 * MIB
     hello_timeout_s: Annotated[float, Setting("A connection that has not sent HELLO is closed.", "Timeouts", above=0)] = 10.0
     frame_timeout_s: Annotated[
         float,
         Setting(
             "A request that takes longer to arrive closes its connection. Time in which the server does not read from it does "
             "not count.",
-            "Timeouts", above=0,
+            "Timeouts",
+            above=0,
         ),
-    ] = 60.0  # fmt: skip
+    ] = 60.0
     idle_timeout_s: Annotated[
         float, Setting("A connection without requests and subscriptions is closed.", "Timeouts", above=0)
     ] = 600.0
@@ -130,15 +152,18 @@ class ServerSettings:
     stop_timeout_s: Annotated[
         float, Setting("How long a stop waits for clients to take their answers.", "Timeouts", above=0)
     ] = 10.0
-    alarms: Annotated[AlarmSettings, Part("alarm_")] = field(default_factory=AlarmSettings)
+    alarms: Annotated[AlarmSettings, SettingsPart("alarm_")] = field(default_factory=AlarmSettings)
 
     verify_rate: Annotated[
         int,
         Setting(
             "How many bytes a second of completed files are read and compared with their checksums; 0: none.",
-            "Verification", 0, 4 * GIB, unit="bytes",
+            "Verification",
+            0,
+            4 * GIB,
+            unit="bytes",
         ),
-    ] = MIB  # fmt: skip
+    ] = MIB
     log_format: Annotated[Literal["console", "json"], Setting("Lines for people, or one JSON object per line.", "Logs")] = (
         "console"
     )

@@ -71,7 +71,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SettingsPart:
     """Marks a field that holds a settings class of its own, such as a server's `broker_settings`.
 
     `prefix` is put before the names of the part's fields. `adapt` makes a `Setting` of a field's own kind of declaration.
@@ -223,7 +223,7 @@ def check_fields(settings: object) -> None:
 def declared_settings(settings: type) -> dict[str, DeclaredSetting]:
     """Returns all settings of a class and its parts by their names at a server, in the order of their declaration."""
     found: dict[str, DeclaredSetting] = {}
-    for declared in _declared_in(settings, (), Part()):
+    for declared in _declared_in(settings, (), SettingsPart()):
         found.setdefault(declared.name, declared)
     return found
 
@@ -238,7 +238,9 @@ def settings_by_group(settings: type) -> dict[str, list[DeclaredSetting]]:
 
 def settings_of(settings: type[S], values: dict[str, object]) -> S:
     """Builds the class and its parts out of values by the server's names."""
-    return _built(settings, (), {declared.path: values[declared.name] for declared in _declared_in(settings, (), Part())})
+    return _built(
+        settings, (), {declared.path: values[declared.name] for declared in _declared_in(settings, (), SettingsPart())}
+    )
 
 
 def _built(settings: type[S], path: tuple[str, ...], values: dict[tuple[str, ...], object]) -> S:
@@ -254,10 +256,10 @@ def _built(settings: type[S], path: tuple[str, ...], values: dict[tuple[str, ...
 
 @cache
 def _own_settings(settings: type) -> tuple[DeclaredSetting, ...]:
-    return tuple(declared for declared in _declared_in(settings, (), Part()) if len(declared.path) == 1)
+    return tuple(declared for declared in _declared_in(settings, (), SettingsPart()) if len(declared.path) == 1)
 
 
-def _declared_in(settings: type, path: tuple[str, ...], part: Part) -> Iterator[DeclaredSetting]:
+def _declared_in(settings: type, path: tuple[str, ...], part: SettingsPart) -> Iterator[DeclaredSetting]:
     for item in fields(settings):
         below = _part_of(item.type)
         if below is not None:
@@ -269,11 +271,11 @@ def _declared_in(settings: type, path: tuple[str, ...], part: Part) -> Iterator[
             yield DeclaredSetting(name, (*path, item.name), setting, *_kind_of(get_args(item.type)[0]), item.default)
 
 
-def _part_of(annotation: Any) -> Part | None:
-    return next((each for each in get_args(annotation)[1:] if isinstance(each, Part)), None)
+def _part_of(annotation: Any) -> SettingsPart | None:
+    return next((each for each in get_args(annotation)[1:] if isinstance(each, SettingsPart)), None)
 
 
-def _setting_of(name: str, annotation: Any, part: Part) -> Setting | None:
+def _setting_of(name: str, annotation: Any, part: SettingsPart) -> Setting | None:
     if get_origin(annotation) is not Annotated:
         return None
     found = get_args(annotation)[1]

@@ -31,9 +31,11 @@ class StoreSettings:
         Setting(
             "Size of an event file. A full one is completed, sorted and indexed; sorting takes memory of about this size for "
             "some seconds.",
-            "Store", 4 * KIB, 4 * GIB - 1,
+            "Store",
+            4 * KIB,
+            4 * GIB - 1,
         ),
-    ] = 512 * MIB  # fmt: skip
+    ] = 512 * MIB
     preallocate_bytes: Annotated[
         int,
         Setting(
@@ -71,9 +73,12 @@ class StoreSettings:
         int,
         Setting(
             "How many of the aggregates that changed last a restart loads into the version cache; 0: none.",
-            "Version cache", 0, 10_000_000, unit="aggregates",
+            "Version cache",
+            0,
+            10_000_000,
+            unit="aggregates",
         ),
-    ] = 20_000  # fmt: skip
+    ] = 20_000
     preload_interval_s: Annotated[
         float, Setting("How often the ids of these aggregates are saved.", "Version cache", 0.1, DAY_S)
     ] = 10.0

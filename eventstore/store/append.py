@@ -27,7 +27,7 @@ from eventstore.model import ANY, EXISTS, ID_BYTES_MAX, TIME_MAX, TIME_MIN, VERS
 from eventstore.records.commit import AFTER_CRC, FIXED_BYTES, HEADER_BYTES, ID_PREFIX, NO_FINGERPRINT, check_id
 from eventstore.records.raw_commit import AfterCommand, AppendCondition, OnAllReplicas, split_fingerprint
 from eventstore.store.event_checks import EventsCheck, is_plain_event
-from eventstore.store.memory.unsorted_tail import NO_COMMIT, Tail, TailFile
+from eventstore.store.memory.unsorted_tail import NO_COMMIT, TailFile, UnsortedTail
 from eventstore.store.memory.version_cache import VersionCache, may_hold, version_of
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.uniqueness import Uniqueness
@@ -63,9 +63,15 @@ class Appender:
     """Checks commits and appends the accepted ones to the front buffer and the tail. `shortage`: see `Replication`."""
 
     def __init__(
-        self, files: EventFiles, tail: Tail, version_cache: VersionCache, unique: Uniqueness, front: FrontBuffer,
-        epoch: int, clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+        self,
+        files: EventFiles,
+        tail: UnsortedTail,
+        version_cache: VersionCache,
+        unique: Uniqueness,
+        front: FrontBuffer,
+        epoch: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.failed: EventStoreError | None = None
         self.shortage: Callable[[], EventStoreError | None] = lambda: None
         self.duplicates = self.conflicts = self.refused = 0
@@ -178,9 +184,19 @@ class Appender:
         rows.clear()
         id_lengths, command_lengths = list(map(len, ids)), list(map(len, commands))
         headers = map(
-            AFTER_CRC.pack, repeat(front.witness()), lengths, repeat(front.durable), sequences, repeat(self._epoch), counts,
-            times, versions, id_lengths, command_lengths, fingerprints,
-        )  # fmt: skip
+            AFTER_CRC.pack,
+            repeat(front.witness()),
+            lengths,
+            repeat(front.durable),
+            sequences,
+            repeat(self._epoch),
+            counts,
+            times,
+            versions,
+            id_lengths,
+            command_lengths,
+            fingerprints,
+        )
         prefix = ID_PREFIX.__getitem__
         trailers = map(TRAILER.struct.pack, repeat(TRAILER_MARK), lengths)
         parts = zip(

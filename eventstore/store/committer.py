@@ -8,25 +8,34 @@ import trio
 
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.writing.commit_log import Replication
-from eventstore.chunks.writing.group_commit import Deliver, GroupCommit
+from eventstore.chunks.writing.group_commit import DeliverOutcomes, GroupCommit
 from eventstore.errors import CommandIdReused, EventStoreError
 from eventstore.store.append import DUPLICATE, REFUSED, AppendOutcome, NewCommit, refused
-from eventstore.store.engine import Engine
+from eventstore.store.engine import StoreEngine
 
 
-class Committer(GroupCommit[AppendOutcome, list[ChunkHeader]]):
+class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
     """The only way to append to an open engine. `on_completed` is called with the event files that were completed. `held_back`:
     returns the errors of those aggregates, by their places, that nothing is written for any more.
     """
 
     def __init__(
-        self, engine: Engine, *, waiting_bytes_max: int, sync: bool, flush_interval_s: float,
+        self,
+        engine: StoreEngine,
+        *,
+        waiting_bytes_max: int,
+        sync: bool,
+        flush_interval_s: float,
         replication: Replication | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
-            engine, "eventstore", full_bytes=waiting_bytes_max, sync=sync, flush_interval_s=flush_interval_s,
+            engine,
+            "eventstore",
+            full_bytes=waiting_bytes_max,
+            sync=sync,
+            flush_interval_s=flush_interval_s,
             replication=replication,
-        )  # fmt: skip
+        )
         self.engine = engine
         if replication is not None:
             engine.appender.shortage = replication.shortage
@@ -39,9 +48,9 @@ class Committer(GroupCommit[AppendOutcome, list[ChunkHeader]]):
         return self._replication.durability() if self._replication is not None else int(self._sync)
 
     @trio.lowlevel.enable_ki_protection
-    def submit(self, commits: Sequence[NewCommit], deliver: Deliver[AppendOutcome], source: object) -> None:
+    def submit(self, commits: Sequence[NewCommit], deliver: DeliverOutcomes[AppendOutcome], source: object) -> None:
         """Appends the commits, and calls `deliver` with their outcomes, in order, once everything they depend on is durable.
-        A conflict or a repetition can depend on commits that are not durable yet (see `Engine.barrier`). While replication
+        A conflict or a repetition can depend on commits that are not durable yet (see `StoreEngine.barrier`). While replication
         refuses to write, commits that were written before are found, and all others are refused.
 
         `source` identifies the caller: a source that stays the only one is served in place. Call `kick` after the last batch

@@ -14,10 +14,10 @@ import trio
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo, id_range
 from eventstore.chunks.files import NotCached
 from eventstore.errors import Closed, Corrupt, EventStoreError, InvalidArgument, ReadFailed, copy_error
-from eventstore.event_identity import Place, check_start
+from eventstore.event_identity import LogPosition, check_start
 from eventstore.fields import check_text
 from eventstore.forks import of_parent, tell_of_forks
-from eventstore.metrics import Source, Stats, read_stats
+from eventstore.metrics import MetricSource, StatValues, read_stats
 from eventstore.model import ANY, VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent, Replicas
 from eventstore.position import After, start_of, stored_start
 from eventstore.records.commit import NO_FINGERPRINT, CommitView
@@ -26,17 +26,17 @@ from eventstore.records.event_filter import EventFilter, event_filter
 from eventstore.records.event_page import decode_page
 from eventstore.records.raw_commit import CommitResult, RawCommit, encode_commit, encode_commits
 from eventstore.store.append import NewCommit
-from eventstore.store.committer import Committer
-from eventstore.store.engine import Engine
+from eventstore.store.committer import EventCommitter
+from eventstore.store.engine import StoreEngine
 from eventstore.store.maintenance import Maintenance
-from eventstore.store.opening import OpenReport, OpenStore
+from eventstore.store.opening import OpenStore, StoreOpenReport
 from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
 from eventstore.store.read.reader_place import check_place
 from eventstore.store.read.reader_threads import ReaderThreads
 from eventstore.store.read.replay import ReplayPage
 from eventstore.store.read.scan import ScanPage
 from eventstore.store.store_stats import STORE_METRICS
-from eventstore.store.streams import EventStream, Item, LogStream, SubscriptionStream
+from eventstore.store.streams import EmbeddedEventStream, EmbeddedLogStream, EmbeddedSubscriptionStream, Item
 from eventstore.store.submission import Submission, to_result
 
 T = TypeVar("T")
@@ -48,9 +48,9 @@ _LOADS_MAX: Final = 3  # a sort makes outdated what a thread has looked up meanw
 class EmbeddedStore:
     """An open store. Create it with `open_store`; any task of the same trio run may use it. A forked child is refused."""
 
-    def __init__(self, opened: OpenStore, committer: Committer, maintenance: Maintenance) -> None:
+    def __init__(self, opened: OpenStore, committer: EventCommitter, maintenance: Maintenance) -> None:
         self.opened = opened
-        self.engine: Engine = opened.engine
+        self.engine: StoreEngine = opened.engine
         self.committer = committer
         self.maintenance = maintenance
         self._closed = False
@@ -71,7 +71,7 @@ class EmbeddedStore:
             self.committer.abandon(self._refusal)
 
     @property
-    def report(self) -> OpenReport:
+    def report(self) -> StoreOpenReport:
         return self.opened.report
 
     @property
@@ -80,9 +80,15 @@ class EmbeddedStore:
         return {}
 
     async def append(
-        self, aggregate_id: str, events: Sequence[NewEvent], expected_version: ExpectedVersion,
-        command_id: str | None = None, timestamp: int | datetime | None = None, *, replicas: Replicas | None = None,
-    ) -> Committed:  # fmt: skip
+        self,
+        aggregate_id: str,
+        events: Sequence[NewEvent],
+        expected_version: ExpectedVersion,
+        command_id: str | None = None,
+        timestamp: int | datetime | None = None,
+        *,
+        replicas: Replicas | None = None,
+    ) -> Committed:
         """Appends the events of one command; durable on return. `replicas`: as in `NetworkStore.append`; here is one.
 
         If the call is cancelled while it waits for the disk, the commit may or may not be stored; append again with the same
@@ -173,9 +179,13 @@ class EmbeddedStore:
         return submission
 
     def read(
-        self, aggregate_id: str, from_version: int = 1, to_version: int | None = None,
-        backwards: bool = False, limit: int | None = None,
-    ) -> EventStream:  # fmt: skip
+        self,
+        aggregate_id: str,
+        from_version: int = 1,
+        to_version: int | None = None,
+        backwards: bool = False,
+        limit: int | None = None,
+    ) -> EmbeddedEventStream:
         """Iterates over the aggregate's events by version, both ends inclusive; yields nothing if it does not exist."""
         cursor = AggregateCursor(aggregate_id, from_version, to_version, backwards, limit)
 
@@ -183,10 +193,10 @@ class EmbeddedStore:
             high = VERSION_MAX if cursor.high is None else cursor.high
             return cursor.take(await self.read_page(aggregate_id, cursor.low, high, backwards))
 
-        return EventStream(cursor, turn_page)
+        return EmbeddedEventStream(cursor, turn_page)
 
     async def read_page(self, aggregate_id: str, low: int, high: int, backwards: bool) -> ReplayPage:
-        """Reads one page of raw records (see `Engine.replay`): in place if they are cached, else on a worker thread."""
+        """Reads one page of raw records (see `StoreEngine.replay`): in place if they are cached, else on a worker thread."""
         self._check_open()
         try:
             page = self.engine.replay(aggregate_id, low, high, backwards, IN_PLACE_BYTES_MAX, cached_only=True)
@@ -226,10 +236,16 @@ class EmbeddedStore:
         return found
 
     def read_all(
-        self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None,
-        limit: int | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None,
-        *, aggregate_id: str | None = None,
-    ) -> LogStream:  # fmt: skip
+        self,
+        after: After = 0,
+        types: Iterable[str] | None = None,
+        aggregate_prefix: str | None = None,
+        limit: int | None = None,
+        from_time: int | datetime | None = None,
+        to_time: int | datetime | None = None,
+        *,
+        aggregate_id: str | None = None,
+    ) -> EmbeddedLogStream:
         """Iterates over the events after `after`, a sequence or a position, in commit order, that pass all filters; ends at the
         last event. Diverged is raised unless the event of the position is still the same one.
 
@@ -241,14 +257,19 @@ class EmbeddedStore:
         async def turn_page() -> list[Event]:
             return cursor.take(await self.scan_page(cursor.place, cursor.wanted, cursor.left))
 
-        return LogStream(cursor, turn_page, self.opened.uuid.bytes)
+        return EmbeddedLogStream(cursor, turn_page, self.opened.uuid.bytes)
 
     async def scan_page(
-        self, after: Place | int, wanted: EventFilter, events_max: int | None = None, durable: bool = False, whole: bool = False
+        self,
+        after: LogPosition | int,
+        wanted: EventFilter,
+        events_max: int | None = None,
+        durable: bool = False,
+        whole: bool = False,
     ) -> ScanPage:
-        """Reads one page of raw records (see `Engine.scan`; `whole`: unfiltered) on a thread. Raises as `check_place`."""
+        """Reads one page of raw records (see `StoreEngine.scan`; `whole`: unfiltered) on a thread. Raises as `check_place`."""
         self._check_open()
-        bytes_max, start = self.opened.settings.page_bytes, after if isinstance(after, Place) else Place(after)
+        bytes_max, start = self.opened.settings.page_bytes, after if isinstance(after, LogPosition) else LogPosition(after)
         own = None if whole else self.engine.slot_filter
 
         def page() -> ScanPage:
@@ -258,9 +279,15 @@ class EmbeddedStore:
         return await self._threads.scan(page)
 
     def subscribe(
-        self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None, *,
-        aggregate_id: str | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None,
-    ) -> SubscriptionStream:  # fmt: skip
+        self,
+        after: After = 0,
+        types: Iterable[str] | None = None,
+        aggregate_prefix: str | None = None,
+        *,
+        aggregate_id: str | None = None,
+        from_time: int | datetime | None = None,
+        to_time: int | datetime | None = None,
+    ) -> EmbeddedSubscriptionStream:
         """Iterates like `read_all`, then continues with new events until the store is closed, and raises Closed. Yields
         CaughtUp once, between the two; with `after=END` it is the first item. Only durable events come, with durability
         `async` up to `flush_interval_s` later than from `read_all`, so that no checkpoint gets ahead of the store.
@@ -273,7 +300,7 @@ class EmbeddedStore:
             nonlocal place, caught_up
             if place is None:
                 self._check_open()
-                place, caught_up = Place(self.engine.visible_sequence), True
+                place, caught_up = LogPosition(self.engine.visible_sequence), True
                 await self._wait_until_durable(place.sequence)
                 return [CaughtUp(place.sequence)]
             position = place.sequence
@@ -283,13 +310,13 @@ class EmbeddedStore:
                 await self._wait_until_durable(position + 1)
             page = await self.scan_page(place, wanted, durable=True)
             items: list[Item] = list(wanted.select(decode_page(page.records), position))
-            place = Place(max(position, page.next))
+            place = LogPosition(max(position, page.next))
             if page.at_end and not caught_up and place.sequence >= stored:
                 caught_up = True
                 items.append(CaughtUp(place.sequence))
             return items
 
-        return SubscriptionStream(follow_on, start, self.opened.uuid.bytes)
+        return EmbeddedSubscriptionStream(follow_on, start, self.opened.uuid.bytes)
 
     async def _wait_until_durable(self, sequence: int) -> None:
         while self.engine.durable_sequence < sequence and not self._closed:
@@ -303,10 +330,10 @@ class EmbeddedStore:
         self._check_open()
         return await self._threads.scan(lambda: self.engine.list_aggregates(wanted, limit, self.engine.slot_filter))
 
-    async def stats(self) -> Stats:
+    async def stats(self) -> StatValues:
         """Returns statistics of this store, by name."""
         self._check_open()
-        stats = read_stats([Source(STORE_METRICS, lambda: self)])
+        stats = read_stats([MetricSource(STORE_METRICS, lambda: self)])
         await trio.lowlevel.checkpoint()
         return stats
 

@@ -31,7 +31,7 @@ from eventstore.records.splits import SlotFilter
 from eventstore.store.append import Appender, AppendOutcome, NewCommit
 from eventstore.store.memory.cache_extension import extend, sorted_parts
 from eventstore.store.memory.recent import RecentAggregates
-from eventstore.store.memory.unsorted_tail import Tail, TailFile, command_key
+from eventstore.store.memory.unsorted_tail import TailFile, UnsortedTail, command_key
 from eventstore.store.memory.version_cache import VersionCache
 from eventstore.store.read.aggregate_list import AggregateLister
 from eventstore.store.read.aggregate_lookups import AggregateLookups
@@ -46,14 +46,22 @@ from eventstore.store.uniqueness import Uniqueness
 Read = TypeVar("Read")
 
 
-class Engine:
+class StoreEngine:
     """One open store. Create it with `opening.open_folder`."""
 
     def __init__(
-        self, files: EventFiles, tail: Tail, directory: Directory, version_cache: VersionCache,
-        recent: RecentAggregates, writer: ChunkWriter, front: FrontBuffer, *,
-        epoch: int, clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+        self,
+        files: EventFiles,
+        tail: UnsortedTail,
+        directory: Directory,
+        version_cache: VersionCache,
+        recent: RecentAggregates,
+        writer: ChunkWriter,
+        front: FrontBuffer,
+        *,
+        epoch: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.files = files
         self.tail = tail
         self.directory = directory
@@ -176,9 +184,14 @@ class Engine:
         self.durable_sequence = self.visible_sequence
 
     def replay(
-        self, aggregate_id: str, from_version: int, to_version: int | None, backwards: bool, bytes_max: int,
+        self,
+        aggregate_id: str,
+        from_version: int,
+        to_version: int | None,
+        backwards: bool,
+        bytes_max: int,
         cached_only: bool = False,
-    ) -> ReplayPage:  # fmt: skip
+    ) -> ReplayPage:
         """Reads a page of one aggregate's history. Raises Corrupt or ReadFailed rather than returning less.
 
         With `cached_only` it may run on an event loop: it raises NotCached instead of waiting for the disk.
@@ -191,9 +204,16 @@ class Engine:
         )
 
     def scan(
-        self, after: int, wanted: EventFilter, bytes_max: int, events_max: int | None, durable: bool = False,
-        own: SlotFilter | None = None, *, whole: bool = False,
-    ) -> ScanPage:  # fmt: skip
+        self,
+        after: int,
+        wanted: EventFilter,
+        bytes_max: int,
+        events_max: int | None,
+        durable: bool = False,
+        own: SlotFilter | None = None,
+        *,
+        whole: bool = False,
+    ) -> ScanPage:
         """Reads a page of the log, in commit order; with `durable` only what survives a power failure. `own`, `whole`: as of
         `LogScanner.page`.
         """

@@ -19,7 +19,7 @@ from typing import Protocol
 import trio
 
 from eventstore.errors import Corrupt
-from eventstore.store.engine import Engine
+from eventstore.store.engine import StoreEngine
 from eventstore.store.memory.cache_extension import extend, sorted_parts
 from eventstore.store.memory.unsorted_tail import TailFile
 from eventstore.store.read.foreign_bytes import ForeignBytes
@@ -57,7 +57,7 @@ class ThreadSorter:
 
     token = ""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
     async def sort(self, number: int) -> None:
@@ -82,7 +82,7 @@ class Maintenance:
     out, measured again after a split and after a file was sorted.
     """
 
-    def __init__(self, engine: Engine, sorter: Sorter) -> None:
+    def __init__(self, engine: StoreEngine, sorter: Sorter) -> None:
         self._engine, self._sorter = engine, sorter
         self._wake, self._quiet, self._damage = trio.Event(), trio.Event(), trio.Event()
         self._unmeasured = trio.Event()
@@ -275,7 +275,7 @@ class Maintenance:
         _log.info("event file %d is sorted", file.number)
 
     async def _extend_cache(self, number: int) -> None:
-        """Does what `Engine.extend_cache` does, some aggregates at a time so as not to block the event loop."""
+        """Does what `StoreEngine.extend_cache` does, some aggregates at a time so as not to block the event loop."""
         cache, files = self._engine.version_cache, self._engine.files
         cache.begin_extension()
         parts = await trio.to_thread.run_sync(lambda: sorted_parts(files.index(number), cache))

@@ -16,10 +16,10 @@ from eventstore.chunks.files import Files
 from eventstore.chunks.writing.commit_log import Replication
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.settings.store import StoreSettings
-from eventstore.store.committer import Committer
+from eventstore.store.committer import EventCommitter
 from eventstore.store.data_folder import DIRECTORY, ShardIdentity
 from eventstore.store.embedded import EmbeddedStore
-from eventstore.store.engine import Engine
+from eventstore.store.engine import StoreEngine
 from eventstore.store.maintenance import Maintenance, ThreadSorter
 from eventstore.store.opening import OpenStore, open_folder
 from eventstore.store.sorted.child_sorter import ChildSorter
@@ -62,10 +62,13 @@ async def open_store(
         lambda: open_folder(path, settings, files=files, directory=directory, shard=shard, epoch=epoch)
     )
     try:
-        committer = Committer(
-            opened.engine, waiting_bytes_max=settings.waiting_bytes_max,
-            sync=settings.durability == "sync", flush_interval_s=settings.flush_interval_s, replication=replication,
-        )  # fmt: skip
+        committer = EventCommitter(
+            opened.engine,
+            waiting_bytes_max=settings.waiting_bytes_max,
+            sync=settings.durability == "sync",
+            flush_interval_s=settings.flush_interval_s,
+            replication=replication,
+        )
         sorter = ChildSorter(path, directory or path / DIRECTORY) if files is None else ThreadSorter(opened.engine)
         maintenance = Maintenance(opened.engine, sorter)
         committer.on_completed = lambda _: maintenance.wake()
@@ -103,18 +106,18 @@ async def _in_background(task_status: trio.TaskStatus[trio.Nursery]) -> None:
         await trio.sleep_forever()
 
 
-async def _maintain(committer: Committer, maintenance: Maintenance, rests_s: float) -> None:
+async def _maintain(committer: EventCommitter, maintenance: Maintenance, rests_s: float) -> None:
     await committer.settled.wait()  # a replica may have to cut back what it was opened with: a sorted file is final
     maintenance.rest(rests_s)
     await maintenance.run()
 
 
-async def _warm_up_when_settled(committer: Committer, engine: Engine) -> None:
+async def _warm_up_when_settled(committer: EventCommitter, engine: StoreEngine) -> None:
     await committer.settled.wait()  # clients wait for that
     await warm_up(engine)
 
 
-async def warm_up(engine: Engine) -> None:
+async def warm_up(engine: StoreEngine) -> None:
     """Loads the aggregates that changed last into the version cache, the last one first, while clients are served. Ends when a
     generation of the cache is full: with more it would drop those that changed last, and what clients have loaded.
     """

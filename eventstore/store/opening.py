@@ -40,11 +40,11 @@ from eventstore.store.data_folder import (
     event_folder,
     refuse_node_folder,
 )
-from eventstore.store.engine import Engine
+from eventstore.store.engine import StoreEngine
 from eventstore.store.memory.preload import PreloadFile
 from eventstore.store.memory.recent import RecentAggregates
 from eventstore.store.memory.tail_recovery import TailRecovery
-from eventstore.store.memory.unsorted_tail import Tail
+from eventstore.store.memory.unsorted_tail import UnsortedTail
 from eventstore.store.memory.version_cache import VersionCache
 from eventstore.store.sorted.directory_recovery import close_directory, open_directory
 from eventstore.store.sorted.event_files import EventFiles
@@ -53,7 +53,7 @@ from eventstore.store.sorted.sorting import sort_file, switch
 
 
 @dataclass(slots=True)
-class OpenReport:
+class StoreOpenReport:
     """What opening found and did, for logs and operators."""
 
     files: int = 0
@@ -68,9 +68,9 @@ class OpenReport:
 class OpenStore:
     """An engine and the resources to release when it is closed."""
 
-    engine: Engine
+    engine: StoreEngine
     lock: Lock
-    report: OpenReport
+    report: StoreOpenReport
     uuid: uuid.UUID
     settings: StoreSettings
     preload: PreloadFile
@@ -88,9 +88,15 @@ class OpenStore:
 
 
 def open_folder(
-    path: Path, settings: StoreSettings, *, files: Files | None = None, directory: Path | None = None,
-    clock: Callable[[], float] = time.time, shard: ShardIdentity | None = None, epoch: int | None = None,
-) -> OpenStore:  # fmt: skip
+    path: Path,
+    settings: StoreSettings,
+    *,
+    files: Files | None = None,
+    directory: Path | None = None,
+    clock: Callable[[], float] = time.time,
+    shard: ShardIdentity | None = None,
+    epoch: int | None = None,
+) -> OpenStore:
     """Opens or creates the store in `path`. `directory`: where LMDB lives, if not in the folder itself. `shard`: the store must
     be this one; the store of a cluster of one shard may be opened without. `epoch`: of the leadership that begins, if one does.
 
@@ -112,7 +118,7 @@ def open_folder(
                 identity, document = own.identity(shard.members, clock, shard.store)
             if check_shard(path, document, shard) and shard is not None:
                 write_document(files, path / STORE, {**document, **shard.members()})
-            report = OpenReport()
+            report = StoreOpenReport()
             events = event_folder(files, path, identity, ancestors_of(path, document))
             engine = _open_engine(events, settings, directory or path / DIRECTORY, report, clock, epoch)
             engine.slot_filter = None if shard is None else shard.slot_filter
@@ -141,14 +147,23 @@ def _beside(shard: ShardIdentity | None) -> tuple[str, ...]:
 
 
 def _open_engine(
-    folder: ChunkFolder, settings: StoreSettings, directory_path: Path, report: OpenReport, clock: Callable[[], float],
+    folder: ChunkFolder,
+    settings: StoreSettings,
+    directory_path: Path,
+    report: StoreOpenReport,
+    clock: Callable[[], float],
     epoch: int | None,
-) -> Engine:  # fmt: skip
+) -> StoreEngine:
     chunks = OpenedChunks(
-        folder, HEADER_BYTES, size_bytes=settings.file_size_bytes, preallocate_bytes=settings.preallocate_bytes,
-        sync=settings.durability == "sync", clock=clock, epoch=epoch,
-    )  # fmt: skip
-    event_files, tail = EventFiles(folder, settings.open_files_max), Tail()
+        folder,
+        HEADER_BYTES,
+        size_bytes=settings.file_size_bytes,
+        preallocate_bytes=settings.preallocate_bytes,
+        sync=settings.durability == "sync",
+        clock=clock,
+        epoch=epoch,
+    )
+    event_files, tail = EventFiles(folder, settings.open_files_max), UnsortedTail()
     sorted_files = max((header.number for header in chunks.headers if header.sorted), default=0)
     for header in chunks.headers:
         if header.number <= sorted_files:
@@ -161,7 +176,7 @@ def _open_engine(
         report.torn_bytes, report.torn_copy = chunks.torn.bytes, chunks.torn.copy
     _remove_orphans(folder, event_files.headers)
     directory = open_directory(directory_path, event_files, report)
-    return Engine(
+    return StoreEngine(
         event_files,
         tail,
         directory,
@@ -174,7 +189,7 @@ def _open_engine(
     )
 
 
-def _add_sorted(event_files: EventFiles, header: ChunkHeader, report: OpenReport) -> None:
+def _add_sorted(event_files: EventFiles, header: ChunkHeader, report: StoreOpenReport) -> None:
     if not header.sorted:  # a later file is sorted: this store never leaves it so, but it is easily repaired
         sort_file(event_files.folder, header.number)
         switch(event_files.folder, header.number)
@@ -188,7 +203,7 @@ def _add_sorted(event_files: EventFiles, header: ChunkHeader, report: OpenReport
         report.indexes_built.append(header.number)
 
 
-def _load_unsorted(chunks: OpenedChunks, tail: Tail, header: ChunkHeader, folder: ChunkFolder) -> None:
+def _load_unsorted(chunks: OpenedChunks, tail: UnsortedTail, header: ChunkHeader, folder: ChunkFolder) -> None:
     path = folder.chunk_path(header.number)
     file = tail.begin(header.number, header.first_sequence)
     file.file = folder.files.open(path)

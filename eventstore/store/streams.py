@@ -12,7 +12,7 @@ from typing import Final, Self, TypeAlias
 
 import trio
 
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.model import CaughtUp, Event
 from eventstore.position import Position, Reading
 from eventstore.records.cursors import AggregateCursor, LogCursor
@@ -22,7 +22,7 @@ Item: TypeAlias = Event | CaughtUp
 FollowOn: TypeAlias = Callable[[], Awaitable[list[Item]]]
 
 
-class EventStream:
+class EmbeddedEventStream:
     """Iterates over the events of a cursor; `turn_page` returns those of its next page."""
 
     def __init__(self, cursor: AggregateCursor | LogCursor, turn_page: Callable[[], Awaitable[Iterable[Event]]]) -> None:
@@ -57,7 +57,7 @@ class EventStream:
         await self.aclose()
 
 
-class LogStream(EventStream):
+class EmbeddedLogStream(EmbeddedEventStream):
     """Iterates over the events of the log."""
 
     def __init__(self, cursor: LogCursor, turn_page: TurnPage, store: bytes) -> None:
@@ -74,13 +74,13 @@ class LogStream(EventStream):
         return self._reading.position(self._store)
 
 
-class SubscriptionStream:
+class EmbeddedSubscriptionStream:
     """Iterates over events as they are appended; yields CaughtUp once, after all stored events."""
 
     resumptions: Final = 0
     """As of a client's stream: this one is never interrupted."""
 
-    def __init__(self, follow_on: FollowOn, start: Place | None, store: bytes) -> None:
+    def __init__(self, follow_on: FollowOn, start: LogPosition | None, store: bytes) -> None:
         self._follow_on = follow_on
         self._reading, self._store = Reading(start), store
         self._items: Iterator[Item] = iter(())

@@ -20,7 +20,7 @@ from eventstore.errors import EventStoreError
 from eventstore.model import ID_BYTES_MAX
 from eventstore.records import commit
 from eventstore.records.commit import CommitView
-from eventstore.store.memory.unsorted_tail import Tail, TailFile, command_key
+from eventstore.store.memory.unsorted_tail import TailFile, UnsortedTail, command_key
 from eventstore.store.memory.version_cache import ABSENT, VersionCache, may_hold, ranges_with, version_of
 from eventstore.store.read.aggregate_lookups import CANDIDATES_MAX, find_in_sorted
 from eventstore.store.read.sorted_places import SortedPlaces
@@ -33,9 +33,14 @@ class Uniqueness:
     """Finds current versions and repeated commands. `read_record` reads a commit of the tail, written or still in memory."""
 
     def __init__(
-        self, tail: Tail, version_cache: VersionCache, directory: Directory, files: EventFiles, places: SortedPlaces,
+        self,
+        tail: UnsortedTail,
+        version_cache: VersionCache,
+        directory: Directory,
+        files: EventFiles,
+        places: SortedPlaces,
         read_record: Callable[[TailFile, int], bytes],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._tail = tail
         self._version_cache = version_cache
         self._directory = directory

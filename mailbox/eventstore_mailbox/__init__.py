@@ -22,8 +22,8 @@ from eventstore_mailbox.core.state import (
     UNCHANGED,
     Entry,
 )
-from eventstore_mailbox.errors import MailboxError, OfParent, Overloaded, Stopped, Stopping, Unrestorable
-from eventstore_mailbox.stats import MailboxStats, Stats
+from eventstore_mailbox.errors import MailboxError, MailboxFull, OfParent, Stopped, Stopping, Unrestorable
+from eventstore_mailbox.stats import MailboxesStats, MailboxStats
 
 if TYPE_CHECKING:
     from eventstore_mailbox.mailboxes import Mailboxes
@@ -40,13 +40,13 @@ __all__ = [
     "Batch",
     "Entry",
     "MailboxError",
+    "MailboxFull",
     "MailboxStats",
     "Mailboxes",
+    "MailboxesStats",
     "OfParent",
     "Options",
-    "Overloaded",
     "Ports",
-    "Stats",
     "Stopped",
     "Stopping",
     "Unrestorable",

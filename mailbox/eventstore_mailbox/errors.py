@@ -19,7 +19,7 @@ def _restored(cls: type[MailboxError], args: tuple[object, ...]) -> MailboxError
     return error
 
 
-class Overloaded(MailboxError):
+class MailboxFull(MailboxError):
     """A mailbox is full, of commands or bytes (`unit`); the command was not accepted and may be sent again later."""
 
     def __init__(self, mailbox: str, depth: int, capacity: int, unit: str = "commands") -> None:

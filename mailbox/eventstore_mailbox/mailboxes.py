@@ -15,7 +15,7 @@ from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import A, AnyPorts, C, O, Ports, X
 from eventstore_mailbox.core.state import AnyEntry, Entry
 from eventstore_mailbox.errors import OfParent
-from eventstore_mailbox.stats import Stats, stats_of
+from eventstore_mailbox.stats import MailboxesStats, stats_of
 from eventstore_mailbox.trio_driver import TrioDriver
 
 _told: Final[WeakSet[Mailboxes[Any, Any, Any, Any]]] = WeakSet()
@@ -53,9 +53,12 @@ class Mailboxes(Generic[C, A, X, O]):
         return cast("list[Entry[C, O]]", self._machine.submit(cast("Sequence[AnyEntry]", entries)))
 
     def append(
-        self, changes: Sequence[X], deliver: Callable[[list[O]], None], source: object = None,
+        self,
+        changes: Sequence[X],
+        deliver: Callable[[list[O]], None],
+        source: object = None,
         deliver_some: Callable[[Sequence[int], list[O]], None] | None = None,
-    ) -> Sequence[int]:  # fmt: skip
+    ) -> Sequence[int]:
         """Accepts plain appends: changes with the sender's own expected version. `deliver` gets one outcome each, in order,
         together.
 
@@ -100,7 +103,7 @@ class Mailboxes(Generic[C, A, X, O]):
         """
         return await self._driver.stop(deadline_s)
 
-    def stats(self) -> Stats:
+    def stats(self) -> MailboxesStats:
         return stats_of(self._machine)
 
 

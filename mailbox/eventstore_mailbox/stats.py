@@ -33,7 +33,7 @@ class MailboxStats(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
+class MailboxesStats:
     """hottest          aggregates with the most conflicts
     busiest          aggregates with the most commands, from a sample of one in 64
     fast_path_total  plain appends that took the fast path; fast_path_depth are in flight
@@ -55,10 +55,10 @@ class Stats:
     busiest: tuple[tuple[str, int], ...]
 
 
-def stats_of(machine: Machine) -> Stats:
+def stats_of(machine: Machine) -> MailboxesStats:
     processor, fast_path = machine.processor, machine.fast_path
     restores = processor.restores
-    return Stats(
+    return MailboxesStats(
         mailboxes=tuple(map(_of_mailbox, machine.mailboxes)),
         depth=machine.depth,
         fast_path_depth=fast_path.depth,
@@ -76,7 +76,7 @@ def stats_of(machine: Machine) -> Stats:
     )
 
 
-def joined(sets: Sequence[Stats]) -> Stats:
+def joined(sets: Sequence[MailboxesStats]) -> MailboxesStats:
     """Returns the figures of several sets of mailboxes as those of one."""
 
     def total(name: str) -> int:
@@ -86,9 +86,9 @@ def joined(sets: Sequence[Stats]) -> Stats:
         ranked: Iterator[tuple[str, int]] = chain.from_iterable(getattr(each, name) for each in sets)
         return tuple(sorted(ranked, key=lambda one: one[1], reverse=True))
 
-    counts = {each.name: total(each.name) for each in fields(Stats) if each.type == "int"}
+    counts = {each.name: total(each.name) for each in fields(MailboxesStats) if each.type == "int"}
     mailboxes = tuple(chain.from_iterable(each.mailboxes for each in sets))
-    return Stats(mailboxes=mailboxes, hottest=top("hottest"), busiest=top("busiest"), **counts)
+    return MailboxesStats(mailboxes=mailboxes, hottest=top("hottest"), busiest=top("busiest"), **counts)
 
 
 def _of_mailbox(mailbox: CommandMailbox) -> MailboxStats:

@@ -17,7 +17,7 @@ import trio
 from eventstore_mailbox.core.machine import Machine
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import AnyPorts
-from eventstore_mailbox.core.state import AnyEntry, Lane
+from eventstore_mailbox.core.state import AggregateQueue, AnyEntry
 from eventstore_mailbox.errors import Unrestorable
 from eventstore_mailbox.handler_steps import run_stepwise
 
@@ -34,9 +34,9 @@ class TrioDriver:
         self._stopped = trio.Event()
         self._waiting = trio.lowlevel.ParkingLot()
         self._waiters: dict[AnyEntry, trio.Event] = {}
-        self._to_restore: deque[Lane] = deque()
+        self._to_restore: deque[AggregateQueue] = deque()
         self._restorers = 0
-        self._handlers: dict[Lane, trio.CancelScope] = {}
+        self._handlers: dict[AggregateQueue, trio.CancelScope] = {}
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         try:
@@ -108,17 +108,17 @@ class TrioDriver:
     def load(self, aggregate_ids: Collection[str], action: Callable[[], None]) -> None:
         self._start(self._load, aggregate_ids, action)
 
-    def restore(self, lane: Lane) -> None:
+    def restore(self, lane: AggregateQueue) -> None:
         self._to_restore.append(lane)
         if self._restorers < self._options.restores_max:
             self._restorers += 1
             self._start(self._restore)
 
-    def run_handler(self, lane: Lane, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
+    def run_handler(self, lane: AggregateQueue, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
         scope = self._handlers[lane] = trio.CancelScope()
         self._start(self._run_handler, lane, entry, coroutine, scope)
 
-    def cancel_handler(self, lane: Lane) -> None:
+    def cancel_handler(self, lane: AggregateQueue) -> None:
         self._handlers[lane].cancel()
 
     # -- tasks --------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class TrioDriver:
                 until = clock() + turn_s
         self._restorers -= 1
 
-    async def _from_store(self, lane: Lane) -> object:
+    async def _from_store(self, lane: AggregateQueue) -> object:
         if lane.to_load:
             assert self._ports.load is not None
             await self._ports.load(lane.aggregate_id)
@@ -173,7 +173,7 @@ class TrioDriver:
         return await self._ports.refresh(lane.aggregate_id, stale)
 
     async def _run_handler(
-        self, lane: Lane, entry: AnyEntry, coroutine: Coroutine[object, object, object], scope: trio.CancelScope
+        self, lane: AggregateQueue, entry: AnyEntry, coroutine: Coroutine[object, object, object], scope: trio.CancelScope
     ) -> None:
         change: object = None
         failed: BaseException | None = None

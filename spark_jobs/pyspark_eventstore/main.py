@@ -28,7 +28,7 @@ _OUR_ERROR = re.compile(r"eventstore\.errors\.(\w+): (.+)")
 _WRONG_BY_ITSELF = frozenset({InvalidArgument.__name__, DomainRefused.__name__})
 
 
-class Command(typer.core.TyperCommand):
+class SparkCommand(typer.core.TyperCommand):
     """A command whose help shows an argument as it was named: `DATA` instead of `{DATA} <list[str]>`.
 
     As in `eventstore`, whose command line is not imported here: the package goes to workers, which need nothing of it.
@@ -73,10 +73,10 @@ def _options(
     """Spark jobs over the event files of one or more stores."""
 
 
-app.command("export", cls=Command)(exporting.export)
-app.command("verify", cls=Command)(verifying.verify)
-app.command("rebuild", cls=Command)(rebuilding.rebuild)
-app.command("ship", cls=Command)(shipping.ship)
+app.command("export", cls=SparkCommand)(exporting.export)
+app.command("verify", cls=SparkCommand)(verifying.verify)
+app.command("rebuild", cls=SparkCommand)(rebuilding.rebuild)
+app.command("ship", cls=SparkCommand)(shipping.ship)
 
 
 def run(arguments: list[str]) -> int:

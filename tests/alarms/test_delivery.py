@@ -14,11 +14,11 @@ import trio
 
 from eventstore.alarms import receiver
 from eventstore.alarms.alarms import Alarms
-from eventstore.alarms.delivery import ATTEMPTS, WAITING_MAX, Delivery, longer_delay_s
+from eventstore.alarms.delivery import ATTEMPTS, WAITING_MAX, NoticeDelivery, longer_delay_s
 from eventstore.alarms.figure import Figure
 from eventstore.alarms.mail import Mail
 from eventstore.alarms.notice import Notice
-from eventstore.alarms.watch import Change
+from eventstore.alarms.watch import AlarmChange
 from eventstore.alarms.webhook import SIGNATURE, Webhook, signature
 from eventstore.errors import InvalidArgument
 from eventstore.settings.alarms import AlarmSettings
@@ -28,8 +28,10 @@ from tests.waiting import eventually
 
 TIME_US = 1_700_000_000_000_000
 CHANGES = (
-    Change("disk_nearly_full", (), True, TIME_US, 0.05, "free / size < 0.1", "disk_nearly_full: free / size is 0.05, < 0.1"),
-    Change(
+    AlarmChange(
+        "disk_nearly_full", (), True, TIME_US, 0.05, "free / size < 0.1", "disk_nearly_full: free / size is 0.05, < 0.1"
+    ),
+    AlarmChange(
         "group_behind", (("group", "b\x1b[2J\r\nBcc: all@example.org"),), False, TIME_US, 3.0, "backlog > 9", "x\r\ny\x1b[2J"
     ),
 )
@@ -169,7 +171,7 @@ async def test_what_is_not_taken_is_sent_again() -> None:
         return 0.001
 
     with http_receiver(*[503] * 4) as posts:
-        delivery = Delivery(Webhook(AlarmSettings(webhook=posts.url)), delay_s)
+        delivery = NoticeDelivery(Webhook(AlarmSettings(webhook=posts.url)), delay_s)
         await delivered(delivery, lambda: delivery.sent)
     assert posts.asked == 5
     assert waits == [1, 2, 3, 4]
@@ -182,7 +184,7 @@ def test_attempts_are_further_apart_each_time_up_to_five_minutes() -> None:
 
 
 async def test_what_is_never_taken_is_counted_and_said() -> None:
-    delivery = Delivery(Webhook(AlarmSettings(webhook=f"http://127.0.0.1:{free_port()}/")), lambda _: 0.001)
+    delivery = NoticeDelivery(Webhook(AlarmSettings(webhook=f"http://127.0.0.1:{free_port()}/")), lambda _: 0.001)
     for _ in range(WAITING_MAX + 4):
         delivery.put(NOTICE)
     assert (delivery.waiting, delivery.undelivered) == (WAITING_MAX, 4)
@@ -193,7 +195,7 @@ async def test_what_is_never_taken_is_counted_and_said() -> None:
 
 
 def test_tests_give_up_no_notice_that_waits_and_do_not_pile_up() -> None:
-    delivery = Delivery(Webhook(AlarmSettings(webhook=f"http://127.0.0.1:{free_port()}/")))
+    delivery = NoticeDelivery(Webhook(AlarmSettings(webhook=f"http://127.0.0.1:{free_port()}/")))
     for number in range(WAITING_MAX):
         delivery.put(replace(NOTICE, time_us=number))
     for _ in range(3 * WAITING_MAX):
@@ -206,7 +208,7 @@ def test_tests_give_up_no_notice_that_waits_and_do_not_pile_up() -> None:
     assert delivery.undelivered == 1
 
 
-async def delivered(delivery: Delivery, done: Callable[[], object]) -> None:
+async def delivered(delivery: NoticeDelivery, done: Callable[[], object]) -> None:
     """Delivers one more notice, until something is done."""
 
     async def is_done() -> bool:

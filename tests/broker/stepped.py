@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eventstore.broker.log.engine import Engine, WriteResult
+from eventstore.broker.log.engine import MessageEngine, WriteResult
 from eventstore.broker.log.queue_reader import QueueRead
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.opening import OpenBroker, open_broker_folder
@@ -43,7 +43,7 @@ class Stepped:
         )
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> MessageEngine:
         return self.opened.engine
 
     def topic(self, name: str = "orders", queues: int = 2) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.broker.log.engine import Engine
+from eventstore.broker.log.engine import MessageEngine
 from eventstore.broker.log.memory_pressure import memory_used
 from eventstore.broker.log.queue_chunks import DOCUMENT, QueueChunks
 from eventstore.broker.log.queue_reader import QueueRead
@@ -86,7 +86,7 @@ def test_chunks_are_in_real_memory_between_the_watermarks(release_above: float, 
         ),
     )  # fmt: skip
     opened.topics.create("orders", 1)
-    engine: Engine = opened.engine
+    engine: MessageEngine = opened.engine
     engine.send(opened.topics.get("orders"), numbered(600, size=500))
     while (segment := engine.take()) is not None:
         engine.write(segment)

@@ -7,10 +7,10 @@ import struct
 import numpy as np
 import pytest
 
-from eventstore.chunks.layout import Layout
+from eventstore.chunks.layout import FieldLayout
 
-LAYOUT = Layout(("mark", "B"), ("kind", "B"), ("small", "H"), ("crc", "I"), ("time", "q"), ("reserved", "4x"), ("id", "I"))
-ODD = Layout(("mark", "B"), ("number", "I"))
+LAYOUT = FieldLayout(("mark", "B"), ("kind", "B"), ("small", "H"), ("crc", "I"), ("time", "q"), ("reserved", "4x"), ("id", "I"))
+ODD = FieldLayout(("mark", "B"), ("number", "I"))
 VALUES = [(1, 2, 3, 4, -5, 6), (7, 8, 65_535, 2**32 - 1, 2**62, 12)]
 RAW = b"".join(struct.pack("<BBHIqII", *values[:-1], 0, values[-1]) for values in VALUES)
 
@@ -44,8 +44,8 @@ def test_parts_that_meet_pack_the_same_bytes_as_the_whole() -> None:
 
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("layout", [LAYOUT, ODD])
-def test_columns_are_those_of_the_headers_one_by_one(layout: Layout, order: str) -> None:
-    layout = Layout(*((field.name, field.code) for field in layout.fields), order=order)
+def test_columns_are_those_of_the_headers_one_by_one(layout: FieldLayout, order: str) -> None:
+    layout = FieldLayout(*((field.name, field.code) for field in layout.fields), order=order)
     raw = b"".join(layout.struct.pack(*range(row, row + len(layout.names))) for row in range(5))
     rows = list(layout.struct.iter_unpack(raw))
     assert layout.columns(*layout.names)(raw) == [list(column) for column in zip(*rows, strict=True)]
@@ -55,5 +55,5 @@ def test_columns_are_those_of_the_headers_one_by_one(layout: Layout, order: str)
 def test_a_dtype_reads_what_the_struct_reads() -> None:
     assert np.frombuffer(RAW, LAYOUT.dtype()).tolist() == VALUES
     assert np.frombuffer(RAW, LAYOUT.dtype("crc", "id")).tolist() == [(4, 6), (2**32 - 1, 12)]
-    big = Layout(("mark", "B"), ("length", "I"), order=">")
+    big = FieldLayout(("mark", "B"), ("length", "I"), order=">")
     assert np.frombuffer(big.struct.pack(1, 2), big.dtype()).tolist() == [(1, 2)]

@@ -11,29 +11,29 @@ import trio
 import eventstore as es
 from eventstore.cli.transfer import import_run, line_source
 from eventstore.cli.transfer.import_run import Summary, run_import
-from eventstore.cli.transfer.line_source import Group, Source
+from eventstore.cli.transfer.line_source import CommandLines, LineSource
 from eventstore.cli.transfer.refusals import Refusal
 from tests.cli.processes import Server, line
 
 TOO_LARGE = "x" * 4_300_000
 
 
-def _source(path: Path, *files: list[str]) -> Source:
+def _source(path: Path, *files: list[str]) -> LineSource:
     paths = [path / f"{number}.jsonl" for number in range(len(files))]
     for each, lines in zip(paths, files, strict=True):
         each.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    source = Source([str(each) for each in paths])
+    source = LineSource([str(each) for each in paths])
     source.survey()
     return source
 
 
-def _commits(source: Source) -> list[tuple[str, str, list[str]]]:
+def _commits(source: LineSource) -> list[tuple[str, str, list[str]]]:
     groups = list(source.groups())
-    assert all(isinstance(group, Group) and group.why is None for group in groups)
+    assert all(isinstance(group, CommandLines) and group.why is None for group in groups)
     return [(each.aggregate_id, each.command_id, [event.type for event in each.events]) for each in groups]  # type: ignore[union-attr]
 
 
-def _whys(source: Source) -> list[str | None]:
+def _whys(source: LineSource) -> list[str | None]:
     return [group.why for group in source.groups()]
 
 
@@ -77,7 +77,7 @@ def test_lines_of_a_command_whose_versions_go_back_are_refused(tmp_path: Path) -
 
 def test_a_version_that_is_there_twice_with_different_content_is_refused(tmp_path: Path) -> None:
     source = _source(tmp_path, [line("a", "c-1", "A", version=8), line("b", "c-1"), line("a", "c-1", "B", version=8)])
-    assert [group.is_repeated for group in source.groups() if isinstance(group, Group)] == [True, False, True]
+    assert [group.is_repeated for group in source.groups() if isinstance(group, CommandLines)] == [True, False, True]
     lines = [line("a", "c-1", "A", version=7), line("a", "c-1", "A", version=8), line("b", "c-1"), line("a", "c-1", version=8)]
     assert list(filter(None, _whys(_source(tmp_path, lines)))) == ["version 8 is there twice, with different content"]
 
@@ -90,7 +90,7 @@ def test_a_commit_that_is_repeated_where_two_exports_were_joined_is_the_same_com
 def test_commits_whose_lines_are_apart_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_source, "OPEN_BYTES_MAX", 1_000)
     lines = [line(f"a-{number}", "c-1", data="x" * 300) for number in range(5)]
-    groups = [group for group in _source(tmp_path, [*lines, *lines]).groups() if isinstance(group, Group)]
+    groups = [group for group in _source(tmp_path, [*lines, *lines]).groups() if isinstance(group, CommandLines)]
     refused = [group for group in groups if group.why is not None]
     assert 0 < len(refused) < 5
     assert all("put the lines of a command next to each other" in (group.why or "") for group in refused)
@@ -128,7 +128,7 @@ async def test_whatever_is_refused_the_corrected_file_gives_the_order_of_its_lin
                 lines[place] = _damaged(choose, whole[place])
             path.write_text("\n".join(lines), encoding="utf-8")
             summary = Summary()
-            await run_import(shared.store, Source([str(path)]), summary, strict=False, on_progress=lambda: None)
+            await run_import(shared.store, LineSource([str(path)]), summary, strict=False, on_progress=lambda: None)
             assert (summary.events, summary.refused > 0) == (len(whole), wrong > 0)
         assert {each: [event.type async for event in store.read(each)] for each in expected} == expected
 
@@ -151,7 +151,7 @@ async def test_a_writer_beside_an_import_puts_nothing_out_of_order(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(write)
-        await run_import(shared.store, Source([str(path)]), summary, strict=False, on_progress=lambda: None)
+        await run_import(shared.store, LineSource([str(path)]), summary, strict=False, on_progress=lambda: None)
         ended.set()
     assert summary.new == 100
     async with es.connect(shared.store) as store:
@@ -167,7 +167,7 @@ async def test_a_command_that_is_in_the_files_with_other_content_holds_back_what
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join([first, *between, other, line("twice", "c-2", "C", version=2)]), encoding="utf-8")
     summary = Summary()
-    await run_import(shared.store, Source([str(path)]), summary, strict=False, on_progress=lambda: None)
+    await run_import(shared.store, LineSource([str(path)]), summary, strict=False, on_progress=lambda: None)
     assert (summary.new, summary.refused, summary.held_back) == (1_201, 1, 1)
 
 
@@ -176,7 +176,7 @@ async def _imported(server: Server, path: Path, *files: list[str]) -> Summary:
     for each, lines in zip(paths, files, strict=True):
         each.write_text("\n".join(lines), encoding="utf-8")
     summary = Summary()
-    await run_import(server.store, Source([str(each) for each in paths]), summary, strict=False, on_progress=lambda: None)
+    await run_import(server.store, LineSource([str(each) for each in paths]), summary, strict=False, on_progress=lambda: None)
     return summary
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eventstore.client.session.calls import Call, Flag
-from eventstore.client.session.session import Session
+from eventstore.client.session.calls import Call, PolledSignal
+from eventstore.client.session.session import ClientSession
 from eventstore.errors import EventStoreError
 from eventstore.flat import Scalar
 from eventstore.protocol.answers import (
@@ -29,7 +29,7 @@ STORE = bytes(range(16))
 class Peer:
     """One connection of a session. Answers the hello at once, unless `greet` is False."""
 
-    def __init__(self, session: Session[Flag], welcome: Welcome | None = None, *, greet: bool = True) -> None:
+    def __init__(self, session: ClientSession[PolledSignal], welcome: Welcome | None = None, *, greet: bool = True) -> None:
         self._session = session
         self._reader = FrameReader()
         self._decode = RequestDecoder().decode
@@ -73,12 +73,12 @@ class Peer:
         self._session.receive(encode_goodbye())
 
 
-def new_session(requests_max: int = 1024) -> Session[Flag]:
-    return Session("test", Flag, requests_max)
+def new_session(requests_max: int = 1024) -> ClientSession[PolledSignal]:
+    return ClientSession("test", PolledSignal, requests_max)
 
 
-def add_call(session: Session[Flag], request: Request) -> Call[Flag]:
+def add_call(session: ClientSession[PolledSignal], request: Request) -> Call[PolledSignal]:
     """Returns a call that was added to the session."""
-    call = Call(request, Flag())
+    call = Call(request, PolledSignal())
     session.add(call)
     return call

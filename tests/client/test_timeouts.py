@@ -56,8 +56,8 @@ def led(tmp_path: Path) -> Iterator[LedShards]:
     [
         es.NetworkStore, es.NetworkTopic, aio_broker.NetworkBroker, aio_shards_broker.ShardsBroker,
         aio_reactions.NetworkReactions, aio_reactions.NetworkAlarms, aio_shards_reactions.ShardsReactions,
-        blocking.BlockingStore, blocking.BlockingTopic, broker.BlockingBroker, shards_broker.ShardsBroker,
-        reactions.BlockingReactions, reactions.BlockingAlarms, shards_reactions.ShardsReactions,
+        blocking.BlockingStore, blocking.BlockingTopic, broker.BlockingBroker, shards_broker.BlockingShardsBroker,
+        reactions.BlockingReactions, reactions.BlockingAlarms, shards_reactions.BlockingShardsReactions,
     ],
     ids=lambda kind: f"{kind.__module__}.{kind.__name__}",
 )  # fmt: skip

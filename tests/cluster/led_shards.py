@@ -26,7 +26,7 @@ from eventstore.server.bootstrap import bind, gate_limits, listen
 from eventstore.server.serve import REACTIONS
 from eventstore.settings.server import ServerSettings
 from eventstore.store.data_folder import DIRECTORY, STORE, ShardIdentity, event_folder
-from eventstore_cluster.entry import Entry
+from eventstore_cluster.entry import ClusterEntry
 from eventstore_cluster.replication.log_split import LogSplit
 from tests.forwarder import Forwarder
 from tests.server_thread import ShardThread
@@ -41,7 +41,7 @@ _NOT_COPIED = ("*.lock", "chunks.json*", "*.tmp")
 class Running:
     """An entry that serves until `stop`."""
 
-    def __init__(self, entry: Entry, address: str, scope: trio.CancelScope) -> None:
+    def __init__(self, entry: ClusterEntry, address: str, scope: trio.CancelScope) -> None:
         self.entry, self.address, self.http_address = entry, address, None
         self._scope = scope
 
@@ -73,7 +73,7 @@ class LedShards:
         listener = bind(settings.listen)
         listen(listener, settings.listen)
         known = self._map([leader and leader.leader for leader in self.leaders])
-        entry = Entry(
+        entry = ClusterEntry(
             listener,
             gate_limits(settings),
             lambda: {"shards": len(self._shards)},

@@ -19,7 +19,7 @@ from eventstore.records.cluster_map import ClusterMap, Shard, even_slots
 from eventstore.server.access.security import Security
 from eventstore.server.bootstrap import bind, gate_limits, listen
 from eventstore.settings.server import ServerSettings
-from eventstore_cluster.entry import Entry
+from eventstore_cluster.entry import ClusterEntry
 from tests.security.access_file import give
 from tests.server.raw import RawClient
 from tests.service_thread import ServiceThread
@@ -35,7 +35,7 @@ def map_of_version(version: int) -> ClusterMap:
 class Running:
     """An entry that serves until `stop`."""
 
-    def __init__(self, entry: Entry, address: str, scope: trio.CancelScope) -> None:
+    def __init__(self, entry: ClusterEntry, address: str, scope: trio.CancelScope) -> None:
         self.entry, self.address, self.http_address = entry, address, None
         self._scope = scope
 
@@ -47,7 +47,7 @@ async def begin(nursery: trio.Nursery, settings: ServerSettings) -> Running:
     listener = bind(settings.listen)
     listen(listener, settings.listen)
     security = Security(settings)
-    entry = Entry(listener, gate_limits(settings), lambda: {"shards": 2}, map_of_version(3), security=security)
+    entry = ClusterEntry(listener, gate_limits(settings), lambda: {"shards": 2}, map_of_version(3), security=security)
     await nursery.start(entry.run)
     return Running(entry, f"tcp://127.0.0.1:{listener.getsockname()[1]}", nursery.cancel_scope)
 

@@ -18,7 +18,7 @@ import pytest
 import eventstore as es
 from eventstore import NewEvent, blocking
 from eventstore.client import backoff
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from tests.client.test_connecting import loops
 from tests.cluster.led_shards import LedShards
 from tests.forwarder import Forwarder
@@ -257,7 +257,7 @@ def test_events_of_one_aggregate_are_asked_of_its_shard_alone(run: Runner, led: 
             found = next(items)
             assert isinstance(found, es.Event)
             assert isinstance(next(items), es.CaughtUp)
-            assert items.position.shards == {0: (0, ""), 1: Place.at(found)}
+            assert items.position.shards == {0: (0, ""), 1: LogPosition.at(found)}
 
     async def use() -> None:
         async with es.connect(led.address) as store:

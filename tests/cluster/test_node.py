@@ -22,9 +22,9 @@ from eventstore.cli.dashboard.dashboard import print_dashboard
 from eventstore.cli.dashboard.server_snapshot import take_snapshot
 from eventstore.client.address import parse_addresses
 from eventstore.client.blocking.broker import BlockingBroker
-from eventstore.client.blocking.connection import Connection
+from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.streams import open_read
-from eventstore.client.options import Options
+from eventstore.client.options import ClientOptions
 from eventstore.client.session.command_rows import encode_command
 from eventstore.client.session.results import read_stats, read_version
 from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, InvalidArgument, Poisoned
@@ -99,7 +99,7 @@ def test_a_node_serves_its_shards_and_tells_where_they_are(tmp_path: Path) -> No
 def test_the_address_of_a_node_stores_nothing_and_a_shard_only_what_it_owns(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", 2) as node:
         own = ids_of(1)[0]
-        with Connection(parse_addresses(node.address), Options()) as entry:  # as a client that does not route
+        with BlockingConnection(parse_addresses(node.address), ClientOptions()) as entry:  # as a client that does not route
             commit, command = encode_commit(own, [EVENT], ANY, None, None), encode_command(RawCommand("X", own, b"{}"), None)
             asked: list[Any] = [
                 lambda: entry.put(entry.session.appends, commit), lambda: entry.put(entry.session.sends, command),

@@ -17,7 +17,7 @@ import trio.testing
 import eventstore as es
 import eventstore.domain as d
 from eventstore import ANY, Commit, NewEvent, blocking
-from eventstore.server.projection_watch import Part, ProjectionWatch
+from eventstore.server.projection_watch import ProjectionWatch, ShardLag
 from tests.cli.processes import output, refused
 from tests.cluster.node_process import NodeProcess, kill_process
 from tests.server_process import ServerProcess
@@ -167,12 +167,12 @@ def test_what_shows_the_lag_survives_a_shard_that_is_away(tmp_path: Path) -> Non
     async def main(node: NodeProcess) -> None:
         async with es.connect(node.address, reconnect_timeout=0.5) as store:
             watch = ProjectionWatch(Totals())
-            watch.parts = dict.fromkeys(store.shards, Part(sequence=1))
+            watch.parts = dict.fromkeys(store.shards, ShardLag(sequence=1))
             take_away(node, 1)
             with trio.fail_after(DEADLINE_SECONDS):
                 await watch.look(store)
                 assert watch.parts[0].oldest_us is not None, "the shard that is there has its figures"
-                assert watch.parts[1] == Part(sequence=1), "the one that is away keeps what was known"
+                assert watch.parts[1] == ShardLag(sequence=1), "the one that is away keeps what was known"
                 assert (watch.last_sequence, watch.oldest_us) == (0, None), "no sum without it"
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(watch.look_regularly, store)

@@ -19,12 +19,12 @@ import trio
 import eventstore as es
 from eventstore import ANY, Commit, Committed, NewEvent, RawCommand, blocking
 from eventstore.client.address import parse_address, parse_addresses
-from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.routing.router import Router
-from eventstore.client.blocking.connection import Connection as BlockingConnection
-from eventstore.client.blocking.routing.router import Router as BlockingRouter
-from eventstore.client.options import Options
-from eventstore.client.routing.table import Table
+from eventstore.client.blocking.connection import BlockingConnection as BlockingConnection
+from eventstore.client.blocking.routing.router import BlockingRouter as BlockingRouter
+from eventstore.client.options import ClientOptions
+from eventstore.client.routing.table import RoutingTable
 from eventstore.client.session.results import read_version
 from eventstore.errors import ConnectionLost, Elsewhere, InvalidArgument, UnknownCommand, VersionConflict
 from eventstore.protocol.requests import Version
@@ -272,18 +272,18 @@ def test_a_shard_that_stays_away_makes_errors_of_its_own_commits_alone(tmp_path:
             assert isinstance(outcome, ConnectionLost if owners[slot_of(each)] == 1 else Committed)
 
 
-def with_a_stale_map(node: NodeProcess) -> Table:
+def with_a_stale_map(node: NodeProcess) -> RoutingTable:
     """A map in which each shard has the slots of the next one."""
     with blocking.connect(node.address) as store:
         known = store.cluster_map()
     slots = [each.slots for each in known.shards]
     shards = tuple(replace(each, slots=slots[(place + 1) % 3]) for place, each in enumerate(known.shards))
-    return Table(ClusterMap(known.cluster, known.version - 1, known.layout, shards), parse_address(node.address))
+    return RoutingTable(ClusterMap(known.cluster, known.version - 1, known.layout, shards), parse_address(node.address))
 
 
 def test_what_a_stale_map_sends_to_another_shard_is_stored_once_and_where_it_belongs(tmp_path: Path) -> None:
     async def main(node: NodeProcess) -> None:
-        async with Connection(parse_addresses(node.address), Options()) as entry:
+        async with NetworkConnection(parse_addresses(node.address), ClientOptions()) as entry:
             router = Router(entry, with_a_stale_map(node))
             rows = [*commits(0), *commits(1)]
             outcomes = await router.put_many(appends_of, rows, encode_commits, itemgetter(0))
@@ -310,7 +310,7 @@ def test_a_map_that_stays_wrong_ends_with_elsewhere_after_the_reconnect_timeout(
     with NodeProcess(tmp_path / "data", 3) as node:
         wrong = with_a_stale_map(node)
         wrong.known = replace(wrong.known, version=wrong.known.version + 1000)  # newer than any that follows
-        with BlockingConnection(parse_addresses(node.address), Options(reconnect_timeout=0)) as entry:
+        with BlockingConnection(parse_addresses(node.address), ClientOptions(reconnect_timeout=0)) as entry:
             router = BlockingRouter(entry, wrong)
             with pytest.raises(Elsewhere):
                 router.call("a-1", Version("a-1"), read_version)
@@ -325,7 +325,7 @@ def appends_of(connection: Any) -> Any:
 
 def test_a_client_of_one_server_makes_the_requests_that_it_made_before(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
-        with BlockingConnection(parse_addresses(server.address), Options()) as plain:
+        with BlockingConnection(parse_addresses(server.address), ClientOptions()) as plain:
             greeted = plain.session.answered
         with blocking.connect(server.address) as store:
             session = store._connection.session

@@ -16,7 +16,7 @@ from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import ShardIdentity
 from eventstore.store.opening import open_folder
 from eventstore_cluster.node_folder import open_checked_folder, open_node_folder
-from eventstore_cluster.shard_folders import Layout, PlannedShard, plan
+from eventstore_cluster.shard_folders import PlannedShard, ShardLayout, plan
 from tests.cli.processes import output, run
 from tests.cli.processes import refused as cli_refused
 
@@ -29,7 +29,7 @@ def make_store(path: Path, shard: ShardIdentity | None = None) -> uuid.UUID:
     return opened.uuid
 
 
-def make_node(data: Path, shards: int) -> Layout:
+def make_node(data: Path, shards: int) -> ShardLayout:
     """Makes the folder of a node that has served once."""
     opened = open_node_folder(data, shards)
     with opened.registry as registry:

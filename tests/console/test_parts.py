@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from eventstore.client.options import Options
+from eventstore.client.options import ClientOptions
 from eventstore.console.charts import HEIGHT, chart
 from eventstore.console.console import Console
 from eventstore.console.history import POINTS_MAX, History, summed
@@ -109,7 +109,9 @@ def test_text_that_changes_its_direction_is_spelled_out_on_pages() -> None:
 
 def test_a_look_at_the_figures_and_what_is_drawn_of_it_is_little_work() -> None:
     look = 0
-    console = Console(Subject("a", "tcp://127.0.0.1:1", lambda token, name: Options(), dict, None, is_local=True, folder="/"))
+    console = Console(
+        Subject("a", "tcp://127.0.0.1:1", lambda token, name: ClientOptions(), dict, None, is_local=True, folder="/")
+    )
     drawn = Drawn(console)
 
     def one() -> None:

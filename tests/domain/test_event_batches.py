@@ -10,7 +10,7 @@ import pytest
 import trio
 
 import eventstore as es
-from eventstore.domain.event_batches import Batch, follow
+from eventstore.domain.event_batches import EventBatch, follow
 from eventstore.model import CaughtUp, Event
 
 
@@ -44,10 +44,10 @@ def event(sequence: int) -> Event:
     return tuple.__new__(Event, ("a", sequence, "T", b"", None, "c", 0, sequence, 0))
 
 
-async def batches_of(subscription: Scripted, events_max: int, read: list[int] | None = None) -> list[Batch]:
-    batches: list[Batch] = []
+async def batches_of(subscription: Scripted, events_max: int, read: list[int] | None = None) -> list[EventBatch]:
+    batches: list[EventBatch] = []
 
-    async def take(batch: Batch) -> bool:
+    async def take(batch: EventBatch) -> bool:
         for _ in range(5):  # lets the reader run
             await trio.lowlevel.checkpoint()
         batches.append(batch)
@@ -76,13 +76,13 @@ async def test_no_more_is_read_ahead_than_one_batch() -> None:
 
 
 async def test_caught_up_without_events_is_a_batch() -> None:
-    assert await batches_of(Scripted([CaughtUp(7)]), 10) == [Batch([], 7, True)]
+    assert await batches_of(Scripted([CaughtUp(7)]), 10) == [EventBatch([], 7, True)]
 
 
 async def test_an_error_of_the_subscription_comes_after_the_events_before_it() -> None:
-    batches: list[Batch] = []
+    batches: list[EventBatch] = []
 
-    async def take(batch: Batch) -> bool:
+    async def take(batch: EventBatch) -> bool:
         batches.append(batch)
         return True
 
@@ -94,7 +94,7 @@ async def test_an_error_of_the_subscription_comes_after_the_events_before_it() -
 async def test_an_error_while_handling_ends_the_subscription() -> None:
     subscription = Scripted([event(number) for number in range(1, 101)])
 
-    async def take(batch: Batch) -> bool:
+    async def take(batch: EventBatch) -> bool:
         raise ValueError
 
     with pytest.raises(ValueError):
@@ -106,7 +106,7 @@ async def test_it_can_be_cancelled_while_it_waits(tmp_path: Path) -> None:
     async with es.open_store(tmp_path) as store:
         with trio.CancelScope() as scope:
 
-            async def take(batch: Batch) -> bool:
+            async def take(batch: EventBatch) -> bool:
                 scope.cancel()
                 return True
 

@@ -10,7 +10,7 @@ from typing import cast
 from eventstore_mailbox import OVERLOADED, REFUSED, UNCHANGED, Batch, Entry, Options, Ports
 from eventstore_mailbox.core.machine import Machine
 from eventstore_mailbox.core.ports import AnyPorts
-from eventstore_mailbox.core.state import COMMITTED, DUPLICATE, AnyEntry, Lane
+from eventstore_mailbox.core.state import COMMITTED, DUPLICATE, AggregateQueue, AnyEntry
 from tests.mailbox.history_store import Change, HistoryStore, Outcome
 
 ONE = Options(mailboxes=1)
@@ -80,12 +80,12 @@ class _Driver:
         self.store = store
         self.shared = shared
         self.unloaded: set[str] = set()
-        self.restores: list[tuple[Lane, History]] = []
-        self.handlers: dict[Lane, tuple[AnyEntry, Coroutine[object, object, object], bool]] = {}
+        self.restores: list[tuple[AggregateQueue, History]] = []
+        self.handlers: dict[AggregateQueue, tuple[AnyEntry, Coroutine[object, object, object], bool]] = {}
         self.timers: list[Callable[[], None]] = []
         self.woken = False
 
-    def restore(self, lane: Lane) -> None:
+    def restore(self, lane: AggregateQueue) -> None:
         """Takes the history of now; later writes are not part of it. The store must have all that a stale aggregate knows."""
         ids = self.store.history(lane.aggregate_id)
         known, lane.stale = lane.stale, None
@@ -102,11 +102,11 @@ class _Driver:
 
         self.timers.append(loaded)
 
-    def run_handler(self, lane: Lane, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
+    def run_handler(self, lane: AggregateQueue, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
         assert lane not in self.handlers
         self.handlers[lane] = entry, coroutine, False
 
-    def cancel_handler(self, lane: Lane) -> None:
+    def cancel_handler(self, lane: AggregateQueue) -> None:
         entry, coroutine, _ = self.handlers[lane]
         self.handlers[lane] = entry, coroutine, True
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from eventstore_mailbox.core.state import CommandMailbox, Entry, EventMailbox, Lane
+from eventstore_mailbox.core.state import AggregateQueue, CommandMailbox, Entry, EventMailbox
 
 
-def new_mailbox() -> tuple[EventMailbox, Lane, Lane]:
+def new_mailbox() -> tuple[EventMailbox, AggregateQueue, AggregateQueue]:
     events = EventMailbox(100, 1000, None)
     mailbox = CommandMailbox(0, events)
-    return events, Lane("a", mailbox), Lane("b", mailbox)
+    return events, AggregateQueue("a", mailbox), AggregateQueue("b", mailbox)
 
 
-def add(events: EventMailbox, lane: Lane, change: str) -> None:
+def add(events: EventMailbox, lane: AggregateQueue, change: str) -> None:
     entry: Entry[Any, Any] = Entry(lane.aggregate_id, change, change)
     entry.lane = lane
     events.add(lane, entry, change)

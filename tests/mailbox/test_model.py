@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from eventstore_mailbox import COMMITTED, CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, Options, Overloaded
+from eventstore_mailbox import COMMITTED, CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, MailboxFull, Options
 from tests.mailbox.history_store import Change, HistoryStore, Outcome
 from tests.mailbox.stepped import Request, Stepped
 
@@ -93,7 +93,7 @@ class Mailboxes(RuleBasedStateMachine):
         changes: list[Change] = [(name, expected, self._new_id(), None) for name, expected in picks]
         try:
             delivered = worker.append(changes)
-        except Overloaded:
+        except MailboxFull:
             return
         for aggregate_id, expected, command_id, _ in changes:
             # one that expects a future version may match later, if the answer to its conflict was lost: not in order

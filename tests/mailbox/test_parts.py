@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from eventstore_mailbox.core.backoff import Backoff
+from eventstore_mailbox.core.backoff import RetryDelay
 from eventstore_mailbox.top_k import TopK
 
 
@@ -17,7 +17,7 @@ def test_the_most_frequent_keys_are_found_in_bounded_memory() -> None:
 
 
 def test_retry_delays_double_up_to_a_bound() -> None:
-    backoff = Backoff(1, 5)
+    backoff = RetryDelay(1, 5)
     assert [backoff.next_s() for _ in range(5)] == [1, 2, 4, 5, 5]
     backoff.reset()
     assert backoff.next_s() == 1

@@ -11,7 +11,7 @@ import pytest
 
 from eventstore_mailbox import REFUSED, Options
 from eventstore_mailbox.core import resident_lanes, state
-from eventstore_mailbox.core.state import Lane
+from eventstore_mailbox.core.state import AggregateQueue
 from tests.mailbox import test_model
 from tests.mailbox.history_store import HistoryStore
 from tests.mailbox.stepped import Request, Stepped, warm
@@ -72,7 +72,7 @@ class RecordedRequest(Request):
         self._status = status
 
 
-class RecordedLane(Lane):
+class RecordedLane(AggregateQueue):
     __slots__ = ("_state",)
 
     @property  # type: ignore[override]
@@ -92,7 +92,7 @@ def recorded_transitions(monkeypatch: pytest.MonkeyPatch) -> None:
     entry_transitions.clear()
     lane_transitions.clear()
     monkeypatch.setattr(test_model, "Request", RecordedRequest)
-    monkeypatch.setattr(resident_lanes, "Lane", RecordedLane)
+    monkeypatch.setattr(resident_lanes, "AggregateQueue", RecordedLane)
 
 
 # -- every row ------------------------------------------------------------------------------------------------------------

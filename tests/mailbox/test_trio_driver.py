@@ -15,8 +15,8 @@ from eventstore_mailbox import (
     STOPPED,
     Entry,
     Mailboxes,
+    MailboxFull,
     Options,
-    Overloaded,
     Ports,
     Stopped,
     Stopping,
@@ -36,7 +36,7 @@ async def test_a_full_mailbox_refuses_commands_and_execute_waits() -> None:
         mailboxes.kick()
         assert refused == requests[3:]
         assert refused[0].status == OVERLOADED
-        assert isinstance(refused[0].error, Overloaded)
+        assert isinstance(refused[0].error, MailboxFull)
         assert refused[0].outcome is None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(mailboxes.execute, Request("a", "last"))
@@ -53,7 +53,7 @@ async def test_plain_appends_past_their_bound_are_refused() -> None:
         world.held = []
         delivered: list[Outcome] = []
         mailboxes.append([(name, None, "1", None) for name in "abc"], delivered.extend)
-        with pytest.raises(Overloaded, match="of at most 2"):
+        with pytest.raises(MailboxFull, match="of at most 2"):
             mailboxes.append([("d", None, "1", None)], delivered.extend)
         world.release()
         assert [outcome[0] for outcome in delivered] == [COMMITTED] * 3

@@ -17,7 +17,7 @@ from eventstore.errors import (
     UnknownQueue,
     VersionConflict,
 )
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.model import Committed, NewEvent
 from eventstore.protocol import limits
 from eventstore.protocol.answers import (
@@ -86,7 +86,7 @@ from tests.protocol.records import make_message, make_record
 TEXT = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text(encoding="utf-8")
 EVENT = NewEvent("OrderPlaced", {"total": 12})
 RECORD = make_record("order-42", "c-1", [EVENT])
-PLACE = str(Place.at(decode_page(RECORD)[0]))
+PLACE = str(LogPosition.at(decode_page(RECORD)[0]))
 MESSAGE = make_message("orders", b"{}", key="order-42", tag="paid", queue=2)
 MIXED = (
     Committed("order-42", 1, 1, duplicate=True),

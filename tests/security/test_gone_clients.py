@@ -13,7 +13,7 @@ import pytest
 from eventstore.security.tls import ServerTls
 from eventstore.server.access.security import Security
 from eventstore.server.http import http_server
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.tls_connection import connections_over
 from eventstore.settings.security import SecuritySettings
 from eventstore.settings.server import ServerSettings
@@ -33,7 +33,7 @@ class Ends:
         client = socket.create_connection(self.listener.getsockname(), timeout=DEADLINE_SECONDS)
         return client, self.listener.accept()[0]
 
-    def connection(self, own: socket.socket) -> Connection:
+    def connection(self, own: socket.socket) -> ServerConnection:
         return connections_over(self.tls)(own, ("192.0.2.1", 1), 0.0)
 
 

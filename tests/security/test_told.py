@@ -13,7 +13,7 @@ import eventstore as es
 import eventstore.domain as d
 from eventstore.alarms.webhook import Webhook
 from eventstore.client.address import parse_addresses
-from eventstore.client.options import Options
+from eventstore.client.options import ClientOptions
 from eventstore.domain.projections.targets.open import target_at
 from eventstore.errors import EventStoreError, InvalidArgument, UnknownCommand
 from eventstore.fields import shown_url
@@ -126,7 +126,7 @@ def test_no_repr_has_a_secret() -> None:
     etcd = EtcdOptions(("http://127.0.0.1:2379",), user="root", password=SECRET)
     settings = load_settings(None, alarm_webhook=HOOK)
     assert settings.alarms.webhook == HOOK
-    for each in (etcd, settings, settings.alarms, Options(token=SECRET)):
+    for each in (etcd, settings, settings.alarms, ClientOptions(token=SECRET)):
         assert SECRET not in repr(each)
 
 

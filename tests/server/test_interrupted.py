@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 import eventstore as es
-from eventstore.client.blocking.connection import Connection
-from eventstore.client.blocking.link import Link
+from eventstore.client.blocking.connection import BlockingConnection
+from eventstore.client.blocking.link import BlockingLink
 from eventstore.client.blocking.store import BlockingStore
 from eventstore.client.blocking.turn import Turn
-from eventstore.client.session.calls import Flag
+from eventstore.client.session.calls import PolledSignal
 from eventstore.client.session.commit_rows import CommitRows
 from eventstore.records.raw_commit import RawCommit
 from tests.server_thread import ServerThread
@@ -262,7 +262,7 @@ def test_a_second_handler_that_raises_while_the_first_ends_the_call_leaves_a_usa
     with es.blocking.connect(shared.address) as store:
         connected = store._connection._link.socket
         with monkeypatch.context() as patched:
-            patched.setattr(Link, "receive", raise_instead)
+            patched.setattr(BlockingLink, "receive", raise_instead)
             patched.setattr(Turn, "__exit__", raise_instead)
             with pytest.raises(Interrupted):
                 append(store)
@@ -281,7 +281,7 @@ def test_a_call_interrupted_between_its_turns_sends_nothing_later(
         version = store.version("often")
         connected = store._connection._link.socket
         with monkeypatch.context() as patched:
-            patched.setattr(Connection, "finish", raise_instead)
+            patched.setattr(BlockingConnection, "finish", raise_instead)
             with pytest.raises(Interrupted):
                 call(store)
         assert store.version("often") == version
@@ -294,9 +294,9 @@ def test_rows_of_threads_that_wait_at_the_same_time_leave_in_one_frame(
     threads_max = 4
     queued = threading.Barrier(threads_max)
     frames: list[int] = []
-    finish, encode = Connection.finish, CommitRows.encode
+    finish, encode = BlockingConnection.finish, CommitRows.encode
 
-    def finish_together(self: Connection, done: Flag) -> None:
+    def finish_together(self: BlockingConnection, done: PolledSignal) -> None:
         queued.wait(DEADLINE_SECONDS)
         finish(self, done)
 
@@ -304,7 +304,7 @@ def test_rows_of_threads_that_wait_at_the_same_time_leave_in_one_frame(
         frames.append(len(rows))
         return encode(self, request_id, rows)
 
-    monkeypatch.setattr(Connection, "finish", finish_together)
+    monkeypatch.setattr(BlockingConnection, "finish", finish_together)
     monkeypatch.setattr(CommitRows, "encode", encode_counted)
     with es.blocking.connect(shared.address) as store, ThreadPoolExecutor(threads_max) as threads:
         appends = [threads.submit(store.append, f"together-{number}", EVENT, 0) for number in range(threads_max)]
@@ -313,7 +313,7 @@ def test_rows_of_threads_that_wait_at_the_same_time_leave_in_one_frame(
 
 
 def test_a_thread_whose_answer_is_there_does_not_wait_for_the_others(shared: ServerThread) -> None:
-    done = Flag()
+    done = PolledSignal()
     done.set()
     with es.blocking.connect(shared.address) as store, ThreadPoolExecutor(1) as thread, store._connection.turn.lock:
         thread.submit(store._connection.finish, done).result(DEADLINE_SECONDS)

@@ -17,14 +17,14 @@ from eventstore.model import Event, NewEvent
 from pyspark_eventstore.files.event_objects import EVENT_COLUMNS, events_of_batch, events_of_rows
 from pyspark_eventstore.files.read_metrics import ReadMetrics
 from pyspark_eventstore.files.sorted_file import SortedFile
-from pyspark_eventstore.folds.counts import Count
+from pyspark_eventstore.folds.counts import PartitionCounts
 from pyspark_eventstore.folds.id_ranges import Ranges, plan_ranges
 from pyspark_eventstore.folds.range_fold import RANGE_COLUMN, RangeFold
 from pyspark_eventstore.source.data_folders import find_data_folders
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.predicates import Texts, Wanted, prefix
 from pyspark_eventstore.source.slices import plan
-from pyspark_eventstore.source.snapshot import Snapshot, take_snapshot
+from pyspark_eventstore.source.snapshot import FolderSnapshot, take_snapshot
 from pyspark_eventstore.source.table import COLUMNS
 from tests.spark.balances import Balances, Totals
 from tests.spark.made import MadeStore, three_states
@@ -42,18 +42,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeStore]:
 
 
 @pytest.fixture(scope="module")
-def snapshot(store: MadeStore) -> Snapshot:
+def snapshot(store: MadeStore) -> FolderSnapshot:
     return take_snapshot(find_data_folders([str(store.path)])[0])
 
 
-class Told(dict[int, Count]):
+class Told(dict[int, PartitionCounts]):
     """What tasks told of their counts."""
 
-    def add(self, part: dict[int, Count]) -> None:
+    def add(self, part: dict[int, PartitionCounts]) -> None:
         self.update(part)
 
 
-def batches_of_rest(snapshot: Snapshot, ranges: Ranges, wanted: Wanted, size: int) -> Iterator[pa.RecordBatch]:
+def batches_of_rest(snapshot: FolderSnapshot, ranges: Ranges, wanted: Wanted, size: int) -> Iterator[pa.RecordBatch]:
     """What Spark hands to the fold: for each range its name, and its events behind the sorted files by id and sequence."""
     slices = plan([snapshot], ranges.upto, {}, wanted, 1 << 20)
     events = [e for b in read_slices(slices, SCHEMA, wanted, permissive=False, report=None) for e in events_of_batch(b)]
@@ -72,7 +72,7 @@ def batches_of_rest(snapshot: Snapshot, ranges: Ranges, wanted: Wanted, size: in
 
 
 def folded(
-    snapshot: Snapshot, ranges: Ranges, ids: Texts, types: Texts, size: int, states_max: int, projection: str = "Balances"
+    snapshot: FolderSnapshot, ranges: Ranges, ids: Texts, types: Texts, size: int, states_max: int, projection: str = "Balances"
 ) -> tuple[dict[str, tuple[Any, ...]], Told]:
     told = Told()
     place = f"tests.spark.balances:{projection}"
@@ -102,7 +102,7 @@ def one_by_one(events: list[Event], made: Callable[[], Projection[Any]] = Balanc
 )
 def test_rows_and_counts_are_those_of_a_fold_one_event_after_the_other(
     store: MadeStore,
-    snapshot: Snapshot,
+    snapshot: FolderSnapshot,
     cores: int,
     step_rows: int,
     size: int,
@@ -129,7 +129,7 @@ def test_rows_and_counts_are_those_of_a_fold_one_event_after_the_other(
 
 
 def test_a_state_that_is_read_back_in_another_form_gives_the_rows_of_a_live_projection(
-    store: MadeStore, snapshot: Snapshot
+    store: MadeStore, snapshot: FolderSnapshot
 ) -> None:
     rows, _ = folded(snapshot, plan_ranges([snapshot], Texts(), 3, 40), Texts(), Texts(), 7, 20, "Totals")
     expected, _ = one_by_one(store.events(), Totals)
@@ -137,7 +137,7 @@ def test_a_state_that_is_read_back_in_another_form_gives_the_rows_of_a_live_proj
     assert all(text.endswith(".0") for (text,) in rows.values())
 
 
-def check_events(store: MadeStore, snapshot: Snapshot, types: set[str] | None) -> int:
+def check_events(store: MadeStore, snapshot: FolderSnapshot, types: set[str] | None) -> int:
     """Compares what is made of the sorted files with what the store reads; returns how many events there were."""
     wanted = Wanted() if types is None else Wanted(types=Texts(members=frozenset(name.encode() for name in types)))
     ranges = plan_ranges([snapshot], Texts(), 1)
@@ -152,7 +152,7 @@ def check_events(store: MadeStore, snapshot: Snapshot, types: set[str] | None) -
     return len(made)
 
 
-def test_events_made_of_columns_are_those_of_the_store(store: MadeStore, snapshot: Snapshot) -> None:
+def test_events_made_of_columns_are_those_of_the_store(store: MadeStore, snapshot: FolderSnapshot) -> None:
     """Commits of one and of several events, with and without metadata, payloads of no bytes."""
     assert check_events(store, snapshot, None) > check_events(store, snapshot, {"Opened", "Noted"}) > 0
 

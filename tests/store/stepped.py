@@ -18,7 +18,7 @@ from eventstore.records.raw_commit import AppendCondition
 from eventstore.records.splits import SlotFilter
 from eventstore.settings.store import StoreSettings
 from eventstore.store.append import AppendOutcome, NewCommit
-from eventstore.store.engine import Engine
+from eventstore.store.engine import StoreEngine
 from eventstore.store.memory.unsorted_tail import TailFile
 from eventstore.store.opening import OpenStore, open_folder
 from eventstore.store.sorted.sorting import sort_file, switch
@@ -60,7 +60,7 @@ class Stepped:
         )
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> StoreEngine:
         return self.opened.engine
 
     def append(self, *commits: NewCommit) -> list[AppendOutcome]:

@@ -19,7 +19,7 @@ from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.node_keys import NODES
-from eventstore_cluster.registry.registry import Changes, Snapshot
+from eventstore_cluster.registry.registry import Changes, RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import ReplicaKey, running_replicas
 from eventstore_cluster.registry.replicated_keys import (
     CLUSTER,
@@ -33,7 +33,7 @@ from eventstore_cluster.registry.replicated_keys import (
     read_leader,
     read_shard,
 )
-from eventstore_cluster.replica.registry_state import Member
+from eventstore_cluster.replica.registry_state import Seat
 
 MARGIN: Final = 1.1
 _START_WAIT_S: Final = 60.0
@@ -72,32 +72,32 @@ def candidate(etcd: EtcdOptions, cluster: str, shard: int, node: str) -> Candida
     return found
 
 
-def _candidate(seen: Snapshot, shard: int, node: str) -> Candidate:
+def _candidate(seen: RegistrySnapshot, shard: int, node: str) -> Candidate:
     check_format(seen)
     state, running = shard_key(seen, shard).state, running_replicas(shard, seen)
     replica = _of_node(running, shard, node)
     leader = read_leader(seen.entries.get(f"{LEADERS}{shard}"))
-    in_sync = sorted(name for name, key in running.items() if Member(name, key.incarnation) in state.in_sync)
+    in_sync = sorted(name for name, key in running.items() if Seat(name, key.incarnation) in state.in_sync)
     epoch = max(state.epoch, *(key.epoch for key in running.values()))  # a log with a later epoch than the registry's stops
     return Candidate(shard, node, replica, tuple(in_sync), None if leader is None else leader.member.node, epoch)
 
 
-async def _seen_running(registry: EtcdRegistry, shard: int, node: str) -> Snapshot:
+async def _seen_running(registry: EtcdRegistry, shard: int, node: str) -> RegistrySnapshot:
     """Reads the registry, if need be until the replica runs: one that stops because of it is started again and again."""
 
-    def pending(seen: Snapshot) -> bool:
+    def pending(seen: RegistrySnapshot) -> bool:
         return node not in running_replicas(shard, seen) and f"{NODES}{node}" in seen.entries
 
     return await read_while(registry, pending, _START_WAIT_S)
 
 
-def check_format(seen: Snapshot) -> None:
+def check_format(seen: RegistrySnapshot) -> None:
     """Raises UnsupportedVersion: a later program wrote the registry; what it means is not known here."""
     if (value := seen.value(CLUSTER)) is not None:
         read_cluster(value)
 
 
-def running_replica(seen: Snapshot, shard: int, node: str) -> ReplicaKey:
+def running_replica(seen: RegistrySnapshot, shard: int, node: str) -> ReplicaKey:
     """Raises InvalidArgument: no process of this replica runs."""
     return _of_node(running_replicas(shard, seen), shard, node)
 
@@ -113,7 +113,7 @@ def _of_node(running: Mapping[str, ReplicaKey], shard: int, node: str) -> Replic
     return running[node]
 
 
-def shard_key(seen: Snapshot, shard: int) -> ShardKey:
+def shard_key(seen: RegistrySnapshot, shard: int) -> ShardKey:
     """Raises InvalidArgument: there is no such shard."""
     value = seen.value(f"{SHARDS}{shard}")
     if value is None:
@@ -147,17 +147,22 @@ async def _accept(registry: EtcdRegistry, chosen: Candidate, lease_s: float) -> 
     seen = await _seen_running(registry, chosen.shard, chosen.node)
     shard, now = shard_key(seen, chosen.shard), _candidate(seen, chosen.shard, chosen.node)
     state = replace(
-        shard.state, epoch=now.epoch, generation=shard.state.generation + 1, leader=None, successor=None,
-        in_sync=frozenset({Member(chosen.node, now.replica.incarnation)}), nonce=_NONCE,
+        shard.state,
+        epoch=now.epoch,
+        generation=shard.state.generation + 1,
+        leader=None,
+        successor=None,
+        in_sync=frozenset({Seat(chosen.node, now.replica.incarnation)}),
+        nonce=_NONCE,
         leader_by=registry.by,
-    )  # fmt: skip
+    )
     compared = {key: seen.revision_of(key), **{each: seen.revision_of(each) for each in keys}}
     left = LeftKey(state.epoch, chosen.leader or "", _NONCE)
     changes = {key: replace(shard, state=state).value(), f"{LEFT}{chosen.shard}": left.value()}
     await _written(registry, compared, {**changes, **dict.fromkeys(keys)})
 
 
-def _last_leader_runs(seen: Snapshot, shard: int) -> bool:
+def _last_leader_runs(seen: RegistrySnapshot, shard: int) -> bool:
     """Whether the process of the last leader has its lease: each start is another incarnation."""
     leader, running = shard_key(seen, shard).state.leader, running_replicas(shard, seen)
     return leader is not None and leader.node in running and running[leader.node].incarnation == leader.incarnation

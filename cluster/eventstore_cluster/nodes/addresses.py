@@ -106,9 +106,10 @@ def reached_by(listen_at: str, advertise: str | None) -> str:
     if advertise is not None:
         if not advertise or "/" in advertise or advertise in _EVERYWHERE:
             raise InvalidArgument(
-                f"--advertise is {advertise!r}, expected the name or the address of this machine", field="advertise",
+                f"--advertise is {advertise!r}, expected the name or the address of this machine",
+                field="advertise",
                 value=advertise,
-            )  # fmt: skip
+            )
         return _in_brackets(advertise)
     host, _ = parse_address(listen_at, "listen")
     if host in _EVERYWHERE:

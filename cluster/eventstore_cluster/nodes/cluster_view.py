@@ -12,7 +12,7 @@ from eventstore_cluster.nodes.leader_changes import LeaderChange, leader_change
 from eventstore_cluster.registry.failing import failing_text
 from eventstore_cluster.registry.kept_keys import Kept
 from eventstore_cluster.registry.node_keys import NODES, NodeKey, read_node
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import works
 from eventstore_cluster.registry.replicated_keys import (
     CLUSTER,
@@ -28,7 +28,7 @@ from eventstore_cluster.registry.replicated_keys import (
     read_shard,
     running_members,
 )
-from eventstore_cluster.replica.registry_state import Member, ShardState, trouble_of
+from eventstore_cluster.replica.registry_state import Seat, ShardState, trouble_of
 
 _REVISION_BITS: Final = 40
 
@@ -48,7 +48,7 @@ class ClusterView:
     serving: Mapping[int, ServingKey]
     nodes: Mapping[str, NodeKey]
     changes: Mapping[int, LeaderChange]
-    running: Mapping[int, frozenset[Member]]
+    running: Mapping[int, frozenset[Seat]]
 
     def unserved(self) -> list[int]:
         """Returns the shards that no process serves."""
@@ -69,7 +69,7 @@ class ClusterView:
             return f"no process serves it: {self._unserved_because(number, state, running)}"
         return trouble_of(state, state.in_sync & running)
 
-    def _unserved_because(self, number: int, state: ShardState, running: frozenset[Member]) -> str:
+    def _unserved_because(self, number: int, state: ShardState, running: frozenset[Seat]) -> str:
         leader, away = self.leaders.get(number), sorted(member.node for member in state.in_sync - running)
         if leader is not None:
             others = ", ".join(node for node in away if node != leader)
@@ -93,7 +93,7 @@ class ClusterView:
         return Shard(number, key.store.bytes, key.slots, serving.address, serving.epoch)
 
 
-def cluster_view(snapshot: Snapshot) -> ClusterView | None:
+def cluster_view(snapshot: RegistrySnapshot) -> ClusterView | None:
     """Returns the cluster; None if it has not been created.
 
     Raises:
@@ -127,7 +127,7 @@ def kept_view(kept: Kept) -> ClusterView:
     return ClusterView(0, kept.cluster, shards, {}, {}, {}, {}, {}, {})
 
 
-def nodes_of(snapshot: Snapshot) -> dict[str, NodeKey]:
+def nodes_of(snapshot: RegistrySnapshot) -> dict[str, NodeKey]:
     """Returns the nodes that run, by their names, in order. Those of their replicas that work by now are not said to fail: a
     node tells that later. Raises Corrupt.
     """
@@ -145,14 +145,14 @@ def newer_map(view: ClusterView, known: ClusterMap | None) -> ClusterMap | None:
     return None if known is not None and replace(found, version=known.version) == known else found
 
 
-def _numbers(snapshot: Snapshot) -> list[int]:
+def _numbers(snapshot: RegistrySnapshot) -> list[int]:
     found = [key.removeprefix(SHARDS) for key in snapshot.entries if key.startswith(SHARDS)]
     if unknown := [each for each in found if not each.isdecimal()]:
         raise Corrupt(f"{SHARDS}{unknown[0]}", 0, "not the number of a shard; nothing else may write in the registry")
     return sorted(map(int, found))
 
 
-def _serving(snapshot: Snapshot, shards: Mapping[int, ShardKey]) -> dict[int, ServingKey]:
+def _serving(snapshot: RegistrySnapshot, shards: Mapping[int, ShardKey]) -> dict[int, ServingKey]:
     """Returns who serves. What a leader of an older epoch left is gone with its lease, and means nothing until then."""
     written: dict[str, tuple[int, int]] = {}
     found: dict[int, ServingKey] = {}

@@ -22,18 +22,22 @@ from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry, batches
 from eventstore_cluster.registry.kept_keys import read_offers
 from eventstore_cluster.registry.node_keys import fixed_addresses
-from eventstore_cluster.registry.registry import Changes, Snapshot
+from eventstore_cluster.registry.registry import Changes, RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, SHARDS, ClusterKey, ShardKey
-from eventstore_cluster.replica.registry_state import Member, ShardState
+from eventstore_cluster.replica.registry_state import Seat, ShardState
 
 CREATING: Final = "creating"
 _LOOK_FIRST: Final = "look with `eventstore cluster status`, and run this command again if there is none"
 
 
 async def create_cluster(
-    registry: EtcdRegistry, shards: int, replicas: int, in_sync_min: int | None = None, wait_s: float = 0.0,
+    registry: EtcdRegistry,
+    shards: int,
+    replicas: int,
+    in_sync_min: int | None = None,
+    wait_s: float = 0.0,
     waits: Callable[[str], object] | None = None,
-) -> ClusterView:  # fmt: skip
+) -> ClusterView:
     """Creates a cluster on the nodes that run. `in_sync_min`: None: the lesser of 2 and `replicas`. `wait_s`: how long to wait
     until there are enough nodes. `waits`: called before that, with what is missing.
 
@@ -56,7 +60,7 @@ async def create_cluster(
 
 
 async def write_cluster(
-    registry: EtcdRegistry, seen: Snapshot, changes: Changes, cluster: ClusterKey, *, if_unknown: str = _LOOK_FIRST
+    registry: EtcdRegistry, seen: RegistrySnapshot, changes: Changes, cluster: ClusterKey, *, if_unknown: str = _LOOK_FIRST
 ) -> ClusterView:
     """Writes the shards of a cluster that did not exist when the registry was seen, then its key. `if_unknown`: what to do
     next, for the error that an answer was lost.
@@ -82,16 +86,16 @@ async def wait_until_served(registry: EtcdRegistry, seconds: float) -> list[int]
     return _unserved(await read_while(registry, _unserved, seconds))
 
 
-def _lacks_nodes(seen: Snapshot, replicas: int) -> bool:
+def _lacks_nodes(seen: RegistrySnapshot, replicas: int) -> bool:
     return CLUSTER not in seen.entries and len(list(nodes_of(seen))) < replicas
 
 
-def _unserved(seen: Snapshot) -> list[int]:
+def _unserved(seen: RegistrySnapshot) -> list[int]:
     view = cluster_view(seen)
     return [] if view is None else view.unserved()
 
 
-def _shards(seen: Snapshot, shards: int, replicas: int, in_sync_min: int, by: str) -> dict[str, Tree | None]:
+def _shards(seen: RegistrySnapshot, shards: int, replicas: int, in_sync_min: int, by: str) -> dict[str, Tree | None]:
     """Returns the keys of the shards. `by`: who creates them. Raises InvalidArgument."""
     if CLUSTER in seen.entries:
         raise InvalidArgument(
@@ -120,7 +124,7 @@ def _shards(seen: Snapshot, shards: int, replicas: int, in_sync_min: int, by: st
         check_apart(name, fixed, shards)
     keys: dict[str, Tree | None] = {}
     for number, (names, slots) in enumerate(zip(place(nodes, shards, replicas), even_slots(shards), strict=True)):
-        in_sync = frozenset(Member(name, NEW) for name in names)
+        in_sync = frozenset(Seat(name, NEW) for name in names)
         state = ShardState(0, in_sync, names, in_sync_min, nonce=uuid.uuid4().hex, by=by, leader_by=by)
         keys[f"{SHARDS}{number}"] = ShardKey(uuid.uuid4(), slots, state).value()
     return keys

@@ -13,7 +13,7 @@ from eventstore_cluster.registry.etcd.errors import RegistryRefused, RegistryUna
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.options import EtcdOptions
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import CLUSTER
 
 START_S: Final = 10.0
@@ -34,11 +34,11 @@ def on_registry(etcd: EtcdOptions, cluster: str, do: Callable[[EtcdRegistry], Aw
 
 
 def wait_on_registry(
-    etcd: EtcdOptions, cluster: str, pending: Callable[[Snapshot], object], wait_s: float
-) -> tuple[Snapshot, float]:
+    etcd: EtcdOptions, cluster: str, pending: Callable[[RegistrySnapshot], object], wait_s: float
+) -> tuple[RegistrySnapshot, float]:
     """Returns as `read_while`, in an event loop of its own, and how many seconds that took."""
 
-    async def waited(registry: EtcdRegistry) -> tuple[Snapshot, float]:
+    async def waited(registry: EtcdRegistry) -> tuple[RegistrySnapshot, float]:
         began = trio.current_time()
         return await read_while(registry, pending, wait_s), trio.current_time() - began
 
@@ -49,7 +49,9 @@ def _warn(why: str) -> None:
     _log.warning("waiting for etcd: %s", why)  # a command prints it on standard error
 
 
-async def first_read(registry: EtcdRegistry, seconds: float = START_S, waits: Callable[[str], None] = _warn) -> Snapshot:
+async def first_read(
+    registry: EtcdRegistry, seconds: float = START_S, waits: Callable[[str], None] = _warn
+) -> RegistrySnapshot:
     """Returns all keys, as soon as etcd answers. `waits` is called once if it does not at first, and told why.
 
     Raises:
@@ -69,7 +71,7 @@ async def first_read(registry: EtcdRegistry, seconds: float = START_S, waits: Ca
         await trio.sleep(_RETRY_S)
 
 
-async def first_read_of_cluster(registry: EtcdRegistry, seconds: float = START_S) -> Snapshot:
+async def first_read_of_cluster(registry: EtcdRegistry, seconds: float = START_S) -> RegistrySnapshot:
     """As `first_read`, of a cluster that was created. Raises EventStoreError as well: etcd has no such cluster."""
     seen = await first_read(registry, seconds)
     if CLUSTER in seen.entries:
@@ -90,8 +92,8 @@ async def first_read_of_cluster(registry: EtcdRegistry, seconds: float = START_S
 
 
 async def read_while(
-    registry: EtcdRegistry, pending: Callable[[Snapshot], object], wait_s: float, seen: Snapshot | None = None
-) -> Snapshot:
+    registry: EtcdRegistry, pending: Callable[[RegistrySnapshot], object], wait_s: float, seen: RegistrySnapshot | None = None
+) -> RegistrySnapshot:
     """Returns all keys as soon as nothing is pending in them, or as they are after `wait_s` seconds. `seen`: as they were read
     last, if they were. Raises as `EtcdRegistry.changed`.
     """

@@ -19,18 +19,18 @@ from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.node_keys import NODES
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import running_replicas
 from eventstore_cluster.registry.replicated_keys import LEADERS, SERVING, SHARDS, read_leader, read_serving
 from eventstore_cluster.replica.limits import Limits
-from eventstore_cluster.replica.registry_state import Member
+from eventstore_cluster.replica.registry_state import Seat
 from eventstore_cluster.status import SILENT_S, status_of
 
 _RESTART_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
+class NewLeader:
     """`node` leads the shard, since this epoch. `seconds`: how long it took; None if it led before. `left`: if that is not the
     one that was asked for, which node led before it, and why it does not any more; None if that is not known.
     """
@@ -42,7 +42,7 @@ class Led:
     left: str | None = None
 
 
-def hand_over(etcd: EtcdOptions, cluster: str, shard: int, node: str, wait_s: float) -> Led:
+def hand_over(etcd: EtcdOptions, cluster: str, shard: int, node: str, wait_s: float) -> NewLeader:
     """Has the replica on this node lead, and waits until one leads after that: this one, unless it died meanwhile. If it leads
     already, what was asked for before is taken back.
 
@@ -53,12 +53,12 @@ def hand_over(etcd: EtcdOptions, cluster: str, shard: int, node: str, wait_s: fl
         RegistryUnavailable, RegistryRefused, Corrupt
     """
     found = on_registry(etcd, cluster, lambda registry: _hand_over(registry, shard, node, wait_s))
-    if isinstance(found, Led):
+    if isinstance(found, NewLeader):
         return found
     raise EventStoreError(_why_not(found, shard, node, wait_s))
 
 
-async def _hand_over(registry: EtcdRegistry, shard: int, node: str, wait_s: float) -> Led | Snapshot:
+async def _hand_over(registry: EtcdRegistry, shard: int, node: str, wait_s: float) -> NewLeader | RegistrySnapshot:
     """Returns what was seen last if it was not done in time."""
     seen, began = await first_read_of_cluster(registry), trio.current_time()
     seen = await read_while(registry, lambda seen: _comes_back(seen, shard, node), min(wait_s, _RESTART_S), seen)
@@ -69,16 +69,16 @@ async def _hand_over(registry: EtcdRegistry, shard: int, node: str, wait_s: floa
             break
         seen = await registry.read()
     if leads:
-        return Led(shard, node, epoch, None)
+        return NewLeader(shard, node, epoch, None)
     seen = await read_while(registry, lambda seen: _serves_after(epoch, seen, shard) is None, wait_s, seen)
     found = _serves_after(epoch, seen, shard)
     if found is None:
         return seen
     left = None if found[0] == node else leader_change(shard, found[1], seen).text
-    return Led(shard, *found, trio.current_time() - began, left)
+    return NewLeader(shard, *found, trio.current_time() - began, left)
 
 
-def _why_not(seen: Snapshot, shard: int, node: str, wait_s: float) -> str:
+def _why_not(seen: RegistrySnapshot, shard: int, node: str, wait_s: float) -> str:
     """Returns why leadership was not handed over, and what to do. Asks the leader, which knows what keeps it from that."""
     leader = _leads(seen, shard)
     if leader is None:
@@ -107,16 +107,16 @@ def _why_not(seen: Snapshot, shard: int, node: str, wait_s: float) -> str:
     )
 
 
-def _comes_back(seen: Snapshot, shard: int, node: str) -> bool:
+def _comes_back(seen: RegistrySnapshot, shard: int, node: str) -> bool:
     """Whether the replica is about to be able to lead: one that has just led is started again, and catches up."""
     check_format(seen)
     state, running = shard_key(seen, shard).state, running_replicas(shard, seen)
     if node not in state.replicas or f"{NODES}{node}" not in seen.entries:
         return False
-    return node not in running or Member(node, running[node].incarnation) not in state.in_sync
+    return node not in running or Seat(node, running[node].incarnation) not in state.in_sync
 
 
-def _check(seen: Snapshot, shard: int, node: str) -> None:
+def _check(seen: RegistrySnapshot, shard: int, node: str) -> None:
     check_format(seen)
     state = shard_key(seen, shard).state
     if node not in state.replicas:
@@ -130,7 +130,7 @@ def _check(seen: Snapshot, shard: int, node: str) -> None:
             value=node,
         )
     replica = running_replica(seen, shard, node)
-    if Member(node, replica.incarnation) not in state.in_sync:
+    if Seat(node, replica.incarnation) not in state.in_sync:
         raise InvalidArgument(
             f"the replica of shard {shard} on {node} is not in sync: it lacks events that were acknowledged. It catches up by "
             "itself; ask again when `eventstore cluster status` shows it in sync. If all that were in sync are lost for good, "
@@ -140,7 +140,7 @@ def _check(seen: Snapshot, shard: int, node: str) -> None:
         )
 
 
-async def _asked(registry: EtcdRegistry, seen: Snapshot, shard: int, node: str | None) -> bool:
+async def _asked(registry: EtcdRegistry, seen: RegistrySnapshot, shard: int, node: str | None) -> bool:
     """Writes who is to lead. Returns False if the shard has changed meanwhile."""
     key, found = f"{SHARDS}{shard}", shard_key(seen, shard)
     if found.state.successor == node:
@@ -152,12 +152,12 @@ async def _asked(registry: EtcdRegistry, seen: Snapshot, shard: int, node: str |
         return False
 
 
-def _leads(seen: Snapshot, shard: int) -> str | None:
+def _leads(seen: RegistrySnapshot, shard: int) -> str | None:
     leader = read_leader(seen.entries.get(f"{LEADERS}{shard}"))
     return None if leader is None else leader.member.node
 
 
-def _serves_after(epoch: int, seen: Snapshot, shard: int) -> tuple[str, int] | None:
+def _serves_after(epoch: int, seen: RegistrySnapshot, shard: int) -> tuple[str, int] | None:
     """Returns the node that serves the shard in a later epoch, and that one."""
     serving, node = read_serving(seen.value(f"{SERVING}{shard}")), _leads(seen, shard)
     return None if serving is None or node is None or serving.epoch <= epoch else (node, serving.epoch)

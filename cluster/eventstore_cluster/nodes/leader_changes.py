@@ -12,13 +12,15 @@ from eventstore.errors import EventStoreError
 from eventstore.metrics import LabelledMetric
 from eventstore_cluster.log_lines import log
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import LEADERS, LEFT, LeftKey, read_leader, read_left, read_since
 
 LEADER_CHANGES: Final = LabelledMetric(
-    "shard_leader_changes", "counter", "elections that a replica of this node has won, by why the leader before it left",
+    "shard_leader_changes",
+    "counter",
+    "elections that a replica of this node has won, by why the leader before it left",
     ("shard", "reason"),
-)  # fmt: skip
+)
 _NEW: Final = "the shard is new"
 _SILENT: Final = "the last leader could not say why: its node was killed, hung, or was cut off from etcd"
 _log = logging.getLogger("eventstore.cluster")
@@ -41,7 +43,7 @@ class LeaderChange:
         return self.reason if self.left is None else f"{self.left}: {self.reason}"
 
 
-def leader_change(shard: int, epoch: int, snapshot: Snapshot) -> LeaderChange:
+def leader_change(shard: int, epoch: int, snapshot: RegistrySnapshot) -> LeaderChange:
     """`epoch`: that of the shard in the snapshot."""
     entry = snapshot.entries.get(f"{LEADERS}{shard}")
     leader, left = read_leader(entry), read_left(snapshot.value(f"{LEFT}{shard}"))

@@ -20,9 +20,9 @@ from typing import Final
 
 from eventstore.chunks.files import Files, OsFiles
 from eventstore.store.data_folder import SHARD_FOLDER
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import SHARDS, read_shard
-from eventstore_cluster.replica.registry_state import Member
+from eventstore_cluster.replica.registry_state import Seat
 from eventstore_cluster.replication.logs.incarnations import known_incarnations
 
 LEFT: Final = "left"
@@ -83,7 +83,7 @@ class LeftFolders:
             path = deleting
         shutil.rmtree(path)
 
-    def is_named(self, shard: int, seen: Snapshot) -> bool:
+    def is_named(self, shard: int, seen: RegistrySnapshot) -> bool:
         """Whether the registry names the replica of this node, or does not know its shard: then it is not touched."""
         value = seen.value(f"{SHARDS}{shard}")
         if value is None:
@@ -91,7 +91,7 @@ class LeftFolders:
         state = read_shard(shard, value).state
         return self._name in state.replicas or any(member.node == self._name for member in state.in_sync)
 
-    def may_be_deleted(self, left: LeftFolder, seen: Snapshot) -> bool:
+    def may_be_deleted(self, left: LeftFolder, seen: RegistrySnapshot) -> bool:
         """Whether the shard has all replicas that it needs, and this folder is none of them."""
         value = seen.value(f"{SHARDS}{left.shard}")
         if left.path.name.endswith(_DELETING):
@@ -99,5 +99,5 @@ class LeftFolders:
         if value is None:
             return False
         state = read_shard(left.shard, value).state
-        own = {Member(self._name, each) for each in known_incarnations(self._files, left.path)}
+        own = {Seat(self._name, each) for each in known_incarnations(self._files, left.path)}
         return len(state.in_sync) >= max(state.in_sync_min, 1) and not own & state.in_sync

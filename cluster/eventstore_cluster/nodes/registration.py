@@ -26,7 +26,7 @@ from eventstore_cluster.registry.failing import Failing
 from eventstore_cluster.registry.kept_keys import Kept, offer_keys, own_offers
 from eventstore_cluster.registry.node_clocks import clocks_apart
 from eventstore_cluster.registry.node_keys import NODES, NodeKey, fixed_addresses, read_node
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import SHARDS
 
 _RENEWALS: Final = 3
@@ -48,9 +48,13 @@ class Registration:
     """`address`: where clients ask the node for the map. `lost`: why it has no key any more; None while it has."""
 
     def __init__(
-        self, gateway: Gateway, registry: EtcdRegistry, options: ReplicatedOptions, address: str,
+        self,
+        gateway: Gateway,
+        registry: EtcdRegistry,
+        options: ReplicatedOptions,
+        address: str,
         failing: Callable[[], tuple[Failing, ...]] = tuple,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`failing`: returns which replicas cannot run now."""
         self._gateway, self._registry = gateway, registry
         self._name, self._key, self._lease_s = options.name, f"{NODES}{options.name}", options.lease_s
@@ -62,7 +66,7 @@ class Registration:
         self._told = True  # the registry has what `_value` says
         self.lost: str | None = None
 
-    async def take(self, seen: Snapshot) -> None:
+    async def take(self, seen: RegistrySnapshot) -> None:
         """Writes the key. A node that was killed has its name until its lease has run out, so it is waited for that long; and
         so is an etcd that answers reads, and hangs in what it is to write.
 
@@ -90,7 +94,7 @@ class Registration:
             await trio.sleep(_RETRY_S)
             seen = await self._freed(await first_read(self._registry))
 
-    async def _freed(self, seen: Snapshot) -> Snapshot:
+    async def _freed(self, seen: RegistrySnapshot) -> RegistrySnapshot:
         """Returns the keys when no other process has the name. Raises as `take`."""
         if (holder := self._holder(seen)) is None:
             return seen
@@ -150,7 +154,7 @@ class Registration:
             written = await self._registry.transact({self._key: revision}, {self._key: self._value.value()}, lease=lease)
             self._told = written is not None
 
-    async def offer(self, seen: Snapshot, kept: Kept | None) -> None:
+    async def offer(self, seen: RegistrySnapshot, kept: Kept | None) -> None:
         """Has the registry show what the node kept of a cluster that is not there; nothing any more if that is None.
 
         Raises:
@@ -182,13 +186,13 @@ class Registration:
             log(_log, logging.INFO, "the node is registered again", name=self._name)
             self.lost = None
 
-    def _holder(self, seen: Snapshot) -> NodeKey | None:
+    def _holder(self, seen: RegistrySnapshot) -> NodeKey | None:
         """Returns the other process that has the name."""
         value = seen.value(self._key)
         found = None if value is None else read_node(self._name, value)
         return None if found is None or found.run == self._value.run else found
 
-    async def _write(self, seen: Snapshot) -> bool:
+    async def _write(self, seen: RegistrySnapshot) -> bool:
         """Writes the key if it is as it was seen; False: it was not, look again.
 
         Raises:

@@ -28,7 +28,7 @@ from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.failing import Failing
 from eventstore_cluster.registry.replicated_keys import LeftKey
 from eventstore_cluster.shard_folders import PlannedShard, check_folder
-from eventstore_cluster.shard_runner import Led, ShardRunner
+from eventstore_cluster.shard_runner import LeaderEnded, ShardRunner
 from eventstore_cluster.shard_start import ReplicaStart, ShardStart, shard_values
 
 _LOADS: Final = ("eventstore_cluster.replica_process", "httpcore")
@@ -38,7 +38,7 @@ _FAILING_S: Final = 3.0
 """A process that ends and is started again takes less."""
 
 
-class Replicas:
+class NodeReplicas:
     """`runners`: of the replicas, also of those that still stop. `refused`: called when a first start shows a wrong setting."""
 
     def __init__(
@@ -141,9 +141,15 @@ class Replicas:
             clients = f"{clients.rpartition(':')[0]}:{last.rpartition(':')[2]}"
         values = {**self._values, "data": str(self._folder.folder(shard)), "listen": clients}
         replica = ReplicaStart(
-            options.cluster, options.etcd, options.name, peers, options.lease_s, host=options.host,
-            known=self._folder.known(shard), parent=self._parents.get(shard),
-        )  # fmt: skip
+            options.cluster,
+            options.etcd,
+            options.name,
+            peers,
+            options.lease_s,
+            host=options.host,
+            known=self._folder.known(shard),
+            parent=self._parents.get(shard),
+        )
         return ShardStart(values, identity, self._known, replica)
 
     def _check(self, first: ShardIdentity) -> None:
@@ -153,7 +159,7 @@ class Replicas:
         check_http(settings.http, settings.listen, identity.shard)
         check_folder(PlannedShard(identity, self._folder.folder(identity.shard), created=False))
 
-    async def _reaped(self, shard: int, lease: int, led: Led | None) -> None:
+    async def _reaped(self, shard: int, lease: int, led: LeaderEnded | None) -> None:
         if led is not None and led.epoch == self._epochs.get(shard):  # otherwise another leads, for a reason of its own
             with trio.move_on_after(_SAY_S):  # clients wait for the lease
                 await say_left(self._registry, shard, LeftKey(led.epoch, self._options.name, led.reason))

@@ -24,7 +24,7 @@ from eventstore.server.access.security import Security
 from eventstore.server.bootstrap import bind, gate_limits, listen, raise_descriptor_limit, stop_on_signals, until
 from eventstore.server.console_subject import console_subject
 from eventstore.server.http import http_server
-from eventstore_cluster.entry import Entry
+from eventstore_cluster.entry import ClusterEntry
 from eventstore_cluster.log_lines import log
 from eventstore_cluster.node_alarms import NodeAlarms
 from eventstore_cluster.node_reports import NodeReports, OnThreads
@@ -35,14 +35,14 @@ from eventstore_cluster.nodes.leader_changes import LeaderChanges
 from eventstore_cluster.nodes.node_file import NodeFile, node_file
 from eventstore_cluster.nodes.options import ReplicatedOptions, check_durability, node_security
 from eventstore_cluster.nodes.registration import Registration
-from eventstore_cluster.nodes.replicas import Replicas
-from eventstore_cluster.nodes.visiting.cluster_door import ClusterDoor
+from eventstore_cluster.nodes.replicas import NodeReplicas
+from eventstore_cluster.nodes.visiting.cluster_door import NodeClusterDoor
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.failing import utc_text
 from eventstore_cluster.registry.kept_keys import kept_of
 from eventstore_cluster.registry.node_clocks import clock_trouble, clocks_apart
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 
 _RETRY_S: Final = 1.0
 _KEEP_AGAIN_S: Final = 60.0
@@ -76,7 +76,7 @@ class _Node:
         self._gateway = gateway
         self._registry = EtcdRegistry(gateway, options.cluster)
         self._address = f"{options.host}:{listener.getsockname()[1]}"
-        self._replicas = Replicas(options, folder, gateway, self._fail)
+        self._replicas = NodeReplicas(options, folder, gateway, self._fail)
         self._registration = Registration(gateway, self._registry, options, self._address, self._replicas.failing)
         self._stopping = trio.Event()
         self._failed: EventStoreError | None = None
@@ -84,7 +84,7 @@ class _Node:
         self._unusable_since: float | None = None
         self._warned = False
         self._view: ClusterView | None = None
-        self._seen: Snapshot | None = None
+        self._seen: RegistrySnapshot | None = None
         self._known: ClusterMap | None = None
         self._changes = LeaderChanges(options.name)
         settings = options.settings
@@ -105,7 +105,7 @@ class _Node:
         if folder.cluster is not None:
             self._uncreated = folder.without_cluster(options.cluster)
         limits = gate_limits(options.settings)
-        self._entry = Entry(
+        self._entry = ClusterEntry(
             listener, limits, self._reports.stats, closed=self._uncreated, security=security, alarms=self._alarms.alarms
         )
 
@@ -128,9 +128,9 @@ class _Node:
         if self._failed is not None:
             raise self._failed
 
-    async def _begin(self) -> Snapshot | None:
+    async def _begin(self) -> RegistrySnapshot | None:
         """Reads the registry and registers the node. Returns None if it is to stop, or has failed."""
-        seen: Snapshot | None = None
+        seen: RegistrySnapshot | None = None
         async with until(self._stopping):
             try:
                 seen = await first_read(self._registry, waits=_note_waiting)
@@ -149,7 +149,7 @@ class _Node:
         settings, token = self._options.settings, trio.lowlevel.current_trio_token()
         reports = OnThreads(self._reports, token)
         listens = self._options.host, self._listener.getsockname()[1]
-        door = ClusterDoor(self._options.etcd, self._options.cluster, lambda: self._seen)
+        door = NodeClusterDoor(self._options.etcd, self._options.cluster, lambda: self._seen)
         about = console_subject(
             settings, self._security, listens, reports.health, self._options.name, to_self=False, cluster=door
         )
@@ -168,11 +168,18 @@ class _Node:
     def _say_serving(self, http_address: str | None) -> None:
         options = self._options
         log(
-            _log, logging.INFO, "the node serves", version=__version__, node=options.name,
-            address=f"{self._security.scheme}://{self._address}", http=http_address,
-            shards_listen=ports_said(options.settings.listen), data=str(options.settings.data), cluster=options.cluster,
+            _log,
+            logging.INFO,
+            "the node serves",
+            version=__version__,
+            node=options.name,
+            address=f"{self._security.scheme}://{self._address}",
+            http=http_address,
+            shards_listen=ports_said(options.settings.listen),
+            data=str(options.settings.data),
+            cluster=options.cluster,
             pid=os.getpid(),
-        )  # fmt: skip
+        )
 
     def _fail(self, error: EventStoreError) -> None:
         """Stops the node, in order, with this error."""
@@ -181,7 +188,7 @@ class _Node:
 
     # ---- the registry
 
-    async def _watch(self, seen: Snapshot) -> None:
+    async def _watch(self, seen: RegistrySnapshot) -> None:
         """Does what the registry says, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._registry.watch, lambda: seen.revision, lambda: self._heard.set())
@@ -211,7 +218,7 @@ class _Node:
             log(_log, logging.INFO, "the registry can be used again")
         self._unusable = self._unusable_since = None
 
-    def _apply(self, seen: Snapshot) -> None:
+    def _apply(self, seen: RegistrySnapshot) -> None:
         """Takes what the registry says. Raises Corrupt or InvalidArgument if it makes no cluster."""
         self._warn_of_loopback(seen)
         self._seen = seen
@@ -263,15 +270,18 @@ class _Node:
                 await trio.sleep(_KEEP_AGAIN_S)
                 self._kept_changed.set()
 
-    def _warn_of_loopback(self, seen: Snapshot) -> None:
+    def _warn_of_loopback(self, seen: RegistrySnapshot) -> None:
         others = [node.address for name, node in nodes_of(seen).items() if name != self._options.name]
         outside = [each for each in others if not is_loopback(each.rpartition(":")[0])]
         if outside and is_loopback(self._options.host) and not self._warned:
             self._warned = True
             log(
-                _log, logging.WARNING, "other nodes cannot reach this one: name an address of this machine with --listen",
-                address=self._address, other=outside[0],
-            )  # fmt: skip
+                _log,
+                logging.WARNING,
+                "other nodes cannot reach this one: name an address of this machine with --listen",
+                address=self._address,
+                other=outside[0],
+            )
 
     def _trouble(self) -> str | None:
         """Returns what keeps the node from its work: the processes have theirs because of it."""

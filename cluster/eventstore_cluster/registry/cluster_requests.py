@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from eventstore.chunks.documents import Member, Tree
+from eventstore.chunks.documents import DocumentValue, Tree
 from eventstore_cluster.registry.node_keys import read_asked_by
 from eventstore_cluster.replica.registry_state import ClusterRequest
 
@@ -42,8 +42,12 @@ def read_requests(value: Tree | None) -> tuple[ClusterRequest, ...]:
 
 def _value(request: ClusterRequest) -> Tree:
     return {
-        "number": request.number, "id": request.id, "by": request.by, "at": request.at, "details": dict(request.details),
-    }  # fmt: skip
+        "number": request.number,
+        "id": request.id,
+        "by": request.by,
+        "at": request.at,
+        "details": dict(request.details),
+    }
 
 
 def _read(latest: list[Any]) -> Iterator[ClusterRequest]:
@@ -59,5 +63,5 @@ def _details(found: Tree) -> dict[str, str | int | bool | None]:
     return {str(name)[:_TEXT_CHARACTERS_MAX]: _short(value) for name, value in list(found.items())[:_DETAILS_MAX]}
 
 
-def _short(value: Member) -> str | int | bool | None:
+def _short(value: DocumentValue) -> str | int | bool | None:
     return value if value is None or isinstance(value, int) else str(value)[:_TEXT_CHARACTERS_MAX]

@@ -9,14 +9,14 @@ from typing import Final
 from eventstore.chunks.documents import PREVIOUS, read_tree
 from eventstore.chunks.files import Files, OsFiles
 from eventstore.errors import Corrupt, FolderRefused
-from eventstore_cluster.registry.registry import Entry, Snapshot
+from eventstore_cluster.registry.registry import RegistryEntry, RegistrySnapshot
 
 DOCUMENT: Final = "registry.json"
 FORMAT: Final = 1
 NEXT_STEP: Final = f"put back its previous copy, {DOCUMENT}{PREVIOUS}, or remove both: the shards know all of it"
 
 
-def read_registry(path: Path, files: Files | None = None) -> Snapshot | None:
+def read_registry(path: Path, files: Files | None = None) -> RegistrySnapshot | None:
     """Returns the state in the folder of a registry; None if there is none.
 
     Raises:
@@ -37,15 +37,15 @@ def read_registry(path: Path, files: Files | None = None) -> Snapshot | None:
         )
     match document:
         case {"revision": int(revision), "keys": dict(keys)} if revision > 0:
-            return Snapshot(revision, dict(_entries(document_path, keys)))
+            return RegistrySnapshot(revision, dict(_entries(document_path, keys)))
     raise unusable(document_path, "it has no revision or no keys")
 
 
-def _entries(path: Path, keys: Mapping[str, object]) -> Iterator[tuple[str, Entry]]:
+def _entries(path: Path, keys: Mapping[str, object]) -> Iterator[tuple[str, RegistryEntry]]:
     for key, found in keys.items():
         match found:
             case {"value": dict(value), "revision": int(revision)}:
-                yield key, Entry(value, revision)
+                yield key, RegistryEntry(value, revision)
             case _:
                 raise unusable(path, f"key {key} has no value")
 

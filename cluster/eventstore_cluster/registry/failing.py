@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from eventstore.chunks.documents import Member
+from eventstore.chunks.documents import DocumentValue
 
 _WHY_CHARACTERS_MAX: Final = 300
 
@@ -21,7 +21,7 @@ class Failing:
     why: str
 
 
-def failing_value(failing: Iterable[Failing]) -> list[Member]:
+def failing_value(failing: Iterable[Failing]) -> list[DocumentValue]:
     return [[each.shard, each.since, each.why[:_WHY_CHARACTERS_MAX]] for each in failing]
 
 

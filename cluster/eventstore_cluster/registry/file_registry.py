@@ -18,7 +18,7 @@ from eventstore.chunks.documents import Tree, write_document
 from eventstore.chunks.files import Files, Lock, OsFiles
 from eventstore.errors import ReadFailed
 from eventstore_cluster.registry.document import DOCUMENT, FORMAT, read_registry
-from eventstore_cluster.registry.registry import Changes, Entry, Snapshot
+from eventstore_cluster.registry.registry import Changes, RegistryEntry, RegistrySnapshot
 
 LOCK: Final = "registry.lock"
 
@@ -46,26 +46,26 @@ class FileRegistry:
         except BaseException:
             self._lock.release()
             raise
-        found = found or Snapshot(0, {})
-        self._state = Snapshot(max(found.revision, first_revision - 1), found.entries)
+        found = found or RegistrySnapshot(0, {})
+        self._state = RegistrySnapshot(max(found.revision, first_revision - 1), found.entries)
         self.trouble: str | None = None
         self._leased: set[str] = set()
         self._one_at_a_time = trio.Lock()
         self._news = trio.Event()
 
-    def read(self) -> Snapshot:
+    def read(self) -> RegistrySnapshot:
         return self._state
 
-    async def transact(self, compared: Mapping[str, int], changes: Changes, *, leased: bool = False) -> Snapshot | None:
+    async def transact(self, compared: Mapping[str, int], changes: Changes, *, leased: bool = False) -> RegistrySnapshot | None:
         async with self._one_at_a_time:
             before = self._state
             if any(before.revision_of(key) != revision for key, revision in compared.items()):
                 return None
             revision = before.revision + 1
             entries = {key: entry for key, entry in before.entries.items() if key not in changes}
-            entries |= {key: Entry(value, revision) for key, value in changes.items() if value is not None}
+            entries |= {key: RegistryEntry(value, revision) for key, value in changes.items() if value is not None}
             kept = (self._leased - changes.keys()) | ({key for key in changes if leased} & entries.keys())
-            state = Snapshot(revision, entries)
+            state = RegistrySnapshot(revision, entries)
             try:
                 with _reporting(self._path):
                     await trio.to_thread.run_sync(self._write, state, kept)
@@ -79,13 +79,13 @@ class FileRegistry:
             self._news = trio.Event()
             return state
 
-    def _write(self, state: Snapshot, leased: set[str]) -> None:
+    def _write(self, state: RegistrySnapshot, leased: set[str]) -> None:
         keys: Tree = {
             key: {"value": entry.value, "revision": entry.revision} for key, entry in state.entries.items() if key not in leased
         }
         write_document(self._files, self._path / DOCUMENT, {"format": FORMAT, "revision": state.revision, "keys": keys})
 
-    async def changed(self, after: int) -> Snapshot:
+    async def changed(self, after: int) -> RegistrySnapshot:
         while self._state.revision <= after:
             await self._news.wait()
         return self._state

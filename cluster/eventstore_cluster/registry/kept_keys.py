@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from eventstore.chunks.documents import Member, Tree
+from eventstore.chunks.documents import DocumentValue, Tree
 from eventstore.errors import Corrupt, FolderRefused
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import SHARDS, ClusterKey, ShardKey, read_cluster, read_shard
 from eventstore_cluster.replica.registry_state import Known
 
@@ -53,7 +53,7 @@ class Kept:
     shards: Mapping[int, KeptShard]
 
     def value(self) -> Tree:
-        shards: dict[str, Member] = {str(number): each.value() for number, each in self.shards.items()}
+        shards: dict[str, DocumentValue] = {str(number): each.value() for number, each in self.shards.items()}
         return {"format": _FORMAT, "cluster": self.cluster.value(), "shards": shards}
 
     def newest(self, earlier: Kept | None) -> Kept:
@@ -81,7 +81,7 @@ class Kept:
         return Kept(self.cluster, {number: each for number, each in self.shards.items() if node in each.key.state.replicas})
 
 
-def kept_of(cluster: ClusterKey, shards: Mapping[int, ShardKey], seen: Snapshot) -> Kept:
+def kept_of(cluster: ClusterKey, shards: Mapping[int, ShardKey], seen: RegistrySnapshot) -> Kept:
     return Kept(cluster, {number: KeptShard(seen.revision_of(f"{SHARDS}{number}"), key) for number, key in shards.items()})
 
 
@@ -118,7 +118,7 @@ def offer_keys(node: str, kept: Kept) -> dict[str, Tree]:
     return {**shards, f"{OFFERS}{node}": {**kept.cluster.value(), "shards": len(shards)}}
 
 
-def own_offers(node: str, seen: Snapshot) -> dict[str, Tree]:
+def own_offers(node: str, seen: RegistrySnapshot) -> dict[str, Tree]:
     """Returns the keys of the node's offer that are in the registry."""
     return {
         key: entry.value
@@ -127,7 +127,7 @@ def own_offers(node: str, seen: Snapshot) -> dict[str, Tree]:
     }
 
 
-def read_offers(seen: Snapshot) -> dict[str, Kept]:
+def read_offers(seen: RegistrySnapshot) -> dict[str, Kept]:
     """Returns what nodes offer, by their names; one that has not written all of it yet is left out. Raises as `read_kept`."""
     heads = [key.removeprefix(OFFERS) for key in seen.entries if key.startswith(OFFERS) and "/" not in key[len(OFFERS) :]]
     found: dict[str, Kept] = {}

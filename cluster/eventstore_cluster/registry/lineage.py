@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from eventstore.chunks.documents import Member as Value
+from eventstore.chunks.documents import DocumentValue as Value
 from eventstore.chunks.documents import Tree
 from eventstore.chunks.folder import Ancestor
 from eventstore.records.cluster_map import SlotRange, read_slots
@@ -31,9 +31,12 @@ class Birth:
 
     def value(self) -> Tree:
         return {
-            "parent": self.parent, "slots": slots_value(self.slots), "end": self.end, "checksum": self.checksum,
+            "parent": self.parent,
+            "slots": slots_value(self.slots),
+            "end": self.end,
+            "checksum": self.checksum,
             "places": self.places,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from eventstore.chunks.documents import Tree
 from eventstore.errors import Corrupt
 from eventstore_cluster.registry.failing import Failing, failing_value, read_failing
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.replica.registry_state import ASKED_BY_MAX, NOT_PAUSED, Pause
 
 NODES: Final = "node/"
@@ -35,9 +35,15 @@ class NodeKey:
 
     def value(self) -> Tree:
         return {
-            "address": self.address, "run": self.run, "version": self.version, "zone": self.zone, "free_bytes": self.free_bytes,
-            "clock_s": self.clock_s, "ports": self.ports, "failing": failing_value(self.failing),
-        }  # fmt: skip
+            "address": self.address,
+            "run": self.run,
+            "version": self.version,
+            "zone": self.zone,
+            "free_bytes": self.free_bytes,
+            "clock_s": self.clock_s,
+            "ports": self.ports,
+            "failing": failing_value(self.failing),
+        }
 
 
 def ticket_value(shard: int, run: str) -> Tree:
@@ -45,7 +51,7 @@ def ticket_value(shard: int, run: str) -> Tree:
     return {"shard": shard, "run": run}
 
 
-def tickets(snapshot: Snapshot) -> dict[int, str]:
+def tickets(snapshot: RegistrySnapshot) -> dict[int, str]:
     """Returns the tickets that are taken, each with the run that has it."""
     prefix = f"{MOVING}/"
     found = ((key.removeprefix(prefix), entry.value) for key, entry in snapshot.entries.items() if key.startswith(prefix))
@@ -58,15 +64,20 @@ def read_node(name: str, value: Tree) -> NodeKey:
         found: Any = value
         free = found.get("free_bytes")
         return NodeKey(
-            str(found["address"]), str(found["run"]), str(found["version"]), str(found.get("zone", "")),
-            None if free is None else int(free), float(found.get("clock_s", 0.0)), found.get("ports") is True,
+            str(found["address"]),
+            str(found["run"]),
+            str(found["version"]),
+            str(found.get("zone", "")),
+            None if free is None else int(free),
+            float(found.get("clock_s", 0.0)),
+            found.get("ports") is True,
             read_failing(found.get("failing", ())),
-        )  # fmt: skip
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{NODES}{name}", 0, f"not a node in the registry ({error!r})") from None
 
 
-def fixed_addresses(seen: Snapshot) -> dict[str, str]:
+def fixed_addresses(seen: RegistrySnapshot) -> dict[str, str]:
     """Returns the addresses of the nodes that run and whose replicas listen above them, by name, in order."""
     names = sorted(key.removeprefix(NODES) for key in seen.entries if key.startswith(NODES))
     found = {name: read_node(name, seen.entries[NODES + name].value) for name in names}

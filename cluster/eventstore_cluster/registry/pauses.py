@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eventstore_cluster.registry.node_keys import MOVING, read_moving
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import SHARDS, read_shard
 from eventstore_cluster.replica.registry_state import Pause, ShardState
 
@@ -22,14 +22,14 @@ def pause_text(number: int, state: ShardState, pause_all: Pause) -> str | None:
     return "; all moves are ".join(filter(None, (alone, with_all))) or None
 
 
-def pauses_of(seen: Snapshot) -> list[str]:
+def pauses_of(seen: RegistrySnapshot) -> list[str]:
     """Returns all that is paused. Raises Corrupt."""
     pause_all = read_moving(seen.value(MOVING)).pause
     alone = [f"moves of shard {number} are {_text(pause, f' {number}')}" for number, pause in paused_alone(seen).items()]
     return [f"all moves are {_text(pause_all)}", *alone] if pause_all.on else alone
 
 
-def paused_alone(seen: Snapshot) -> Mapping[int, Pause]:
+def paused_alone(seen: RegistrySnapshot) -> Mapping[int, Pause]:
     """Returns the pauses of the shards that were paused one by one, by their numbers in order. Raises Corrupt."""
     numbers = sorted(int(key.removeprefix(SHARDS)) for key in seen.entries if key.startswith(SHARDS))
     states = {number: read_shard(number, seen.entries[f"{SHARDS}{number}"].value).state for number in numbers}

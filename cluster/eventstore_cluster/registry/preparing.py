@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from eventstore.fields import counted
 from eventstore_cluster.registry.failing import utc_text
 from eventstore_cluster.registry.node_keys import NODES, read_node
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import running_replicas
 from eventstore_cluster.registry.replicated_keys import SHARDS, read_shard
 
@@ -32,13 +32,13 @@ class Preparing:
         return f"has {counted(self.files, 'event file')}" + (f", and is stuck: {self.failed}" if self.failed else "")
 
 
-def _cannot_run(number: int, node: str, seen: Snapshot) -> str:
+def _cannot_run(number: int, node: str, seen: RegistrySnapshot) -> str:
     value = seen.value(f"{NODES}{node}")
     failing = () if value is None else read_node(node, value).failing
     return next((f"cannot run since {utc_text(each.since)}: {each.why}" for each in failing if each.shard == number), "")
 
 
-def preparing_of(seen: Snapshot) -> list[Preparing]:
+def preparing_of(seen: RegistrySnapshot) -> list[Preparing]:
     """Returns the clones of all shards in preparation. Raises Corrupt."""
     found = []
     numbers = sorted(int(key.removeprefix(SHARDS)) for key in seen.entries if key.startswith(SHARDS))

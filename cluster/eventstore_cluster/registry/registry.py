@@ -17,7 +17,7 @@ Changes: TypeAlias = "Mapping[str, Tree | None]"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RegistryEntry:
     """The value of a key, and the revision that wrote it. Values are never changed in place."""
 
     value: Tree
@@ -25,11 +25,11 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class RegistrySnapshot:
     """All keys at one revision."""
 
     revision: int
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, RegistryEntry]
 
     def value(self, key: str) -> Tree | None:
         entry = self.entries.get(key)
@@ -44,10 +44,10 @@ class Snapshot:
 class Registry(Protocol):
     """What the nodes of a cluster share."""
 
-    def read(self) -> Snapshot:
+    def read(self) -> RegistrySnapshot:
         """Returns the latest state."""
 
-    async def transact(self, compared: Mapping[str, int], changes: Changes, *, leased: bool = False) -> Snapshot | None:
+    async def transact(self, compared: Mapping[str, int], changes: Changes, *, leased: bool = False) -> RegistrySnapshot | None:
         """Changes the keys if each compared key was last written by that revision (0: it does not exist).
 
         Durable on return. Returns the new state; None if a comparison failed, and nothing was changed. `leased`: the keys
@@ -57,5 +57,5 @@ class Registry(Protocol):
             EventStoreError: the registry cannot be written; nothing was changed.
         """
 
-    async def changed(self, after: int) -> Snapshot:
+    async def changed(self, after: int) -> RegistrySnapshot:
         """Waits until the state is newer than the revision, and returns it."""

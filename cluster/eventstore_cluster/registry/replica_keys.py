@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from eventstore.chunks.documents import Member as Value
+from eventstore.chunks.documents import DocumentValue as Value
 from eventstore.chunks.documents import Tree
-from eventstore_cluster.registry.registry import Snapshot
-from eventstore_cluster.replica.places import Ends, Reach
+from eventstore_cluster.registry.registry import RegistrySnapshot
+from eventstore_cluster.replica.places import LogEnds, Reach
 
 REPLICAS: Final = "replica/"
 EARLIER_MAX: Final = 64
@@ -41,7 +41,7 @@ class ReplicaKey:
     incarnation: str
     run: str
     epoch: int
-    ends: Ends
+    ends: LogEnds
     reach: Reach = ()
     led: bool = False
     earlier: tuple[str, ...] = ()
@@ -53,9 +53,16 @@ class ReplicaKey:
         ends: list[Value] = [list(end) for end in self.ends]
         reach: list[Value] = [list(each) for each in self.reach]
         return {
-            "incarnation": self.incarnation, "run": self.run, "epoch": self.epoch, "ends": ends, "reach": reach,
-            "led": self.led, "earlier": list(self.earlier), "address": self.address, **clone,
-        }  # fmt: skip
+            "incarnation": self.incarnation,
+            "run": self.run,
+            "epoch": self.epoch,
+            "ends": ends,
+            "reach": reach,
+            "led": self.led,
+            "earlier": list(self.earlier),
+            "address": self.address,
+            **clone,
+        }
 
 
 def read_replica(value: Tree | None) -> ReplicaKey | None:
@@ -66,10 +73,16 @@ def read_replica(value: Tree | None) -> ReplicaKey | None:
             found: Any = ends
             reach, earlier = rest.get("reach", []), rest.get("earlier", [])
             return ReplicaKey(
-                incarnation, run, epoch, tuple((int(chunk), int(offset)) for chunk, offset in found),
-                tuple((int(last), int(chunk), int(offset)) for last, chunk, offset in reach), rest.get("led") is True,
-                tuple(map(str, earlier)), _read_clone(rest), str(rest.get("address", "")),
-            )  # fmt: skip
+                incarnation,
+                run,
+                epoch,
+                tuple((int(chunk), int(offset)) for chunk, offset in found),
+                tuple((int(last), int(chunk), int(offset)) for last, chunk, offset in reach),
+                rest.get("led") is True,
+                tuple(map(str, earlier)),
+                _read_clone(rest),
+                str(rest.get("address", "")),
+            )
     return None
 
 
@@ -81,7 +94,7 @@ def _read_clone(found: Any) -> CloneKey | None:
     return None
 
 
-def running_replicas(number: int, snapshot: Snapshot) -> dict[str, ReplicaKey]:
+def running_replicas(number: int, snapshot: RegistrySnapshot) -> dict[str, ReplicaKey]:
     """Returns the replicas of the shard whose processes run, by node."""
     prefix = f"{REPLICAS}{number}/"
     found = {
@@ -92,7 +105,7 @@ def running_replicas(number: int, snapshot: Snapshot) -> dict[str, ReplicaKey]:
     return {name: key for name, key in found.items() if key is not None}
 
 
-def works(number: int, node: str, snapshot: Snapshot) -> bool:
+def works(number: int, node: str, snapshot: RegistrySnapshot) -> bool:
     """Whether the replica's process runs and has come further than its start: that of a clone which has no file yet may end as
     the one before did.
     """

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from eventstore import __version__
-from eventstore.chunks.documents import Member as Value
+from eventstore.chunks.documents import DocumentValue as Value
 from eventstore.chunks.documents import Tree
 from eventstore.errors import Corrupt, UnsupportedVersion
 from eventstore.records.cluster_map import SlotRange, read_slots
@@ -33,9 +33,9 @@ from eventstore.store.data_folder import ShardIdentity
 from eventstore_cluster.registry.cluster_requests import REQUESTS, read_requests
 from eventstore_cluster.registry.lineage import NO_LINEAGE, Lineage, read_lineage, slots_value
 from eventstore_cluster.registry.node_keys import MOVING, read_asked_by, read_moving, tickets
-from eventstore_cluster.registry.registry import Entry, Snapshot
+from eventstore_cluster.registry.registry import RegistryEntry, RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import running_replicas
-from eventstore_cluster.replica.registry_state import NOT_PAUSED, Clone, Leader, Member, Pause, Seen, ShardState
+from eventstore_cluster.replica.registry_state import NOT_PAUSED, Clone, Leader, Pause, Seat, Seen, ShardState
 
 CLUSTER: Final = "cluster"
 SHARDS: Final = "shard/"
@@ -65,9 +65,13 @@ class ClusterKey:
 
     def value(self) -> Tree:
         return {
-            "uuid": self.uuid.hex, "format": FORMAT, "layout": self.layout, "replicas": self.replicas,
-            "in_sync_min": self.in_sync_min, "next_shard": self.next_shard,
-        }  # fmt: skip
+            "uuid": self.uuid.hex,
+            "format": FORMAT,
+            "layout": self.layout,
+            "replicas": self.replicas,
+            "in_sync_min": self.in_sync_min,
+            "next_shard": self.next_shard,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +92,24 @@ class ShardKey:
         state = self.state
         members: list[Value] = [_flat(each) for each in sorted(state.in_sync)]
         return {
-            "store": self.store.hex, "slots": slots_value(self.slots), "epoch": state.epoch, "in_sync": members,
-            "replicas": list(state.replicas), "in_sync_min": state.in_sync_min, "generation": state.generation,
-            "leader": None if state.leader is None else _flat(state.leader), "nonce": state.nonce,
-            "successor": state.successor, "wanted": _listed(state.wanted), "before": _listed(state.before),
-            "split": list(state.split), "split_times": state.splits, "history": list(state.history), **_asked_value(state),
+            "store": self.store.hex,
+            "slots": slots_value(self.slots),
+            "epoch": state.epoch,
+            "in_sync": members,
+            "replicas": list(state.replicas),
+            "in_sync_min": state.in_sync_min,
+            "generation": state.generation,
+            "leader": None if state.leader is None else _flat(state.leader),
+            "nonce": state.nonce,
+            "successor": state.successor,
+            "wanted": _listed(state.wanted),
+            "before": _listed(state.before),
+            "split": list(state.split),
+            "split_times": state.splits,
+            "history": list(state.history),
+            **_asked_value(state),
             **self.lineage.value(),
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +141,12 @@ def read_cluster(value: Tree) -> ClusterKey:
                 value=written,
             )
         return ClusterKey(
-            uuid.UUID(str(found["uuid"])), int(found["layout"]), int(found["replicas"]), int(found["in_sync_min"]),
+            uuid.UUID(str(found["uuid"])),
+            int(found["layout"]),
+            int(found["replicas"]),
+            int(found["in_sync_min"]),
             int(found.get("next_shard", 0)),
-        )  # fmt: skip
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(CLUSTER, 0, f"not a cluster in the registry ({error!r})") from None
 
@@ -155,27 +173,37 @@ def read_shard(number: int, value: Tree) -> ShardKey:
     try:
         found: Any = value
         state = ShardState(
-            int(found["epoch"]), frozenset(Member(*map(str, each)) for each in found["in_sync"]),
-            tuple(map(str, found["replicas"])), int(found["in_sync_min"]),
-            None if found["leader"] is None else Member(*map(str, found["leader"])), int(found["generation"]),
-            str(found["nonce"]), found.get("successor"), _names(found.get("wanted")), _names(found.get("before")),
-            tuple(map(int, found.get("split", ()))), int(found.get("split_times", 0)), _names(found.get("history")) or (),
-            read_asked_by(found.get("by")), read_asked_by(found.get("leader_by")), _read_pause(found.get("pause")),
-        )  # fmt: skip
+            int(found["epoch"]),
+            frozenset(Seat(*map(str, each)) for each in found["in_sync"]),
+            tuple(map(str, found["replicas"])),
+            int(found["in_sync_min"]),
+            None if found["leader"] is None else Seat(*map(str, found["leader"])),
+            int(found["generation"]),
+            str(found["nonce"]),
+            found.get("successor"),
+            _names(found.get("wanted")),
+            _names(found.get("before")),
+            tuple(map(int, found.get("split", ()))),
+            int(found.get("split_times", 0)),
+            _names(found.get("history")) or (),
+            read_asked_by(found.get("by")),
+            read_asked_by(found.get("leader_by")),
+            _read_pause(found.get("pause")),
+        )
         return ShardKey(uuid.UUID(str(found["store"])), read_slots(found["slots"]), state, read_lineage(found))
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{SHARDS}{number}", 0, f"not a shard in the registry ({error!r})") from None
 
 
-def read_leader(entry: Entry | None) -> Leader | None:
+def read_leader(entry: RegistryEntry | None) -> Leader | None:
     if entry is None:
         return None
     value = entry.value
-    member = Member(str(value.get("node")), str(value.get("incarnation")))
+    member = Seat(str(value.get("node")), str(value.get("incarnation")))
     return Leader(member, str(value.get("run")), str(value.get("address")))
 
 
-def read_since(entry: Entry | None) -> int | None:
+def read_since(entry: RegistryEntry | None) -> int | None:
     """Returns since when there is this leader; None if there is none, or an older program wrote it."""
     since = None if entry is None else entry.value.get("since")
     return since if isinstance(since, int) and 0 <= since < _SINCE_END else None
@@ -194,7 +222,7 @@ def read_serving(value: Tree | None) -> ServingKey | None:
     return ServingKey(str(value.get("address")), epoch)
 
 
-def seen_of(number: int, snapshot: Snapshot) -> Seen | None:
+def seen_of(number: int, snapshot: RegistrySnapshot) -> Seen | None:
     """Returns what a replica of the shard sees at this revision; None if there is no such shard.
 
     Raises:
@@ -211,20 +239,30 @@ def seen_of(number: int, snapshot: Snapshot) -> Seen | None:
     holds = next((each for each, run in taken.items() if own is not None and run == own.run), None)
     clones = clones_of(state, snapshot)
     return Seen(
-        snapshot.revision, state, entry.revision, own, led, running, clones, ticket, holds, limits.rate, limits.pause,
+        snapshot.revision,
+        state,
+        entry.revision,
+        own,
+        led,
+        running,
+        clones,
+        ticket,
+        holds,
+        limits.rate,
+        limits.pause,
         read_requests(snapshot.value(REQUESTS)),
-    )  # fmt: skip
+    )
 
 
-def running_members(number: int, snapshot: Snapshot) -> frozenset[Member]:
+def running_members(number: int, snapshot: RegistrySnapshot) -> frozenset[Seat]:
     """Returns the replicas of the shard whose processes have a lease."""
-    return frozenset(Member(name, key.incarnation) for name, key in running_replicas(number, snapshot).items())
+    return frozenset(Seat(name, key.incarnation) for name, key in running_replicas(number, snapshot).items())
 
 
-def clones_of(state: ShardState, snapshot: Snapshot) -> frozenset[Clone]:
+def clones_of(state: ShardState, snapshot: RegistrySnapshot) -> frozenset[Clone]:
     """Returns the clones that run of the shards that this one is to be split into."""
     return frozenset(
-        Clone(shard, Member(name, key.incarnation), key.clone.files, bool(key.clone.failed))
+        Clone(shard, Seat(name, key.incarnation), key.clone.files, bool(key.clone.failed))
         for shard in state.split
         for name, key in running_replicas(shard, snapshot).items()
         if key.clone is not None
@@ -252,9 +290,9 @@ def _names(value: Any) -> tuple[str, ...] | None:
     return None if value is None else tuple(map(str, value))
 
 
-def _flat(member: Member) -> list[Value]:
+def _flat(member: Seat) -> list[Value]:
     return [member.node, member.incarnation]
 
 
-def _named(member: Member) -> Tree:
+def _named(member: Seat) -> Tree:
     return {"node": member.node, "incarnation": member.incarnation}

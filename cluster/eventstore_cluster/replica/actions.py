@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from eventstore_cluster.replica.frames import Data, Frame
-from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.places import LogEnds
 from eventstore_cluster.replica.registry_state import Leader, Swap
 
 
@@ -35,7 +35,7 @@ class Unfollow:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendFrame:
     """Send a frame on a connection."""
 
     connection: int
@@ -49,9 +49,9 @@ class Serve:
     connection: int
     session: int
     epoch: int
-    start: Ends
+    start: LogEnds
     last_crcs: tuple[int, ...]
-    committed: Ends
+    committed: LogEnds
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Store:
 class CutTo:
     """Cut the log back to these ends, durably, keeping a copy of what is cut (R7); report to `stored`."""
 
-    ends: Ends
+    ends: LogEnds
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,10 @@ class HoldBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitTo:
     """Everything before these ends is committed: may be acknowledged and read."""
 
-    ends: Ends
+    ends: LogEnds
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndProcess:
     """End this process without acknowledging anything more: a run never leads twice (R3). `sit_out`: for a lease's time."""
 
     reason: str
@@ -110,6 +110,18 @@ class End:
 
 
 Action: TypeAlias = (
-    ReadRegistry | Transact | Follow | Unfollow | Send | Serve | Store | CutTo | Begin | Commit | Open | End | BeginFile
+    ReadRegistry
+    | Transact
+    | Follow
+    | Unfollow
+    | SendFrame
+    | Serve
+    | Store
+    | CutTo
+    | Begin
+    | CommitTo
+    | Open
+    | EndProcess
+    | BeginFile
     | HoldBack
-)  # fmt: skip
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from eventstore_cluster.replica.places import NOWHERE, Place
+from eventstore_cluster.replica.places import NOWHERE, LogEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Beginning:
     """An epoch that has records in a log. `after`: the end of the log before the first of them."""
 
     epoch: int
-    after: Place
+    after: LogEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class LastEpoch:
     """An epoch, and the place where its last record ends. Epoch 0 is that of an empty log."""
 
     epoch: int
-    end: Place
+    end: LogEnd
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class LogTail:
     """The end of a log of one kind and the epochs in it, in ascending order."""
 
-    end: Place = NOWHERE
+    end: LogEnd = NOWHERE
     beginnings: tuple[Beginning, ...] = ()
 
     @property
@@ -47,20 +47,20 @@ class Tail:
             end = beginning.after
         return LastEpoch(0, NOWHERE)
 
-    def grow(self, epoch: int, end: Place) -> Tail:
+    def grow(self, epoch: int, end: LogEnd) -> LogTail:
         """Returns the tail after records of this epoch were appended up to `end`."""
         if end == self.end:
             return self
         if epoch < self.last.epoch:
             raise ValueError(f"a record of epoch {epoch} after one of epoch {self.last.epoch}")
         begun = () if epoch == self.last.epoch else (Beginning(epoch, self.end),)
-        return Tail(end, self.beginnings + begun)
+        return LogTail(end, self.beginnings + begun)
 
-    def cut(self, end: Place) -> Tail:
+    def cut(self, end: LogEnd) -> LogTail:
         """Returns the tail of the log that ends at `end`, which is not after its end now."""
         return replace(self, end=end, beginnings=tuple(each for each in self.beginnings if each.after < end))
 
-    def common_end(self, other: LastEpoch) -> Place:
+    def common_end(self, other: LastEpoch) -> LogEnd:
         """Returns how much of this log can be kept, given the answer of a leader to a Join (R4).
 
         Less than all of it means that the next answer may be smaller still: cut back, then ask again.

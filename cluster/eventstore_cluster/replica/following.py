@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from eventstore_cluster.replica.actions import Action, Commit, CutTo, Follow, ReadRegistry, Send, Store, Unfollow
-from eventstore_cluster.replica.epochs import Tail
-from eventstore_cluster.replica.frames import Data, Fetch, Frame, Join, Joined, NotLeading
+from eventstore_cluster.replica.actions import Action, CommitTo, CutTo, Follow, ReadRegistry, SendFrame, Store, Unfollow
+from eventstore_cluster.replica.epochs import LogTail
+from eventstore_cluster.replica.frames import Data, Fetch, Frame, Joined, JoinFrame, NotLeading
 from eventstore_cluster.replica.limits import Limits
-from eventstore_cluster.replica.places import Ends, least, reaches
-from eventstore_cluster.replica.registry_state import Leader, Member
+from eventstore_cluster.replica.places import LogEnds, least, reaches
+from eventstore_cluster.replica.registry_state import Leader, Seat
 
 
 class Following:
@@ -15,10 +15,10 @@ class Following:
     `sorted_through`: the last event file that is sorted, for the leader.
     """
 
-    def __init__(self, member: Member, run: str, logs: tuple[Tail, ...], crcs: tuple[int, ...], limits: Limits) -> None:
+    def __init__(self, member: Seat, run: str, logs: tuple[LogTail, ...], crcs: tuple[int, ...], limits: Limits) -> None:
         self.logs = logs
         self.busy = False
-        self.committed: Ends | None = None
+        self.committed: LogEnds | None = None
         self.sorted_through = 0
         self._crcs = crcs
         self._member = member
@@ -38,7 +38,7 @@ class Following:
         return max(log.last.epoch for log in self.logs)
 
     @property
-    def ends(self) -> Ends:
+    def ends(self) -> LogEnds:
         return tuple(log.end for log in self.logs)
 
     @property
@@ -106,7 +106,7 @@ class Following:
         assert self._leader is not None
         self._joins += 1
         logs = tuple(log.last for log in self.logs)
-        return [Send(self._connection, Join(self._joins, self._member, self._run, self._leader.run, logs))]
+        return [SendFrame(self._connection, JoinFrame(self._joins, self._member, self._run, self._leader.run, logs))]
 
     def _joined(self, joined: Joined) -> list[Action]:
         if joined.number != self._joins or self._session is not None or self.busy:
@@ -123,7 +123,7 @@ class Following:
     def _fetch(self) -> list[Action]:
         assert self._connection is not None
         assert self._session is not None
-        return [Send(self._connection, Fetch(self._session, self._epoch, self.ends, self._crcs, self.sorted_through))]
+        return [SendFrame(self._connection, Fetch(self._session, self._epoch, self.ends, self._crcs, self.sorted_through))]
 
     def _data(self, data: Data) -> list[Action]:
         if data.session != self._session or data.epoch != self._epoch or self.busy or data.start != self.ends:
@@ -134,15 +134,15 @@ class Following:
         self.busy = True
         return [*actions, Store(data)]
 
-    def _learn(self, committed: Ends) -> list[Action]:
+    def _learn(self, committed: LogEnds) -> list[Action]:
         """Takes the leader's committed mark, as far as the own log reaches (R10)."""
         ends = least((committed, self.ends))
         if self.committed is not None and (ends == self.committed or not reaches(ends, self.committed)):
             return []
         self.committed = ends
-        return [Commit(ends)]
+        return [CommitTo(ends)]
 
-    def stored(self, logs: tuple[Tail, ...], crcs: tuple[int, ...]) -> list[Action]:
+    def stored(self, logs: tuple[LogTail, ...], crcs: tuple[int, ...]) -> list[Action]:
         """The disk has stored or cut: the logs end so now, synced."""
         self.busy = False
         self.logs, self._crcs = logs, crcs

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from eventstore_cluster.replica.epochs import LastEpoch
-from eventstore_cluster.replica.places import Ends
-from eventstore_cluster.replica.registry_state import Member
+from eventstore_cluster.replica.places import LogEnds
+from eventstore_cluster.replica.registry_state import Seat
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class JoinFrame:
     """A follower asks from where to fetch. `number`: of this attempt; `run`: of the follower's process; `leader_run`: of the
     process that it wants to follow; `logs`: how its log of each kind ends.
     """
 
     number: int
-    member: Member
+    member: Seat
     run: str
     leader_run: str
     logs: tuple[LastEpoch, ...]
@@ -43,7 +43,7 @@ class Fetch:
 
     session: int
     epoch: int
-    ends: Ends
+    ends: LogEnds
     last_crcs: tuple[int, ...]
     sorted_through: int = 0
 
@@ -54,8 +54,8 @@ class Data:
 
     session: int
     epoch: int
-    start: Ends
-    committed: Ends
+    start: LogEnds
+    committed: LogEnds
     payload: Any
 
 
@@ -66,4 +66,4 @@ class NotLeading:
     epoch: int
 
 
-Frame: TypeAlias = Join | Joined | Fetch | Data | NotLeading
+Frame: TypeAlias = JoinFrame | Joined | Fetch | Data | NotLeading

@@ -11,9 +11,9 @@ from __future__ import annotations
 from eventstore_cluster.replica.actions import Action
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.new_files import NewFiles
-from eventstore_cluster.replica.places import Ends
-from eventstore_cluster.replica.registry_state import Member
-from eventstore_cluster.replica.sessions import Session
+from eventstore_cluster.replica.places import LogEnds
+from eventstore_cluster.replica.registry_state import Seat
+from eventstore_cluster.replica.sessions import FollowerSession
 
 
 class HandingOver:
@@ -22,7 +22,7 @@ class HandingOver:
     def __init__(self, limits: Limits, now: float) -> None:
         self.successor: str | None = None
         self.named_at = now
-        self._asked: Member | None = None
+        self._asked: Seat | None = None
         self._waits_since = now
         self._sort_s, self._lacking = limits.hand_over_sort_s, limits.hand_over_files_lacking
         self._files = NewFiles(limits.hand_over_file_bytes, limits.files_begun_max)
@@ -31,7 +31,7 @@ class HandingOver:
         if successor != self.successor:
             self.successor, self.named_at, self._asked = successor, now, None
 
-    def next_step(self, written: Ends, session: Session, now: float, *, may_begin: bool) -> list[Action] | None:
+    def next_step(self, written: LogEnds, session: FollowerSession, now: float, *, may_begin: bool) -> list[Action] | None:
         """Returns what is to be done before the follower of this session may lead, which keeps up; nothing: it is waited for;
         None: it may. The time for that begins when it is asked for, as the successor may have been behind before, and again
         when its process is another one: what the last one was sorting is not sorted.

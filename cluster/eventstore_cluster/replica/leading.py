@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from eventstore_cluster.replica.actions import Action, Commit, End, Open, ReadRegistry, Send, Serve, Transact
-from eventstore_cluster.replica.epochs import Tail
-from eventstore_cluster.replica.frames import Data, Fetch, Join, Joined, NotLeading
+from eventstore_cluster.replica.actions import Action, CommitTo, EndProcess, Open, ReadRegistry, SendFrame, Serve, Transact
+from eventstore_cluster.replica.epochs import LogTail
+from eventstore_cluster.replica.frames import Data, Fetch, Joined, JoinFrame, NotLeading
 from eventstore_cluster.replica.handing_over import HandingOver
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.moving import Moving
-from eventstore_cluster.replica.places import NOWHERE, Ends, Place, least, reaches
+from eventstore_cluster.replica.places import NOWHERE, LogEnd, LogEnds, least, reaches
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import Leader, Member
-from eventstore_cluster.replica.sessions import Progress, Session, Sessions
+from eventstore_cluster.replica.registry_state import Leader, Seat
+from eventstore_cluster.replica.sessions import FollowerSession, MemberProgress, Sessions
 from eventstore_cluster.replica.splitting import Splitting
 
 
@@ -26,7 +26,7 @@ class Lag:
     node: str
     in_sync: bool
     seconds: float
-    end: Place | None
+    end: LogEnd | None
     silent_s: float | None
 
 
@@ -37,16 +37,16 @@ class Leading:
     None until the epoch's own record is (R10): what is before it may be uncommitted too. `serves`: clients are served.
     """
 
-    def __init__(self, me: Leader, registrar: Registrar, logs: tuple[Tail, ...], limits: Limits, now: float) -> None:
+    def __init__(self, me: Leader, registrar: Registrar, logs: tuple[LogTail, ...], limits: Limits, now: float) -> None:
         self.epoch = registrar.state.epoch
         self.began_with = registrar.stood_with or registrar.seen  # a new shard's first leader was made so by its parent's
         self.logs = logs
-        self.written: Ends = tuple(log.end for log in logs)
-        self.synced: Ends = self.written
-        self.committed: Ends | None = None
-        self.open_at: Ends | None = None
+        self.written: LogEnds = tuple(log.end for log in logs)
+        self.synced: LogEnds = self.written
+        self.committed: LogEnds | None = None
+        self.open_at: LogEnds | None = None
         self.sessions = Sessions()
-        self.progress: dict[Member, Progress] = {}
+        self.progress: dict[Seat, MemberProgress] = {}
         self.serves = False
         self.splitting = Splitting(registrar, limits)
         self._moving = Moving(registrar, me.member)
@@ -60,24 +60,24 @@ class Leading:
         """Whether an append may be written: the leader is open, and enough members of the set keep up (R5)."""
         return self.committed is not None and len(self.level_members(now)) >= self._registrar.state.in_sync_min
 
-    def level_members(self, now: float) -> list[Member]:
+    def level_members(self, now: float) -> list[Seat]:
         """Returns the members of the in-sync set that are not behind for too long; this one is."""
         return [member for member in self._registrar.state.in_sync if not self._lags(member, now, self._limits.lag_max_s)]
 
     # the own log
 
-    def begun(self, ends: Ends, now: float) -> list[Action]:
+    def begun(self, ends: LogEnds, now: float) -> list[Action]:
         """The record that begins the epoch was appended; the log ends there."""
         self.open_at = ends
         return self.grown(ends, now)
 
-    def grown(self, ends: Ends, now: float) -> list[Action]:
+    def grown(self, ends: LogEnds, now: float) -> list[Action]:
         """Records were written here. They may be fetched while they are synced, and are never taken back (R3)."""
         self.written = ends
         self.logs = tuple(log.grow(self.epoch, end) for log, end in zip(self.logs, ends, strict=True))
         return [action for session in self.sessions for action in self._answer(session, now)]
 
-    def durable(self, ends: Ends, now: float) -> list[Action]:
+    def durable(self, ends: LogEnds, now: float) -> list[Action]:
         """The own log is synced up to here."""
         self.synced = ends
         return self.advance(now)
@@ -91,18 +91,18 @@ class Leading:
             if not reaches(ends, self.open_at):
                 return []
             self._commit(ends, now)
-            return [Commit(ends), Open(self.epoch)]
+            return [CommitTo(ends), Open(self.epoch)]
         if ends == self.committed or not reaches(ends, self.committed):
             return []
         self._commit(ends, now)
         step = self._split(now) if self.splitting.holding and self._registrar.unanswered is None else []
-        return [Commit(ends), *step]  # followers hear of it with what they fetch next
+        return [CommitTo(ends), *step]  # followers hear of it with what they fetch next
 
-    def _commit(self, ends: Ends, now: float) -> None:
+    def _commit(self, ends: LogEnds, now: float) -> None:
         self.committed = ends
         self._committed_at = now
 
-    def _durable_at(self, member: Member) -> Ends:
+    def _durable_at(self, member: Seat) -> LogEnds:
         if member == self._me.member:
             return self.synced
         session = self.sessions.of(member)
@@ -113,7 +113,7 @@ class Leading:
         members = {*self._registrar.state.in_sync, *(session.member for session in self.sessions)} - {self._me.member}
         return [self._lag(member, now) for member in sorted(members)]
 
-    def _lag(self, member: Member, now: float) -> Lag:
+    def _lag(self, member: Seat, now: float) -> Lag:
         ends, session = self._durable_at(member), self.sessions.of(member)
         seconds = 0.0 if ends == self.written else max(0.0, now - self._progress(member, now).level_at)
         is_in = member in self._registrar.state.in_sync
@@ -122,19 +122,19 @@ class Leading:
 
     # followers
 
-    def join(self, connection: int, join: Join, now: float) -> list[Action]:
+    def join(self, connection: int, join: JoinFrame, now: float) -> list[Action]:
         """Answers where the follower's log may part from this one."""
         if self.open_at is None or join.leader_run != self._me.run or len(join.logs) != len(self.logs):
-            return [Send(connection, NotLeading(self.epoch))]
+            return [SendFrame(connection, NotLeading(self.epoch))]
         session = self.sessions.begin(join.member, connection, now)
         answers = tuple(log.at_most(last.epoch) for log, last in zip(self.logs, join.logs, strict=True))
-        return [Send(connection, Joined(join.number, session.number, self.epoch, answers))]
+        return [SendFrame(connection, Joined(join.number, session.number, self.epoch, answers))]
 
     def fetch(self, connection: int, fetch: Fetch, now: float) -> list[Action]:
         """Takes a Fetch: it acknowledges everything before its ends, and is answered as soon as there is more."""
         session = self.sessions.find(fetch.session, connection)
         if session is None or fetch.epoch != self.epoch or len(fetch.ends) != len(self.logs):
-            return [Send(connection, NotLeading(self.epoch))]
+            return [SendFrame(connection, NotLeading(self.epoch))]
         if not reaches(self.written, fetch.ends):
             return self.mismatched(session.number, connection)
         session.acked = fetch.ends
@@ -149,13 +149,13 @@ class Leading:
         if session is None:
             return []
         self.sessions.end(session)
-        return [Send(connection, NotLeading(self.epoch))]
+        return [SendFrame(connection, NotLeading(self.epoch))]
 
     def disconnected(self, connection: int) -> None:
         for session in self.sessions.on(connection):
             self.sessions.end(session)
 
-    def _answer(self, session: Session, now: float) -> list[Action]:
+    def _answer(self, session: FollowerSession, now: float) -> list[Action]:
         """Answers the Fetch that is held if there is anything new to say."""
         held = session.held
         if held is None:
@@ -167,10 +167,10 @@ class Leading:
             return []
         if not copies:  # it hears that there is a leader
             session.answered(None, now)
-            return [Send(session.connection, Data(session.number, self.epoch, held.ends, committed, None))]
+            return [SendFrame(session.connection, Data(session.number, self.epoch, held.ends, committed, None))]
         return self._answer_now(session, now)
 
-    def _answer_now(self, session: Session, now: float) -> list[Action]:
+    def _answer_now(self, session: FollowerSession, now: float) -> list[Action]:
         """Answers the Fetch that is held, if there is one, whether or not there is anything new to say."""
         held, committed = session.held, self.committed or tuple(NOWHERE for _ in self.logs)
         if held is None:
@@ -183,7 +183,7 @@ class Leading:
     def tick(self, now: float) -> list[Action]:
         actions = [action for session in self.sessions for action in self._answer(session, now)]
         if self._stalled(now) and self._may_be_replaced():
-            return [End(f"nothing was committed for {self._limits.stall_max_s:g} s", sit_out=True)]
+            return [EndProcess(f"nothing was committed for {self._limits.stall_max_s:g} s", sit_out=True)]
         if now >= self._read_at + self._limits.retry_s:
             self._read_at = now
             actions.append(ReadRegistry())
@@ -216,10 +216,10 @@ class Leading:
         may_begin = self.serves and self.takes_appends(now) and state.successor is None and state.wanted is None
         return self.splitting.next_step(self.written, self.committed, now, may_begin=may_begin)
 
-    def _lags(self, member: Member, now: float, longest_s: float) -> bool:
+    def _lags(self, member: Seat, now: float, longest_s: float) -> bool:
         return member != self._me.member and now > self._progress(member, now).level_at + longest_s
 
-    def _is_gone(self, member: Member) -> bool:
+    def _is_gone(self, member: Seat) -> bool:
         """Whether the member's process has ended: it has no lease any more, and does not fetch."""
         seen = self._registrar.seen
         assert seen is not None
@@ -233,7 +233,7 @@ class Leading:
     def _may_drop(self) -> bool:
         return self._registrar.state.has_spare(self._registrar.state.in_sync)  # R5
 
-    def _maybe_add(self, session: Session) -> list[Action]:
+    def _maybe_add(self, session: FollowerSession) -> list[Action]:
         state, member = self._registrar.state, session.member
         if self._registrar.unanswered is not None or member in state.in_sync or member.node not in state.replicas:
             return []
@@ -270,23 +270,23 @@ class Leading:
         """Continues with what is wanted of the replicas, as far as that is possible now."""
         return self._moving.next_step(self.keeping_up(now))
 
-    def keeping_up(self, now: float) -> list[Member]:
+    def keeping_up(self, now: float) -> list[Seat]:
         """Returns the members of the set that answer and are hardly behind; this one is."""
         me = self._me.member
         return [each for each in self._registrar.state.in_sync if each == me or self._keeps_up(each, now)]
 
-    def _keeps_up(self, member: Member, now: float) -> bool:
+    def _keeps_up(self, member: Seat, now: float) -> bool:
         """Whether a follower in the set may be handed leadership."""
         session = self.sessions.of(member)
         return session is not None and session.acked is not None and not self._lags(member, now, self._limits.hand_over_lag_s)
 
-    def _propose(self, in_sync: frozenset[Member]) -> list[Action]:
+    def _propose(self, in_sync: frozenset[Seat]) -> list[Action]:
         assert self._registrar.seen is not None
         state = replace(self._registrar.state, in_sync=in_sync)
         return [Transact(self._registrar.propose(state, self._registrar.seen.leader_revision))]
 
-    def _progress(self, member: Member, now: float) -> Progress:
-        return self.progress.setdefault(member, Progress(now))
+    def _progress(self, member: Seat, now: float) -> MemberProgress:
+        return self.progress.setdefault(member, MemberProgress(now))
 
     def _may_be_replaced(self) -> bool:
         """Whether another member of the set may lead: if none runs, this leader alone can still answer reads."""

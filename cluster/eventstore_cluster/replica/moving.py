@@ -18,7 +18,7 @@ from typing import Final
 
 from eventstore_cluster.replica.actions import Action, Transact
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import NOT_PAUSED, Member, ShardState
+from eventstore_cluster.replica.registry_state import NOT_PAUSED, Seat, ShardState
 
 
 class Moving:
@@ -27,11 +27,11 @@ class Moving:
     paused alone, so that others copy meanwhile.
     """
 
-    def __init__(self, registrar: Registrar, me: Member) -> None:
+    def __init__(self, registrar: Registrar, me: Seat) -> None:
         self._registrar: Final = registrar
         self._me: Final = me
 
-    def next_step(self, level: Collection[Member]) -> list[Action]:
+    def next_step(self, level: Collection[Seat]) -> list[Action]:
         """Returns the transaction that may be sent now. `level`: see `next_state`."""
         seen, registrar = self._registrar.seen, self._registrar
         assert seen is not None
@@ -45,7 +45,7 @@ class Moving:
             return []
         return [Transact(registrar.propose(state or seen.state, seen.leader_revision, takes=takes, frees=frees))]
 
-    def may_copy(self, member: Member) -> bool:
+    def may_copy(self, member: Seat) -> bool:
         """Whether a replica may be sent the log now: one that is new waits for the ticket, and while moves are paused."""
         seen = self._registrar.seen
         return seen is None or (seen.holds is not None and not seen.paused) or member.node not in copied(seen.state)
@@ -57,7 +57,7 @@ def copied(state: ShardState) -> set[str]:
     return set() if state.wanted is None else set(state.wanted).difference(state.before or (), members)
 
 
-def next_state(state: ShardState, leader: Member, level: Collection[Member]) -> ShardState | None:
+def next_state(state: ShardState, leader: Seat, level: Collection[Seat]) -> ShardState | None:
     """`level`: members of the in-sync set that keep up with the leader. None: nothing can be done yet, or is wanted."""
     if state.wanted is None:
         return None
@@ -69,9 +69,7 @@ def next_state(state: ShardState, leader: Member, level: Collection[Member]) -> 
         return None if state.successor in state.wanted else state.to_be_led_by(state.wanted[0], state.by)
     in_sync = frozenset(member for member in state.in_sync if member.node in state.wanted)
     least = least_in_sync(len(state.before or ()), len(state.wanted), state.in_sync_min)
-    return replace(
-        state, replicas=state.wanted, in_sync=in_sync, wanted=None, before=None, in_sync_min=least, pause=NOT_PAUSED
-    )  # fmt: skip
+    return replace(state, replicas=state.wanted, in_sync=in_sync, wanted=None, before=None, in_sync_min=least, pause=NOT_PAUSED)
 
 
 def least_in_sync(before: int, wanted: int, in_sync_min: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eventstore_cluster.replica.actions import Action, BeginFile
-from eventstore_cluster.replica.places import Place
+from eventstore_cluster.replica.places import LogEnd
 
 
 class NewFiles:
@@ -17,7 +17,7 @@ class NewFiles:
         """The purpose is another one: counts again."""
         self._begun, self._begun_at_file = 0, -1
 
-    def next_step(self, written: Place, ready_through: int, *, may_begin: bool = True) -> list[Action] | None:
+    def next_step(self, written: LogEnd, ready_through: int, *, may_begin: bool = True) -> list[Action] | None:
         """Returns what to do now; an empty list: wait; None: all is ready, or enough files were begun.
 
         `written`: the end of the events. `ready_through`: the last file that is ready.

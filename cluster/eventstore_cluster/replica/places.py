@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-Place: TypeAlias = tuple[int, int]
+LogEnd: TypeAlias = tuple[int, int]
 """A chunk and a byte offset in it. The end of a log is the end of its last record, in that record's chunk."""
-Ends: TypeAlias = tuple[Place, ...]
+LogEnds: TypeAlias = tuple[LogEnd, ...]
 """A place for each kind, always in the same order."""
 Reach: TypeAlias = "tuple[tuple[int, int, int], ...]"
 """For each kind the last epoch in a log, and the chunk and byte where it ends."""
-NOWHERE: Final[Place] = (0, 0)
+NOWHERE: Final[LogEnd] = (0, 0)
 """The end of an empty log."""
 
 
-def reaches(ends: Ends, others: Ends) -> bool:
+def reaches(ends: LogEnds, others: LogEnds) -> bool:
     """Whether no kind ends before the others' place."""
     return all(end >= other for end, other in zip(ends, others, strict=True))
 
 
-def least(many: Iterable[Ends]) -> Ends:
+def least(many: Iterable[LogEnds]) -> LogEnds:
     """Returns the smallest place of each kind."""
     return tuple(map(min, zip(*many, strict=True)))

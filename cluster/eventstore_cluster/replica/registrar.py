@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState, Swap
+from eventstore_cluster.replica.registry_state import Leader, Seat, Seen, ShardState, Swap
 
 
 class Registrar:
@@ -61,9 +61,16 @@ class Registrar:
         return any(swap.yields for swap in self._open.values())
 
     def propose(
-        self, state: ShardState, leader_revision: int | None, leads: Leader | None = None, *, yields: bool = False,
-        gifts: tuple[tuple[int, frozenset[Member]], ...] = (), takes: int | None = None, frees: int | None = None,
-    ) -> Swap:  # fmt: skip
+        self,
+        state: ShardState,
+        leader_revision: int | None,
+        leads: Leader | None = None,
+        *,
+        yields: bool = False,
+        gifts: tuple[tuple[int, frozenset[Seat]], ...] = (),
+        takes: int | None = None,
+        frees: int | None = None,
+    ) -> Swap:
         """Returns a transaction on what was seen last. From now on it counts as one that may apply."""
         assert self.seen is not None
         assert self.unanswered is None
@@ -95,6 +102,6 @@ class Registrar:
             seen = replace(seen, ticket=None, holds=swap.takes)  # which are free is read again
         self.saw(seen)
 
-    def counting(self) -> frozenset[Member]:
+    def counting(self) -> frozenset[Seat]:
         """Returns the members that count: those in the set, and those that a transaction of ours may have added (R1)."""
         return self.state.in_sync.union(*(swap.state.in_sync for swap in self._open.values()))

@@ -13,7 +13,7 @@ HISTORY_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Member:
+class Seat:
     """A replica: the node, and the incarnation of its data folder (R9)."""
 
     node: str
@@ -24,7 +24,7 @@ class Member:
 class Leader:
     """The leader's key: leadership belongs to one run of one process (R3). `address`: HOST:PORT for the other replicas."""
 
-    member: Member
+    member: Seat
     run: str
     address: str = ""
 
@@ -71,10 +71,10 @@ class ShardState:
     """
 
     epoch: int
-    in_sync: frozenset[Member]
+    in_sync: frozenset[Seat]
     replicas: tuple[str, ...]
     in_sync_min: int
-    leader: Member | None = None
+    leader: Seat | None = None
     generation: int = 1
     nonce: str = ""
     successor: str | None = None
@@ -87,7 +87,7 @@ class ShardState:
     leader_by: str = ""
     pause: Pause = NOT_PAUSED
 
-    def has_spare(self, members: Collection[Member]) -> bool:
+    def has_spare(self, members: Collection[Seat]) -> bool:
         """Whether a leader acknowledges without one of these."""
         return len(members) > self.in_sync_min
 
@@ -106,15 +106,19 @@ class ShardState:
         is_theirs = node != self.successor and self.leader is not None
         return replace(self, successor=node, leader_by=who if is_theirs else self.leader_by)
 
-    def elected(self, member: Member, in_sync: frozenset[Member]) -> ShardState:
+    def elected(self, member: Seat, in_sync: frozenset[Seat]) -> ShardState:
         """Returns the state that the replica leads next. Its election was asked for if it was to be handed leadership, or if
         no replica led before, as when a person accepted loss.
         """
         asked = member.node == self.successor or self.leader is None
         return replace(
-            self, epoch=self.epoch + 1, leader=member, in_sync=in_sync, successor=None,
+            self,
+            epoch=self.epoch + 1,
+            leader=member,
+            in_sync=in_sync,
+            successor=None,
             leader_by=self.leader_by if asked else "",
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ class Clone:
     """
 
     shard: int
-    member: Member
+    member: Seat
     through: int
     stuck: bool = False
 
@@ -164,7 +168,7 @@ class Seen:
     revision: int
     leader: Leader | None = None
     leader_revision: int = 0
-    running: frozenset[Member] | None = None
+    running: frozenset[Seat] | None = None
     clones: frozenset[Clone] = frozenset()
     ticket: int | None = 0
     holds: int | None = None
@@ -192,12 +196,12 @@ class Swap:
     state: ShardState
     leads: Leader | None = None
     yields: bool = False
-    gifts: tuple[tuple[int, frozenset[Member]], ...] = ()
+    gifts: tuple[tuple[int, frozenset[Seat]], ...] = ()
     takes: int | None = None
     frees: int | None = None
 
 
-def trouble_of(state: ShardState, answer: Iterable[Member]) -> str | None:
+def trouble_of(state: ShardState, answer: Iterable[Seat]) -> str | None:
     """Returns what an operator has to know of a shard that is served. `answer`: the members of the set that do."""
     nodes = {member.node for member in answer}
     if len(nodes) < state.in_sync_min:

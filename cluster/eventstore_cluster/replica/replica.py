@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from eventstore_cluster.replica.actions import Action, Begin, End, ReadRegistry, Send, Transact
-from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.actions import Action, Begin, EndProcess, ReadRegistry, SendFrame, Transact
+from eventstore_cluster.replica.epochs import LogTail
 from eventstore_cluster.replica.following import Following
-from eventstore_cluster.replica.frames import Fetch, Frame, Join, NotLeading
+from eventstore_cluster.replica.frames import Fetch, Frame, JoinFrame, NotLeading
 from eventstore_cluster.replica.leading import Lag, Leading
 from eventstore_cluster.replica.limits import Limits
-from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.places import LogEnds
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import Known, Leader, Member, Seen, ShardState
+from eventstore_cluster.replica.registry_state import Known, Leader, Seat, Seen, ShardState
 
 HANDED_OVER: Final = "leadership was handed over"
 _RESTORED: Final = (
@@ -36,15 +36,24 @@ class Replica:
     """
 
     def __init__(
-        self, me: Leader, earlier: tuple[str, ...], logs: tuple[Tail, ...], crcs: tuple[int, ...], *,
-        limits: Limits, new_nonce: Callable[[], str], now: float, candidate_from: float = 0.0, known: Known | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        me: Leader,
+        earlier: tuple[str, ...],
+        logs: tuple[LogTail, ...],
+        crcs: tuple[int, ...],
+        *,
+        limits: Limits,
+        new_nonce: Callable[[], str],
+        now: float,
+        candidate_from: float = 0.0,
+        known: Known | None = None,
+    ) -> None:
         self.me = me
         self.registrar = Registrar(new_nonce)
         self.following = Following(me.member, me.run, logs, crcs, limits)
         self.leading: Leading | None = None
         self.ended = self.unreached = False
-        self._earlier = frozenset(Member(me.member.node, incarnation) for incarnation in earlier)
+        self._earlier = frozenset(Seat(me.member.node, incarnation) for incarnation in earlier)
         self._limits = limits
         self._known = known
         self._lease_until = now
@@ -52,7 +61,7 @@ class Replica:
         self._vacant_since: float | None = None
         self._asked_at = now
         self._won = False
-        self._early: dict[int, Join] = {}  # came before the log was open, by connection
+        self._early: dict[int, JoinFrame] = {}  # came before the log was open, by connection
 
     @property
     def last_epoch(self) -> int:
@@ -60,7 +69,7 @@ class Replica:
         return self.following.last_epoch
 
     @property
-    def ends(self) -> Ends:
+    def ends(self) -> LogEnds:
         """The ends of the log: as a leader wrote it, or as a follower stored it."""
         return self.following.ends if self.leading is None else self.leading.written
 
@@ -96,7 +105,7 @@ class Replica:
         others = self.registrar.counting() - {self.me.member}
         return self.leading is not None and bool(others) and not list(self.leading.sessions)
 
-    def level_members(self, now: float) -> list[Member]:
+    def level_members(self, now: float) -> list[Seat]:
         """Returns the members of the in-sync set that keep up with this leader; none if it does not lead."""
         return [] if self.leading is None else self.leading.level_members(now)
 
@@ -215,14 +224,14 @@ class Replica:
 
     # the disk
 
-    def stored(self, logs: tuple[Tail, ...], crcs: tuple[int, ...]) -> list[Action]:
+    def stored(self, logs: tuple[LogTail, ...], crcs: tuple[int, ...]) -> list[Action]:
         """The disk has done what `Store` or `CutTo` asked for."""
         if self.ended:
             return []
         actions = self.following.stored(logs, crcs)
         return self._begin() if self._won else actions
 
-    def begun(self, before: tuple[Tail, ...], ends: Ends, now: float) -> list[Action]:
+    def begun(self, before: tuple[LogTail, ...], ends: LogEnds, now: float) -> list[Action]:
         """The log is open for writing and ends with the epoch's record. `before`: without it."""
         if self.ended:
             return []
@@ -233,11 +242,11 @@ class Replica:
         self._early.clear()
         return self._ending(actions)
 
-    def grown(self, ends: Ends, now: float) -> list[Action]:
+    def grown(self, ends: LogEnds, now: float) -> list[Action]:
         """This leader has written records up to here; they may not be durable yet."""
         return [] if self.ended or self.leading is None else self.leading.grown(ends, now)
 
-    def durable(self, ends: Ends, now: float) -> list[Action]:
+    def durable(self, ends: LogEnds, now: float) -> list[Action]:
         """This leader's own log is synced up to here."""
         return [] if self.ended or self.leading is None else self._ending(self.leading.durable(ends, now))
 
@@ -272,18 +281,18 @@ class Replica:
         """Takes a frame of another replica."""
         if self.ended:
             return []
-        if isinstance(frame, Join | Fetch):
+        if isinstance(frame, JoinFrame | Fetch):
             return self._asked(connection, frame, now)
         return [] if self._won else self.following.received(connection, frame, now)
 
-    def _asked(self, connection: int, frame: Join | Fetch, now: float) -> list[Action]:
-        if self.leading is None and self._won and isinstance(frame, Join):
+    def _asked(self, connection: int, frame: JoinFrame | Fetch, now: float) -> list[Action]:
+        if self.leading is None and self._won and isinstance(frame, JoinFrame):
             self._early[connection] = frame
             return []
         if self.leading is None:
             epoch = self.registrar.seen.state.epoch if self.registrar.seen is not None else 0
-            return [Send(connection, NotLeading(epoch))]
-        if isinstance(frame, Join):
+            return [SendFrame(connection, NotLeading(epoch))]
+        if isinstance(frame, JoinFrame):
             return self.leading.join(connection, frame, now)
         return self._ending(self.leading.fetch(connection, frame, now))
 
@@ -293,8 +302,8 @@ class Replica:
 
     def _end(self, reason: str, *, sit_out: bool = False) -> list[Action]:
         self.ended = True
-        return [End(reason, sit_out)]
+        return [EndProcess(reason, sit_out)]
 
     def _ending(self, actions: list[Action]) -> list[Action]:
-        self.ended = self.ended or any(isinstance(action, End) for action in actions)
+        self.ended = self.ended or any(isinstance(action, EndProcess) for action in actions)
         return actions

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eventstore_cluster.replica.frames import Fetch
-from eventstore_cluster.replica.places import Ends, reaches
-from eventstore_cluster.replica.registry_state import Member
+from eventstore_cluster.replica.places import LogEnds, reaches
+from eventstore_cluster.replica.registry_state import Seat
 
 
 @dataclass(slots=True)
-class Session:
+class FollowerSession:
     """One follower since its latest join. `acked`: durable there; None before its first Fetch.
 
     `held`: the Fetch that is not answered yet, since `held_since`. `told`: the committed mark that was sent last. `heard_at`:
@@ -20,13 +20,13 @@ class Session:
     """
 
     number: int
-    member: Member
+    member: Seat
     connection: int
     heard_at: float
-    acked: Ends | None = None
+    acked: LogEnds | None = None
     held: Fetch | None = None
     held_since: float = 0.0
-    told: Ends | None = None
+    told: LogEnds | None = None
     answered_at: float = 0.0
     follows: float = 0.0
     sorted_through: int = 0
@@ -35,13 +35,13 @@ class Session:
         self.held, self.held_since, self.heard_at = fetch, now, now
         self.follows, self.sorted_through = self.answered_at, fetch.sorted_through
 
-    def answered(self, told: Ends | None, now: float) -> None:
+    def answered(self, told: LogEnds | None, now: float) -> None:
         self.held, self.answered_at = None, now
         self.told = told or self.told
 
 
 @dataclass(slots=True)
-class Progress:
+class MemberProgress:
     """When a member was last level with the leader; kept over its sessions.
 
     `level_at`: it had by then everything that the leader had then. `goal`: what the leader had at `goal_at`, to
@@ -49,10 +49,10 @@ class Progress:
     """
 
     level_at: float
-    goal: Ends | None = None
+    goal: LogEnds | None = None
     goal_at: float = 0.0
 
-    def acked(self, ends: Ends, written: Ends, now: float) -> None:
+    def acked(self, ends: LogEnds, written: LogEnds, now: float) -> None:
         if self.goal is not None and reaches(ends, self.goal):
             self.level_at, self.goal = self.goal_at, None
         if reaches(ends, written):
@@ -65,31 +65,31 @@ class Sessions:
     """A session per node, the latest one: what came on an earlier one counts no more (R4)."""
 
     def __init__(self) -> None:
-        self._by_node: dict[str, Session] = {}
+        self._by_node: dict[str, FollowerSession] = {}
         self._numbers = 0
 
-    def begin(self, member: Member, connection: int, now: float) -> Session:
+    def begin(self, member: Seat, connection: int, now: float) -> FollowerSession:
         self._numbers += 1
-        session = self._by_node[member.node] = Session(self._numbers, member, connection, now, answered_at=now)
+        session = self._by_node[member.node] = FollowerSession(self._numbers, member, connection, now, answered_at=now)
         return session
 
-    def find(self, number: int, connection: int) -> Session | None:
+    def find(self, number: int, connection: int) -> FollowerSession | None:
         """Returns the session if it is the latest of its node, and the frame came on its connection."""
         for session in self._by_node.values():
             if session.number == number and session.connection == connection:
                 return session
         return None
 
-    def of(self, member: Member) -> Session | None:
+    def of(self, member: Seat) -> FollowerSession | None:
         session = self._by_node.get(member.node)
         return session if session is not None and session.member == member else None
 
-    def end(self, session: Session) -> None:
+    def end(self, session: FollowerSession) -> None:
         if self._by_node.get(session.member.node) is session:
             del self._by_node[session.member.node]
 
-    def on(self, connection: int) -> list[Session]:
+    def on(self, connection: int) -> list[FollowerSession]:
         return [session for session in self._by_node.values() if session.connection == connection]
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[FollowerSession]:
         return iter(list(self._by_node.values()))

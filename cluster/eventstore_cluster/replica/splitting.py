@@ -13,14 +13,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from eventstore_cluster.replica.actions import Action, End, HoldBack, Transact
+from eventstore_cluster.replica.actions import Action, EndProcess, HoldBack, Transact
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.new_files import NewFiles
-from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.places import LogEnds
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import NOT_PAUSED, Member
+from eventstore_cluster.replica.registry_state import NOT_PAUSED, Seat
 
-Gifts: TypeAlias = "tuple[tuple[int, frozenset[Member]], ...]"
+Gifts: TypeAlias = "tuple[tuple[int, frozenset[Seat]], ...]"
 
 
 class Splitting:
@@ -42,7 +42,7 @@ class Splitting:
         """Nothing of the leaving slots is written after this file. Another one was begun."""
         self._last_file = last_file
 
-    def next_step(self, written: Ends, committed: Ends | None, now: float, *, may_begin: bool) -> list[Action]:
+    def next_step(self, written: LogEnds, committed: LogEnds | None, now: float, *, may_begin: bool) -> list[Action]:
         """Returns what is to be done about the split that is wanted, if anything. No transaction waits for its answer.
 
         `may_begin`: the shard takes appends, and no other replica is to lead it.
@@ -59,7 +59,7 @@ class Splitting:
         self._held_at, self._held_for, self._splits_before = now, state.split, state.splits
         return [HoldBack(state.split)]
 
-    def _give(self, committed: Ends | None, held_at: float, now: float) -> list[Action]:
+    def _give(self, committed: LogEnds | None, held_at: float, now: float) -> list[Action]:
         state, seen = self._registrar.state, self._registrar.seen
         assert seen is not None
         if state.splits > self._splits_before:
@@ -67,9 +67,9 @@ class Splitting:
             self._files.reset()
             return []
         if state.split != self._held_for:  # another one may have been asked for since, of other slots
-            return [End("the split was called off, and slots are held back for it")]
+            return [EndProcess("the split was called off, and slots are held back for it")]
         if now > held_at + self._limits.split_max_s:
-            return [End(f"the split was not settled within {self._limits.split_max_s:g} s")]
+            return [EndProcess(f"the split was not settled within {self._limits.split_max_s:g} s")]
         if self._last_file is None or committed is None or committed[0][0] <= self._last_file or self._registrar.uncertain:
             return []
         gifts = tuple((shard, self._members(shard)) for shard in state.split)
@@ -78,7 +78,7 @@ class Splitting:
         given = replace(state, split=(), splits=state.splits + 1, pause=NOT_PAUSED)
         return [Transact(self._registrar.propose(given, seen.leader_revision, gifts=gifts))]
 
-    def _members(self, shard: int) -> frozenset[Member]:
+    def _members(self, shard: int) -> frozenset[Seat]:
         """Returns the clones on the nodes of the in-sync set: what their parent's replicas have, they have."""
         seen = self._registrar.seen
         assert seen is not None

@@ -90,8 +90,14 @@ def values_of(seen: Seen) -> Details:
     """
     state = seen.state
     return {
-        "epoch": state.epoch, "generation": state.generation, "replicas": ", ".join(state.replicas),
-        "replicas_wanted": None if state.wanted is None else ", ".join(state.wanted), "needed": state.in_sync_min,
-        "successor": state.successor, "split": ", ".join(map(str, state.split)), "splits": state.splits,
-        "paused": state.pause.on, "moves_paused": seen.pause_all.on,
-    }  # fmt: skip
+        "epoch": state.epoch,
+        "generation": state.generation,
+        "replicas": ", ".join(state.replicas),
+        "replicas_wanted": None if state.wanted is None else ", ".join(state.wanted),
+        "needed": state.in_sync_min,
+        "successor": state.successor,
+        "split": ", ".join(map(str, state.split)),
+        "splits": state.splits,
+        "paused": state.pause.on,
+        "moves_paused": seen.pause_all.on,
+    }

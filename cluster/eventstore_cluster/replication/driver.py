@@ -26,38 +26,38 @@ from eventstore_cluster.replica.actions import (
     Action,
     Begin,
     BeginFile,
-    Commit,
+    CommitTo,
     CutTo,
-    End,
+    EndProcess,
     Follow,
     HoldBack,
     Open,
     ReadRegistry,
-    Send,
+    SendFrame,
     Serve,
     Store,
     Transact,
     Unfollow,
 )
-from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.places import LogEnds
 from eventstore_cluster.replica.registry_state import Swap
 from eventstore_cluster.replication.leadership import ShardLeadership
 from eventstore_cluster.replication.links import Links
 from eventstore_cluster.replication.log_split import LogSplit
 from eventstore_cluster.replication.logs.pieces import Cargo, is_small
-from eventstore_cluster.replication.run import Run
+from eventstore_cluster.replication.run import ReplicaRun
 
 TICK_S: Final = 0.1
 _log = get_logger("eventstore.cluster")
 
 
 @final
-class Driver:
+class ReplicaDriver:
     """`elected`: set when the replica is to lead; then `leadership` is what the store is opened with. `ended`: called when the
     process has to end at once; it does not return.
     """
 
-    def __init__(self, run: Run, links: Links, ended: Callable[[str, bool], None], changed: Callable[[], None]) -> None:
+    def __init__(self, run: ReplicaRun, links: Links, ended: Callable[[str, bool], None], changed: Callable[[], None]) -> None:
         """`changed`: called when the role may have changed."""
         self.run_of = run
         self.replica = run.replica
@@ -65,7 +65,7 @@ class Driver:
         self.elected = trio.Event()
         self.leadership: ShardLeadership | None = None
         self.log_split: LogSplit | None = None
-        self.committed: Ends | None = None
+        self.committed: LogEnds | None = None
         self.opened = False
         self.committed_moved = trio.lowlevel.ParkingLot()
         self._ended, self._changed = ended, changed
@@ -137,7 +137,7 @@ class Driver:
 
     def _do(self, action: Action) -> None:
         match action:
-            case Send(connection, frame):
+            case SendFrame(connection, frame):
                 self._links.send(connection, frame)
             case Serve():
                 assert self.leadership is not None, "only a leader serves"
@@ -146,7 +146,7 @@ class Driver:
                 self._store(data.payload)
             case CutTo(ends):
                 self._nursery.start_soon(self._on_disk, lambda: self.run_of.logs.cut(ends))
-            case Commit(ends):
+            case CommitTo(ends):
                 self._commit(ends)
             case ReadRegistry():
                 self._read_wanted.set()
@@ -177,7 +177,7 @@ class Driver:
                 self.log_split.begin_file()
             case HoldBack():
                 self._hold_back()
-            case End(reason, sit_out):
+            case EndProcess(reason, sit_out):
                 self.end(reason, sit_out=sit_out)
 
     def sync_takes_s(self) -> float:
@@ -242,7 +242,7 @@ class Driver:
             self._ended(f"what the leader sent cannot be stored: {error}", False)
         self.do(self.replica.stored(logs.tails, logs.last_crcs))
 
-    def _commit(self, ends: Ends) -> None:
+    def _commit(self, ends: LogEnds) -> None:
         self.committed = ends
         if self.leadership is not None:
             self.leadership.commit(ends)

@@ -22,14 +22,14 @@ from eventstore.store.sorted.directory_recovery import mark_closed, remove_direc
 from eventstore.store.sorted.file_names import INDEX
 from eventstore.store.sorted.index_format import read_header
 from eventstore.store.sorted.sorting import switch
-from eventstore_cluster.replica.places import Ends
-from eventstore_cluster.replication.driver import Driver
+from eventstore_cluster.replica.places import LogEnds
+from eventstore_cluster.replication.driver import ReplicaDriver
 
 _AGAIN_S: Final = 30.0
 _log = get_logger("eventstore.cluster")
 
 
-def may_sort(committed: Ends, number: int) -> bool:
+def may_sort(committed: LogEnds, number: int) -> bool:
     """Whether a record of a later file is committed: then this one is never cut back (R6)."""
     return committed[0][0] > number
 
@@ -127,7 +127,7 @@ class _Files:
         await trio.to_thread.run_sync(switch, self._folder, number, self._sorter.token)
 
 
-async def sort_committed(driver: Driver, data: Path) -> None:
+async def sort_committed(driver: ReplicaDriver, data: Path) -> None:
     """Sorts, indexes and lists files as they are committed, one at a time; until cancelled.
 
     Files are sorted and listed in order; to list the last of those that are sorted lists all.
@@ -139,7 +139,7 @@ async def sort_committed(driver: Driver, data: Path) -> None:
         await sorter.idle()
 
 
-async def sort_with(sorter: Sorter, driver: Driver, directory: Path) -> None:
+async def sort_with(sorter: Sorter, driver: ReplicaDriver, directory: Path) -> None:
     """Does that with this sorter."""
     events = driver.run_of.logs.events
     files = _Files(events.folder, sorter)

@@ -15,10 +15,10 @@ from eventstore.server.logs import get_logger
 from eventstore.store.embedded import EmbeddedStore
 from eventstore_cluster.registry.etcd.lease import now
 from eventstore_cluster.replica.actions import Action, Serve
-from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.epochs import LogTail
 from eventstore_cluster.replica.frames import Data, NotLeading
 from eventstore_cluster.replica.leading import Lag
-from eventstore_cluster.replica.places import NOWHERE, Ends
+from eventstore_cluster.replica.places import NOWHERE, LogEnds
 from eventstore_cluster.replica.registry_state import too_few, trouble_of
 from eventstore_cluster.replication.links import Links
 from eventstore_cluster.replication.logs.follower_logs import broker_identity
@@ -26,8 +26,8 @@ from eventstore_cluster.replication.logs.leader_documents import LeaderDocuments
 from eventstore_cluster.replication.logs.leader_log import LeaderLog
 from eventstore_cluster.replication.logs.log_reader import Differs, LogReader
 from eventstore_cluster.replication.logs.pieces import Cargo, Payload
-from eventstore_cluster.replication.pace import Pace
-from eventstore_cluster.replication.run import Run
+from eventstore_cluster.replication.pace import SendingRate
+from eventstore_cluster.replication.run import ReplicaRun
 
 _REFUSED_S: Final = 1.0
 _SAVE_S: Final = 0.2
@@ -39,7 +39,7 @@ class ShardLeadership:
     """What a server of the shard needs (see `Leadership`). The logs of the follower are closed when it is made."""
 
     def __init__(
-        self, run: Run, epoch: int, links: Links, do: Callable[[list[Action]], None], end: Callable[[str], None]
+        self, run: ReplicaRun, epoch: int, links: Links, do: Callable[[list[Action]], None], end: Callable[[str], None]
     ) -> None:
         """`do` carries out what the replica wants done, `end` ends the process."""
         logs = run.logs
@@ -48,9 +48,9 @@ class ShardLeadership:
         self.identity = broker_identity(logs.shard)
         self.files = LeaderDocuments(logs.folder, epoch, self._documents_grew)
         self._replica, self._lease, self._links, self._do, self._end = run.replica, run.lease, links, do, end
-        self._before: tuple[Tail, ...] = logs.tails_on_disk()
+        self._before: tuple[LogTail, ...] = logs.tails_on_disk()
         self._begun = self._holds = False
-        self._pace = Pace()
+        self._pace = SendingRate()
         self._flush: Callable[[], None]
         self._wrote = trio.lowlevel.ParkingLot()
         self._store: EmbeddedStore | None = None
@@ -63,10 +63,17 @@ class ShardLeadership:
 
     def _log_of(self, reader: LogReader, kind: int, last_crc: int) -> LeaderLog:
         return LeaderLog(
-            reader, lambda: self._key(kind), self._before[kind].end, last_crc,
-            grown=self._grown, durable=self._durable, failed=self._failed, refusal=self._refusal,
-            shortage=self._shortage, durability=lambda: self._replica.durability,
-        )  # fmt: skip
+            reader,
+            lambda: self._key(kind),
+            self._before[kind].end,
+            last_crc,
+            grown=self._grown,
+            durable=self._durable,
+            failed=self._failed,
+            refusal=self._refusal,
+            shortage=self._shortage,
+            durability=lambda: self._replica.durability,
+        )
 
     def _key(self, kind: int) -> bytes:
         assert self._store is not None
@@ -124,7 +131,7 @@ class ShardLeadership:
         if waiting.cancelled_caught:
             _log.warning("offsets are not saved in time: the next leader delivers messages again", seconds=_SAVE_S)
 
-    def _written(self) -> Ends:
+    def _written(self) -> LogEnds:
         return self.events.end, self.messages.end, self.files.end
 
     def _grown(self) -> None:
@@ -172,7 +179,7 @@ class ShardLeadership:
         since = [each.writing_since for each in self._logs if each.writing_since is not None]
         return time.monotonic() - min(since) if since else 0.0
 
-    def commit(self, ends: Ends) -> None:
+    def commit(self, ends: LogEnds) -> None:
         if self._store is not None and self._broker is not None:
             self._store.committer.commit(*ends[0])
             self._broker.committer.commit(*ends[1])

@@ -28,8 +28,8 @@ from eventstore.server.logs import get_logger
 from eventstore.server.verification.verified_files import Verified, events_of, messages_of
 from eventstore.server.verification.verifying import Verifying
 from eventstore_cluster.registry.etcd.lease import now
-from eventstore_cluster.replica.places import Ends
-from eventstore_cluster.replication.driver import Driver
+from eventstore_cluster.replica.places import LogEnds
+from eventstore_cluster.replication.driver import ReplicaDriver
 from eventstore_cluster.replication.links import Links
 from eventstore_cluster.replication.logs.follower_logs import FollowerLogs
 from eventstore_cluster.replication.peer_frames import FileWanted
@@ -49,7 +49,7 @@ class FinalFiles:
     `in_sync`: returns whether this replica is: then its sorted files were final when they were sorted, and still are.
     """
 
-    def __init__(self, logs: FollowerLogs, committed: Callable[[], Ends | None], in_sync: Callable[[], bool]) -> None:
+    def __init__(self, logs: FollowerLogs, committed: Callable[[], LogEnds | None], in_sync: Callable[[], bool]) -> None:
         self._committed, self._in_sync = committed, in_sync
         self.folders = [
             events_of(logs.events.folder, partial(self._committed_in, 0)),
@@ -223,7 +223,7 @@ def _content(header: ChunkHeader) -> ChunkHeader:
     return replace(header, flags=0)
 
 
-async def give_way_to_rot(driver: Driver, verifying: Verifying, others: OtherFiles, stopping: trio.Event) -> None:
+async def give_way_to_rot(driver: ReplicaDriver, verifying: Verifying, others: OtherFiles, stopping: trio.Event) -> None:
     """Has a leader with a damaged file hand over to a replica in sync that has it sound, and mends it as a follower."""
     wait_s = _AGAIN_S
     async with until(stopping):
@@ -241,7 +241,7 @@ async def give_way_to_rot(driver: Driver, verifying: Verifying, others: OtherFil
                 verifying.news, wait_s = trio.Event(), _AGAIN_S
 
 
-async def _successor(driver: Driver, verifying: Verifying, others: OtherFiles) -> str | None:
+async def _successor(driver: ReplicaDriver, verifying: Verifying, others: OtherFiles) -> str | None:
     """Returns a replica in sync that has the damaged file sound; None: no file is damaged, or no replica has it."""
     lacking = verifying.lacking
     if lacking is None or verifying.gave_way:

@@ -14,7 +14,7 @@ _PIECE_S: Final = 0.5
 """A piece that is sent at a limited rate takes no longer: a follower that hears nothing leaves its leader."""
 
 
-class Pace:
+class SendingRate:
     """In any time no more is sent than the rate allows, and one piece."""
 
     def __init__(self) -> None:

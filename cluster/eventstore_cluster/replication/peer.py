@@ -208,8 +208,10 @@ class Peers:
         if first.version != own.version:
             raise ProtocolError(
                 f"the replica on {first.node} speaks version {first.version}, this one {own.version}; install the same program",
-                field="version", value=first.version, limit=own.version,
-            )  # fmt: skip
+                field="version",
+                value=first.version,
+                limit=own.version,
+            )
 
 
 async def _shake_hands(secured: TlsSocket) -> bytes:

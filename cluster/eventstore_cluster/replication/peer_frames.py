@@ -13,9 +13,9 @@ from eventstore.errors import EventStoreError, ProtocolError
 from eventstore.flat import Decoder, Malformed, Scalar, encode
 from eventstore.protocol.frames import LENGTH
 from eventstore_cluster.replica.epochs import LastEpoch
-from eventstore_cluster.replica.frames import Data, Fetch, Frame, Join, Joined, NotLeading
-from eventstore_cluster.replica.places import Ends
-from eventstore_cluster.replica.registry_state import Member
+from eventstore_cluster.replica.frames import Data, Fetch, Frame, Joined, JoinFrame, NotLeading
+from eventstore_cluster.replica.places import LogEnds
+from eventstore_cluster.replica.registry_state import Seat
 from eventstore_cluster.replication.logs.pieces import Cargo, Documents, Payload, Piece
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -83,7 +83,7 @@ def _values(frame: PeerFrame) -> list[Scalar]:
     match frame:
         case PeerHello(cluster, shard, node, run, version):
             return [PeerCode.HELLO, version, cluster, shard, node, run]
-        case Join(number, member, run, leader_run, logs):
+        case JoinFrame(number, member, run, leader_run, logs):
             return [PeerCode.JOIN, number, member.node, member.incarnation, run, leader_run, len(logs), *_flat_logs(logs)]
         case Joined(number, session, epoch, logs):
             return [PeerCode.JOINED, number, session, epoch, len(logs), *_flat_logs(logs)]
@@ -100,7 +100,7 @@ def _values(frame: PeerFrame) -> list[Scalar]:
             return [PeerCode.FILE_BYTES, number, data]
 
 
-def _flat_ends(ends: Ends) -> list[Scalar]:
+def _flat_ends(ends: LogEnds) -> list[Scalar]:
     return [value for place in ends for value in place]
 
 
@@ -146,7 +146,7 @@ def _read(code: Scalar, values: Iterator[Any]) -> PeerFrame:
             return PeerHello(cluster, shard, node, run, version)
         case PeerCode.JOIN:
             number, node, incarnation, run, leader_run = _typed(values, int, str, str, str, str)
-            return Join(number, Member(node, incarnation), run, leader_run, _logs(values))
+            return JoinFrame(number, Seat(node, incarnation), run, leader_run, _logs(values))
         case PeerCode.JOINED:
             number, session, epoch = _numbers(values, 3)
             return Joined(number, session, epoch, _logs(values))
@@ -192,7 +192,7 @@ def _numbers(values: Iterator[Any], count: int) -> list[int]:
     return found
 
 
-def _ends(values: Iterator[Any], kinds: int) -> Ends:
+def _ends(values: Iterator[Any], kinds: int) -> LogEnds:
     found = _numbers(values, 2 * kinds)
     return tuple(zip(found[::2], found[1::2], strict=True))
 

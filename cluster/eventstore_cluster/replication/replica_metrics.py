@@ -32,46 +32,52 @@ class Leads:
     def behind(self) -> str:
         found = {
             lag.node: {
-                "seconds": round(lag.seconds, 3), "bytes": self.leadership.bytes_lacking(lag),
+                "seconds": round(lag.seconds, 3),
+                "bytes": self.leadership.bytes_lacking(lag),
                 "silent_seconds": None if lag.silent_s is None else round(lag.silent_s, 3),
             }
             for lag in self.leadership.lags()
-        }  # fmt: skip
+        }
         return json.dumps(found)
 
 
 REPLICA_METRICS: Final[tuple[Metric[Leads], ...]] = (
     gauge("replica_epoch", "how often the shard has had a new leader", lambda leads: leads.replica.registrar.state.epoch),
     gauge(
-        "replicas_in_sync", "replicas that hold everything that was acknowledged, with the leader",
+        "replicas_in_sync",
+        "replicas that hold everything that was acknowledged, with the leader",
         lambda leads: len(leads.replica.level_members(now())),
         "it is less than `replicas_wanted`: a node is away, or too slow",
     ),
+    gauge("replicas_wanted", "replicas that the shard is to have", lambda leads: len(leads.replica.registrar.state.replicas)),
     gauge(
-        "replicas_wanted", "replicas that the shard is to have", lambda leads: len(leads.replica.registrar.state.replicas)
-    ),
-    gauge(
-        "replicas_needed", "replicas that must be in sync; with fewer, appends are refused",
+        "replicas_needed",
+        "replicas that must be in sync; with fewer, appends are refused",
         lambda leads: leads.replica.registrar.state.in_sync_min,
     ),
     gauge(
-        "replica_lag_microseconds", "for how long the slowest replica in sync has not been level with the leader",
+        "replica_lag_microseconds",
+        "for how long the slowest replica in sync has not been level with the leader",
         lambda leads: int(max((lag.seconds for lag in leads.leadership.lags() if lag.in_sync), default=0.0) * 1_000_000),
         "it grows beyond a second: appends wait for that replica, which is taken out of the set after five",
     ),
     gauge(
-        "moves_paused", "1: moves are paused, those of all shards, or what is wanted of this one", lambda leads: leads.paused,
+        "moves_paused",
+        "1: moves are paused, those of all shards, or what is wanted of this one",
+        lambda leads: leads.paused,
         "it stays 1: `eventstore cluster status` says by whom, `eventstore cluster resume` continues",
     ),
     gauge(
-        "log_bytes", "bytes of the events of the shard that a new replica has to copy",
+        "log_bytes",
+        "bytes of the events of the shard that a new replica has to copy",
         lambda leads: leads.leadership.bytes_of_events(),
     ),
     text(
-        "replicas_behind", "how far each other replica is behind the leader, and since when it has asked for nothing, as JSON",
+        "replicas_behind",
+        "how far each other replica is behind the leader, and since when it has asked for nothing, as JSON",
         lambda leads: leads.behind(),
     ),
-)  # fmt: skip
+)
 
 REPLICA_LABELLED: Final = (
     LabelledMetric("replica_behind_seconds", "gauge", "how long ago the replica was level with the leader", ("node",)),

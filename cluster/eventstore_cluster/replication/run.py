@@ -12,7 +12,7 @@ from eventstore_cluster.replication.shard_registry import ShardRegistry
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReplicaRun:
     """`logs`: of the follower; closed once it leads. `lease`: the one of this run."""
 
     replica: Replica

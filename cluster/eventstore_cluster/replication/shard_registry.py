@@ -13,7 +13,7 @@ from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefu
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.node_keys import MOVING, ticket_value
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import REPLICAS, ReplicaKey, running_replicas
 from eventstore_cluster.registry.replicated_keys import (
     CLUSTER,
@@ -29,7 +29,7 @@ from eventstore_cluster.registry.replicated_keys import (
     read_shard,
     seen_of,
 )
-from eventstore_cluster.replica.registry_state import Member, Seen, Swap
+from eventstore_cluster.replica.registry_state import Seat, Seen, Swap
 from eventstore_cluster.replica.replica import HANDED_OVER
 from eventstore_cluster.replication.slot_gifts import Cut, give, keys_of
 
@@ -54,7 +54,7 @@ class ShardRegistry:
         self.cut: Callable[[], Cut] = _no_cut
         self.revision = 0
         self.went_back = False
-        self._latest = Snapshot(0, {})
+        self._latest = RegistrySnapshot(0, {})
         self._latest_children: tuple[int, ...] = ()
 
     async def read(self) -> Seen | None:
@@ -80,7 +80,7 @@ class ShardRegistry:
         """Returns the shards in preparation that are to get slots of this one, as they were read last."""
         return {} if self.key is None else keys_of(self.key.state.split, self._latest)
 
-    def says_in_sync(self, member: Member) -> bool:
+    def says_in_sync(self, member: Seat) -> bool:
         """Whether the replica was in sync when the keys were read last."""
         return self.key is not None and member in self.key.state.in_sync
 

@@ -13,7 +13,7 @@ from eventstore.chunks.folder import Ancestor
 from eventstore.records.cluster_map import without_slots
 from eventstore.records.splits import Split
 from eventstore_cluster.registry.lineage import Lineage
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import running_replicas
 from eventstore_cluster.registry.replicated_keys import (
     CLUSTER,
@@ -27,7 +27,7 @@ from eventstore_cluster.registry.replicated_keys import (
     read_cluster,
     read_shard,
 )
-from eventstore_cluster.replica.registry_state import Leader, Member, Swap
+from eventstore_cluster.replica.registry_state import Leader, Seat, Swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class Gift:
     heirs: dict[str, int]
 
 
-def keys_of(shards: Iterable[int], seen: Snapshot) -> dict[int, ShardKey]:
+def keys_of(shards: Iterable[int], seen: RegistrySnapshot) -> dict[int, ShardKey]:
     """Returns the keys of shards in preparation, of those that were read."""
     values = {number: seen.value(f"{SHARDS}{number}") for number in shards}
     return {number: read_shard(number, value) for number, value in values.items() if value is not None}
 
 
-def give(shard: int, own: ShardKey, swap: Swap, cut: Cut, seen: Snapshot) -> Gift:
+def give(shard: int, own: ShardKey, swap: Swap, cut: Cut, seen: RegistrySnapshot) -> Gift:
     """Returns what the transaction compares and writes that gives slots of a shard away. `seen`: what its leader read last."""
     children, cluster = keys_of((child for child, _ in swap.gifts), seen), read_cluster(seen.value(CLUSTER) or {})
     layout = cluster.layout + 1
@@ -90,13 +90,13 @@ def give(shard: int, own: ShardKey, swap: Swap, cut: Cut, seen: Snapshot) -> Gif
     return Gift(replace(own, slots=slots, lineage=lineage), compared, changes | others, heirs)
 
 
-def _heir(child: int, key: ShardKey, in_sync: frozenset[Member], seen: Snapshot) -> tuple[Leader, int] | None:
+def _heir(child: int, key: ShardKey, in_sync: frozenset[Seat], seen: RegistrySnapshot) -> tuple[Leader, int] | None:
     """Returns the clone that is to lead a new shard, as its process says that it is reached, and the lease of that."""
     running = running_replicas(child, seen)
     for node in key.state.replicas:
         found = running.get(node)
         if found is None or found.clone is None or not found.clone.lease:
             continue
-        if (member := Member(node, found.incarnation)) in in_sync:
+        if (member := Seat(node, found.incarnation)) in in_sync:
             return Leader(member, found.run, found.address), found.clone.lease
     return None

@@ -70,17 +70,23 @@ class BankStory:
 
     def _transfer(self, store: BlockingStore) -> None:
         self._move(
-            store, "acc-2", 2_500, "A transfer of 25.00: two accounts, so two commits, and a reaction between them",
+            store,
+            "acc-2",
+            2_500,
+            "A transfer of 25.00: two accounts, so two commits, and a reaction between them",
             [("acc-1", "Sent"), ("acc-2", "Received")],
-        )  # fmt: skip
+        )
         self._balances["acc-1"] -= 2_500
         self._balances["acc-2"] += 2_500
 
     def _transfer_to_no_account(self, store: BlockingStore) -> None:
         self._move(
-            store, "acc-9", 1_000, "A transfer to an account that was never opened: the money comes back",
+            store,
+            "acc-9",
+            1_000,
+            "A transfer to an account that was never opened: the money comes back",
             [("acc-1", "Sent"), ("acc-9", "ReceiptRefused"), ("acc-1", "TakenBack")],
-        )  # fmt: skip
+        )
 
     def _move(self, store: BlockingStore, to: str, cents: int, title: str, path: Sequence[tuple[str, str]]) -> None:
         """Sends money from the first account, waits for the last event of the path, and shows all of them."""
@@ -122,8 +128,12 @@ class BankStory:
         command = [*PROGRAM, "project", "--projection", "bank:Balances", "--to", f"sqlite:{self._table}", *options]
         result = subprocess.run(
             [*command, "--until-caught-up", "--store", self._server.address],
-            check=False, capture_output=True, text=True, cwd=EXAMPLES, timeout=DEADLINE_SECONDS,
-        )  # fmt: skip
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=EXAMPLES,
+            timeout=DEADLINE_SECONDS,
+        )
         expect(result.returncode == 0, f"eventstore project: {result.stderr}")
         more = "".join(f" {option}" for option in options)
         with closing(sqlite3.connect(self._table)) as connection:

@@ -29,9 +29,10 @@ def main() -> int:
     console, started = Console(), time.perf_counter()
     if etcd_program() is None:
         console.print(
-            "✗ etcd is not installed, and PyPI has none for this machine: apt-get install etcd-server", style="bold red",
+            "✗ etcd is not installed, and PyPI has none for this machine: apt-get install etcd-server",
+            style="bold red",
             markup=False,
-        )  # fmt: skip
+        )
         return 1
     scratch = Path(tempfile.mkdtemp(prefix="eventstore-demo-cluster-"))
     try:

@@ -101,9 +101,7 @@ class Etcd(Machine):
             f"e1={peers}",
         ]
         command += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
-        super().__init__(
-            scratch, "etcd", [*command, "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]
-        )  # fmt: skip
+        super().__init__(scratch, "etcd", [*command, "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers])
 
     def start(self) -> None:
         super().start()

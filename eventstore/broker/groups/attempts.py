@@ -68,8 +68,10 @@ class Attempts:
             raise Overloaded(
                 f"{COUNTED_MAX} messages of queue {queue} of {topic!r} have failed in place in group {group!r}; "
                 "the next is counted once some of them are done or dead",
-                group=group, topic=topic, queue=queue,
-            )  # fmt: skip
+                group=group,
+                topic=topic,
+                queue=queue,
+            )
         self._add(group, topic, queue).failed[offset] = count
         return count
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 REMEMBERED_MAX: Final = 100_000  # of all groups, some hundred bytes each
-GroupQueue: TypeAlias = tuple[str, int, int]
+GroupQueueKey: TypeAlias = tuple[str, int, int]
 """Group, id of the topic, queue. A topic that is deleted and created again has another id."""
 
 
@@ -23,16 +23,16 @@ class FailedOffsets:
         self.forgotten = 0
         self._remembered_max = remembered_max
         self._count = 0
-        self._by_queue: dict[GroupQueue, dict[int, bool]] = {}
+        self._by_queue: dict[GroupQueueKey, dict[int, bool]] = {}
 
     def __len__(self) -> int:
         return self._count
 
-    def verdict(self, queue: GroupQueue, offset: int) -> bool | None:
+    def verdict(self, queue: GroupQueueKey, offset: int) -> bool | None:
         """Returns whether the message is dead; None if no failure of it is remembered."""
         return self._by_queue.get(queue, {}).get(offset)
 
-    def remember(self, queue: GroupQueue, offset: int, *, dead: bool) -> None:
+    def remember(self, queue: GroupQueueKey, offset: int, *, dead: bool) -> None:
         """Remembers a failure that is stored. Beyond the bound, drops the first one of the queue that failed first."""
         offsets = self._by_queue.setdefault(queue, {})
         self._count += offset not in offsets
@@ -45,7 +45,7 @@ class FailedOffsets:
             if not offsets:
                 del self._by_queue[oldest]
 
-    def drop_below(self, queue: GroupQueue, offset: int) -> None:
+    def drop_below(self, queue: GroupQueueKey, offset: int) -> None:
         """Drops the failures before `offset`, which the group has committed."""
         offsets = self._by_queue.get(queue)
         if offsets is None:

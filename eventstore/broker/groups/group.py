@@ -14,7 +14,7 @@ from typing import Final
 from eventstore.broker.groups.assignment import assign_in_turns, assign_queues
 from eventstore.broker.groups.attempts import HeldPage
 from eventstore.broker.groups.offsets_document import Offsets
-from eventstore.broker.groups.subscriptions import Subscriptions
+from eventstore.broker.groups.subscriptions import GroupSubscriptions
 from eventstore.broker.topics import Topics
 from eventstore.errors import InvalidArgument, Rebalanced
 from eventstore.fields import shown
@@ -36,7 +36,7 @@ class Assignment:
 
 
 @dataclass(slots=True)
-class Member:
+class GroupMember:
     """`queues`: its queues by topic. `sent_generation`: the last generation whose assignment was sent to it.
 
     `attempts_before`: how often messages that fail in place had failed before this membership, by topic, queue and offset.
@@ -53,7 +53,7 @@ class Member:
 
 
 @dataclass(slots=True)
-class Group:
+class ConsumerGroup:
     """A group. `shard`: of several, the one that it is on.
 
     `deleted_topics`: topics deleted while the group subscribed to them, with the generation of the deletion.
@@ -65,22 +65,24 @@ class Group:
     name: str
     shard: int | None = None
     generation: int = 0
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, GroupMember] = field(default_factory=dict)
     deleted_topics: dict[str, int] = field(default_factory=dict)
     expired: dict[str, int] = field(default_factory=dict)
-    subscriptions: Subscriptions = field(default_factory=Subscriptions)
+    subscriptions: GroupSubscriptions = field(default_factory=GroupSubscriptions)
 
-    def member(self, member: str, generation: int) -> Member:
+    def member(self, member: str, generation: int) -> GroupMember:
         """Returns the member, whose assignment is of this generation. Raises Rebalanced: it has left or expired."""
         known = self.members.get(member) if isinstance(member, str) else None
         if known is None:
             raise Rebalanced(
                 f"{shown(member)} is no longer a member of group {self.name!r}; join again",
-                group=self.name, member=shown(member), generation=generation,
-            )  # fmt: skip
+                group=self.name,
+                member=shown(member),
+                generation=generation,
+            )
         return known
 
-    def reader(self, member: str, generation: int, queues: Iterable[tuple[str, int]]) -> Member:
+    def reader(self, member: str, generation: int, queues: Iterable[tuple[str, int]]) -> GroupMember:
         """Returns the member, if these queues are assigned to it in this generation.
 
         Raises:
@@ -91,17 +93,21 @@ class Group:
             raise Rebalanced(
                 f"group {self.name!r} is in generation {self.generation}, not {shown(generation)}; "
                 "a heartbeat returns the new assignment",
-                group=self.name, member=member, generation=self.generation,
-            )  # fmt: skip
+                group=self.name,
+                member=member,
+                generation=self.generation,
+            )
         for topic, queue in queues:
             if queue not in known.queues.get(topic, ()):
                 raise Rebalanced(
                     f"queue {shown(queue)} of {shown(topic)} is not assigned to {member!r} in generation {generation}",
-                    group=self.name, member=member, generation=generation,
-                )  # fmt: skip
+                    group=self.name,
+                    member=member,
+                    generation=generation,
+                )
         return known
 
-    def subscriber(self, topic: str) -> Member | None:
+    def subscriber(self, topic: str) -> GroupMember | None:
         """Returns a member that is subscribed to the topic, if there is one."""
         return next((member for member in self.members.values() if topic in member.topics), None)
 
@@ -140,14 +146,14 @@ class Group:
             count += len(known.get(topic).readable) // readers
         _check_assigned(count)
 
-    def put(self, member: Member, wishes: Mapping[str, TagFilter | None]) -> None:
+    def put(self, member: GroupMember, wishes: Mapping[str, TagFilter | None]) -> None:
         """Adds a member, or takes the one of its name with other topics. Its queues follow with the next `rebalance`."""
         before, self.members[member.id] = self.members.get(member.id), member
         if before is not None:
             self._unsubscribe(member.id, before.topics.keys() - member.topics.keys())
         self.subscriptions.add(member.id, {**wishes, retry_topic(self.name): None})
 
-    def remove(self, member: str) -> Member | None:
+    def remove(self, member: str) -> GroupMember | None:
         """Removes a member, if there is one of this name; returns it."""
         removed = self.members.pop(member, None)
         if removed is not None:
@@ -160,7 +166,7 @@ class Group:
         if self.shard is not None:  # the turns of the others change, whether it had queues here or not
             self.subscriptions.changed.update(topics)
 
-    def expire_before(self, deadline: float) -> list[Member]:
+    def expire_before(self, deadline: float) -> list[GroupMember]:
         """Expires members whose last heartbeat was not after `deadline`. Returns them."""
         silent = [member for member in self.members.values() if member.last_heartbeat <= deadline]
         for member in silent:
@@ -174,7 +180,7 @@ class Group:
         self.deleted_topics[topic] = self.generation
         _drop_oldest(self.deleted_topics, SUBSCRIPTIONS_MAX)
 
-    def recreated(self, member: Member, since: int, topics: Topics) -> list[str]:
+    def recreated(self, member: GroupMember, since: int, topics: Topics) -> list[str]:
         """Returns the topics of the member that were deleted after the generation `since` and exist again."""
         return [
             topic
@@ -213,7 +219,7 @@ class Group:
             return readers
         return {name for name in readers if self.members[name].sent_generation >= deleted}
 
-    def assignment(self, member: Member, offsets: Offsets) -> Assignment:
+    def assignment(self, member: GroupMember, offsets: Offsets) -> Assignment:
         """Returns the member's assignment in the current generation. Made in columns: a member may have thousands of queues.
 
         Raises:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from eventstore.broker.groups.attempts import HeldPage
-from eventstore.broker.groups.group import SUBSCRIPTIONS_MAX, Assignment, Group, Member
+from eventstore.broker.groups.group import SUBSCRIPTIONS_MAX, Assignment, ConsumerGroup, GroupMember
 from eventstore.broker.groups.offsets import Bounds, CommittedOffset, GroupOffsets
 from eventstore.broker.groups.offsets_document import GENERATIONS_PER_START, OffsetsDocument
 from eventstore.broker.retry_policy import RetryPolicy
@@ -31,12 +31,19 @@ class Groups:
     """All consumer groups. `offsets`: the committed offsets of each."""
 
     def __init__(
-        self, document: OffsetsDocument, topics: Topics, bounds: Bounds, *, member_timeout_s: float,
-        retry_delays_s: Sequence[float] = (), clock: Callable[[], float] = time.monotonic, shard: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        document: OffsetsDocument,
+        topics: Topics,
+        bounds: Bounds,
+        *,
+        member_timeout_s: float,
+        retry_delays_s: Sequence[float] = (),
+        clock: Callable[[], float] = time.monotonic,
+        shard: int | None = None,
+    ) -> None:
         """`shard`: of several, the one whose groups these are."""
         self.offsets = GroupOffsets(document, topics, bounds)
-        self.by_name: dict[str, Group] = {name: Group(name, shard) for name in document.groups}
+        self.by_name: dict[str, ConsumerGroup] = {name: ConsumerGroup(name, shard) for name in document.groups}
         self._topics = topics
         self._shard = shard
         self._timeout_s = member_timeout_s
@@ -44,7 +51,7 @@ class Groups:
         self._clock = clock
         self._generations = document.starts * GENERATIONS_PER_START
 
-    def get(self, name: str) -> Group:
+    def get(self, name: str) -> ConsumerGroup:
         """Raises UnknownGroup."""
         group = self.by_name.get(name) if isinstance(name, str) else None
         if group is None:
@@ -62,7 +69,7 @@ class Groups:
             InvalidArgument: the name is not allowed, there are too many groups, or the group reads the topic of
                 its dead letters.
         """
-        found = self.by_name.get(check_name("group", group)) or Group(group, self._shard)
+        found = self.by_name.get(check_name("group", group)) or ConsumerGroup(group, self._shard)
         if policy is not None:
             policy.check_reads(group, {topic for member in found.members.values() for topic in member.topics})
         self._put(found)
@@ -74,7 +81,7 @@ class Groups:
             document.policies[group] = policy
         document.changed = True
 
-    def _put(self, group: Group) -> None:
+    def _put(self, group: ConsumerGroup) -> None:
         if group.name not in self.by_name and len(self.by_name) >= GROUPS_MAX:
             raise InvalidArgument(f"there are {GROUPS_MAX} groups, no more are allowed", field="group", limit=GROUPS_MAX)
         self.by_name[group.name] = group
@@ -96,7 +103,7 @@ class Groups:
         check_text("member", member)
         if not 1 <= len(topics) <= SUBSCRIPTIONS_MAX:
             raise InvalidArgument(f"a member subscribes to 1 to {SUBSCRIPTIONS_MAX} topics, not {len(topics)}", field="topics")
-        found = self.by_name.get(group) or Group(group, self._shard)
+        found = self.by_name.get(group) or ConsumerGroup(group, self._shard)
         wishes = {topic: parse_tags(tags) for topic, tags in topics.items()}
         for topic in topics:
             if topic not in found.deleted_topics:
@@ -104,8 +111,9 @@ class Groups:
             if is_own(topic):
                 raise InvalidArgument(
                     f"{topic!r} takes no subscribers: a group gets its retries anyway, dead letters when replayed",
-                    field="topics", value=topic,
-                )  # fmt: skip
+                    field="topics",
+                    value=topic,
+                )
         found.check_join(member, topics, wishes)
         found.check_share(member, topics.keys(), self._topics)
         self.policy(group).check_reads(group, topics)
@@ -116,7 +124,7 @@ class Groups:
             self._died(found, before)
         sent = found.expired.pop(member, self._generations) if before is None else before.sent_generation
         queues = {} if before is None else before.queues
-        found.put(Member(member, dict(topics), self._clock(), sent, queues), wishes)
+        found.put(GroupMember(member, dict(topics), self._clock(), sent, queues), wishes)
         new = [topic for topic in (*topics, retry_topic(group)) if topic not in self.offsets.of(group)]
         for topic in topics.keys() & self._topics.by_name.keys():
             self.offsets.begin(group, topic, from_end=from_end)
@@ -176,7 +184,7 @@ class Groups:
                 self._rebalance(group, [topic])
                 group.topic_deleted(topic)
 
-    def _assignment_of(self, group: Group, member: Member) -> Assignment:
+    def _assignment_of(self, group: ConsumerGroup, member: GroupMember) -> Assignment:
         """Returns the member's assignment, to be sent to it.
 
         If a topic was deleted and created again since the last assignment was sent, this one is without the topic; the next
@@ -197,7 +205,7 @@ class Groups:
         if known is not None:
             known.held.update(pages)
 
-    def _died(self, group: Group, member: Member) -> None:
+    def _died(self, group: ConsumerGroup, member: GroupMember) -> None:
         """Counts the death of a member. Another one may have its name by now."""
         held = {(topic, queue): page for (topic, queue), page in member.held.items() if queue in member.queues.get(topic, ())}
         attempts = self.policy(group.name).attempts_max
@@ -207,10 +215,14 @@ class Groups:
             topic, queue, offset = killer
             _log.warning(
                 "group %s: message %d of queue %d of %s killed its consumer in each of %d attempts; it becomes a dead letter",
-                group.name, offset, queue, topic, attempts,
-            )  # fmt: skip
+                group.name,
+                offset,
+                queue,
+                topic,
+                attempts,
+            )
 
-    def _rebalance(self, group: Group, changed: Iterable[str] = ()) -> None:
+    def _rebalance(self, group: ConsumerGroup, changed: Iterable[str] = ()) -> None:
         """`changed`: topics whose queues changed, or which of the group's members may read them."""
         self._generations += 1
         group.rebalance(self._generations, self.offsets.of(group.name), self._topics, changed)
@@ -232,7 +244,7 @@ class Groups:
             check_int("offset", offset, 0, 2**63 - 1)
         return [self.offsets.advance(group, *each) for each in wanted]
 
-    def check_reads(self, group: str, member: str, generation: int, queues: Iterable[tuple[str, int]]) -> Member:
+    def check_reads(self, group: str, member: str, generation: int, queues: Iterable[tuple[str, int]]) -> GroupMember:
         """Checks that these queues are assigned to the member in this generation; counts as a heartbeat.
 
         Raises:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from eventstore.broker.groups.group import Group, Member
+from eventstore.broker.groups.group import ConsumerGroup, GroupMember
 from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.retry_policy import delay_s
 
@@ -71,11 +71,11 @@ class OldestInHand:
         offsets, attempts = self._groups.offsets.of(held.group), self._groups.policy(held.group).attempts_max
         return self._groups.offsets.attempts.has_suspects(held.group, member.queues, offsets, attempts)
 
-    def _delay_s(self, group: Group, attempt: _Attempt) -> float:
+    def _delay_s(self, group: ConsumerGroup, attempt: _Attempt) -> float:
         failures = attempt[1]
         return delay_s(failures - 1, self._groups.policy(group.name).delays_s) if failures else 0.0
 
-    def _attempts(self, group: Group, member: Member) -> list[_Attempt]:
+    def _attempts(self, group: ConsumerGroup, member: GroupMember) -> list[_Attempt]:
         offsets, attempts = self._groups.offsets.of(group.name), self._groups.offsets.attempts
         own = {(topic, queue) for topic, queues in member.queues.items() for queue in queues} if member.held else ()
         return [

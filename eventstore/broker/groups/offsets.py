@@ -65,8 +65,10 @@ class GroupOffsets:
             raise InvalidArgument(
                 f"all groups together have {self.count} offsets, one for each queue that a group reads; {more} more would "
                 f"exceed the limit of {OFFSETS_MAX}. Delete groups that are not used, or have them forget topics",
-                field="topics", limit=OFFSETS_MAX, value=self.count + more,
-            )  # fmt: skip
+                field="topics",
+                limit=OFFSETS_MAX,
+                value=self.count + more,
+            )
 
     def begin(self, group: str, topic: str, *, from_end: bool = False) -> None:
         """Gives each queue that is new to the group an offset. A queue added to a topic later is consumed from its start."""

@@ -9,7 +9,7 @@ from eventstore.records.tag_filter import TagFilter
 
 
 @dataclass(slots=True)
-class Subscription:
+class GroupSubscription:
     """A topic that members read. `tags`: what all of them want. `held`: the queues of each member
     that has some. `readers` are in the order in which they came."""
 
@@ -18,7 +18,7 @@ class Subscription:
     held: dict[str, list[int]] = field(default_factory=dict)
 
 
-class Subscriptions:
+class GroupSubscriptions:
     """The subscriptions of a group.
 
     `load`: how many queues of all topics each member has. `changed`: topics that have other readers than at the last
@@ -26,7 +26,7 @@ class Subscriptions:
     """
 
     def __init__(self) -> None:
-        self.by_topic: dict[str, Subscription] = {}
+        self.by_topic: dict[str, GroupSubscription] = {}
         self.load: dict[str, int] = {}
         self.changed: set[str] = set()
 
@@ -44,7 +44,7 @@ class Subscriptions:
         """Adds a reader of these topics. All readers of a topic want the same, as `other_wish` has found."""
         self.load.setdefault(member, 0)
         for topic, tags in wishes.items():
-            known = self.by_topic.setdefault(topic, Subscription(tags))
+            known = self.by_topic.setdefault(topic, GroupSubscription(tags))
             known.tags = tags
             if member not in known.readers:
                 known.readers[member] = None

@@ -6,23 +6,29 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from eventstore.broker.log.engine import Engine, WriteResult
+from eventstore.broker.log.engine import MessageEngine, WriteResult
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.topics import Topic
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.writing.commit_log import Replication
-from eventstore.chunks.writing.group_commit import Deliver, GroupCommit
+from eventstore.chunks.writing.group_commit import DeliverOutcomes, GroupCommit
 from eventstore.errors import EventStoreError
 from eventstore.records.message import RawMessage
 
 
-class Committer(GroupCommit[SendOutcome, WriteResult]):
+class MessageCommitter(GroupCommit[SendOutcome, WriteResult]):
     """The only way to send to an open engine. `on_written` gets the queues with new messages. Full at 80 % of the limit."""
 
     def __init__(
-        self, engine: Engine, on_written: Callable[[WriteResult], None], *, waiting_bytes_max: int, sync: bool,
-        flush_interval_s: float, replication: Replication | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        engine: MessageEngine,
+        on_written: Callable[[WriteResult], None],
+        *,
+        waiting_bytes_max: int,
+        sync: bool,
+        flush_interval_s: float,
+        replication: Replication | None = None,
+    ) -> None:
         self.full_bytes = waiting_bytes_max * 4 // 5
         super().__init__(
             engine, "broker", full_bytes=self.full_bytes, sync=sync, flush_interval_s=flush_interval_s, replication=replication
@@ -32,7 +38,13 @@ class Committer(GroupCommit[SendOutcome, WriteResult]):
 
     @trio.lowlevel.enable_ki_protection
     def submit(
-        self, topic: Topic, messages: Sequence[RawMessage], deliver: Deliver[SendOutcome], source: object, *, own: bool = False
+        self,
+        topic: Topic,
+        messages: Sequence[RawMessage],
+        deliver: DeliverOutcomes[SendOutcome],
+        source: object,
+        *,
+        own: bool = False,
     ) -> None:
         """Sends the messages; calls `deliver` with their outcomes, in order, once they may be reported.
 

@@ -44,14 +44,21 @@ class WriteResult:
     completed: list[ChunkHeader]
 
 
-class Engine:
+class MessageEngine:
     """One open message log. Build it with `opening.open_broker_folder`. `queues`: of all topics, by topic id and number."""
 
     def __init__(
-        self, files: MessageFiles, index: QueueChunks, writer: ChunkWriter, front: FrontBuffer,
-        queues: dict[QueueKey, QueueLog], recent: RecentMessages, sender: Sender, indexed: int,
+        self,
+        files: MessageFiles,
+        index: QueueChunks,
+        writer: ChunkWriter,
+        front: FrontBuffer,
+        queues: dict[QueueKey, QueueLog],
+        recent: RecentMessages,
+        sender: Sender,
+        indexed: int,
         clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.files = files
         self.index = index
         self.writer = writer

@@ -54,9 +54,16 @@ class MessageFiles:
     """All message chunks. Safe on any thread, except `put` and `forget`, which the owner calls."""
 
     def __init__(
-        self, folder: ChunkFolder, *, open_files_max: int, release_above: float = 0.40, map_below: float = 0.75,
-        idle_release_s: float = 5.0, memory: Callable[[], float] = memory_used, clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        folder: ChunkFolder,
+        *,
+        open_files_max: int,
+        release_above: float = 0.40,
+        map_below: float = 0.75,
+        idle_release_s: float = 5.0,
+        memory: Callable[[], float] = memory_used,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.folder = folder
         self.headers: dict[int, ChunkHeader] = {}
         self.reads: dict[int, ChunkReads] = {}
@@ -99,9 +106,14 @@ class MessageFiles:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read(
-        self, key: QueueKey, queue_offsets: Sequence[int], positions: Sequence[int], lengths: Sequence[int], *,
+        self,
+        key: QueueKey,
+        queue_offsets: Sequence[int],
+        positions: Sequence[int],
+        lengths: Sequence[int],
+        *,
         cached_only: bool = False,
-    ) -> list[bytes]:  # fmt: skip
+    ) -> list[bytes]:
         """Returns the records of messages of one queue, in the order of the log, checked.
 
         Raises:

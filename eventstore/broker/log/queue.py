@@ -14,7 +14,7 @@ import numpy as np
 from eventstore.records.state_record import QueueKey
 
 
-class Tail:
+class QueueTail:
     """Entries in parallel arrays; the first one has the queue offset `base`."""
 
     __slots__ = ("base", "keys", "lengths", "positions", "tags")
@@ -36,9 +36,9 @@ class Tail:
         count = len(positions)
         return count if not count or positions[count - 1] < position else bisect_left(positions, position)
 
-    def without(self, count: int) -> Tail:
+    def without(self, count: int) -> QueueTail:
         """Returns a tail without the first `count` entries."""
-        rest = Tail(self.base + count)
+        rest = QueueTail(self.base + count)
         rest.positions, rest.lengths = self.positions[count:], self.lengths[count:]
         rest.tags, rest.keys = self.tags[count:], self.keys[count:]
         return rest
@@ -52,7 +52,7 @@ class QueueLog:
     def __init__(self, key: QueueKey, first: int = 0) -> None:
         self.key = key
         self.first = first
-        self.tail = Tail(first)
+        self.tail = QueueTail(first)
         self._counted = first
         self._written_bytes = 0
 
@@ -68,7 +68,7 @@ class QueueLog:
 
     def begin_at(self, offset: int) -> None:
         """Sets the next offset at the start of the first chunk that the tail covers."""
-        self.tail = Tail(offset)
+        self.tail = QueueTail(offset)
         self._counted = offset
 
     def undo_last(self) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from eventstore.broker.log.engine import Engine
+from eventstore.broker.log.engine import MessageEngine
 from eventstore.broker.topics import Topic, Topics
 
 
 class QueueBounds:
     """Bounds of the queues of all topics; of many queues, one bound alone takes a tenth of the work."""
 
-    def __init__(self, engine: Engine, topics: Topics) -> None:
+    def __init__(self, engine: MessageEngine, topics: Topics) -> None:
         self._engine = engine
         self._topics = topics
 

@@ -175,9 +175,10 @@ class QueueChunks:
         bad = first_bad(key, first, entries)
         if bad is not None:
             raise Corrupt(
-                str(path), RECORDS_FROM + (place + bad) * ENTRY_BYTES,
+                str(path),
+                RECORDS_FROM + (place + bad) * ENTRY_BYTES,
                 f"a damaged entry; stop the broker and delete {DOCUMENT}, the index is then built from the messages",
-            )  # fmt: skip
+            )
         return entries
 
     def _read_raw(self, path: Path, offset: int, length: int, cached_only: bool) -> bytes:

@@ -57,11 +57,14 @@ class TailLoader:
         if not np.array_equal(rows["queue_offset"], expected):
             place = int(np.argmax(rows["queue_offset"] != expected))
             raise Corrupt(
-                self._name, int(rows["position"][place]) & 0xFFFFFFFF,
+                self._name,
+                int(rows["position"][place]) & 0xFFFFFFFF,
                 f"offset {rows['queue_offset'][place]} of queue {log.key}, expected {expected[place]}",
-            )  # fmt: skip
+            )
         for column, name, code in (
-            (tail.lengths, "length", np.uint32), (tail.tags, "tag_hash", np.uint32), (tail.keys, "key_hash", np.uint32),
+            (tail.lengths, "length", np.uint32),
+            (tail.tags, "tag_hash", np.uint32),
+            (tail.keys, "key_hash", np.uint32),
             (tail.positions, "position", np.uint64),
-        ):  # fmt: skip
+        ):
             column.frombytes(rows[name].astype(code).tobytes())

@@ -66,9 +66,17 @@ class QueueReader:
         self._recent = recent
 
     def pull(
-        self, log: QueueLog, offset: int, visible: int, messages_max: int, bytes_max: int,
-        wanted: TagFilter | None = None, *, cached_only: bool = False, not_after: int | None = None,
-    ) -> QueueRead:  # fmt: skip
+        self,
+        log: QueueLog,
+        offset: int,
+        visible: int,
+        messages_max: int,
+        bytes_max: int,
+        wanted: TagFilter | None = None,
+        *,
+        cached_only: bool = False,
+        not_after: int | None = None,
+    ) -> QueueRead:
         """Returns messages from `offset` on: up to `messages_max` and about `bytes_max`, but at least one.
 
         Messages at or after the position `visible` of the log are not returned, nor those with a later time than `not_after`.
@@ -88,9 +96,16 @@ class QueueReader:
         )
 
     def _pull(
-        self, log: QueueLog, offset: int, visible: int, messages_max: int, bytes_max: int, wanted: TagFilter | None,
-        cached_only: bool, not_after: int | None,
-    ) -> QueueRead:  # fmt: skip
+        self,
+        log: QueueLog,
+        offset: int,
+        visible: int,
+        messages_max: int,
+        bytes_max: int,
+        wanted: TagFilter | None,
+        cached_only: bool,
+        not_after: int | None,
+    ) -> QueueRead:
         begin, end = log.first, log.visible_end(visible)
         start = min(max(offset, begin), max(end, begin))
         clamped = offset if start != offset else None
@@ -114,9 +129,16 @@ class QueueReader:
         return QueueRead(b"".join(records), len(records), at, begin, end, clamped)
 
     def _some(
-        self, log: QueueLog, start: int, stop: int, messages_max: int, bytes_max: int, wanted: TagFilter | None,
-        cached_only: bool, least: int,
-    ) -> tuple[list[bytes], int]:  # fmt: skip
+        self,
+        log: QueueLog,
+        start: int,
+        stop: int,
+        messages_max: int,
+        bytes_max: int,
+        wanted: TagFilter | None,
+        cached_only: bool,
+        least: int,
+    ) -> tuple[list[bytes], int]:
         """Returns the next matching messages of one page of entries, and the offset after the visited ones.
 
         `least`: the number of messages to take even if they exceed `bytes_max`.
@@ -135,9 +157,12 @@ class QueueReader:
         if taken < len(places):
             end, places = start + places[taken], places[:taken]
         candidates = self._records(
-            log, [start + place for place in places], [positions[place] for place in places],
-            [lengths[place] for place in places], cached_only,
-        )  # fmt: skip
+            log,
+            [start + place for place in places],
+            [positions[place] for place in places],
+            [lengths[place] for place in places],
+            cached_only,
+        )
         return [record for record in candidates if wanted.matches(record)], end
 
     def _columns(

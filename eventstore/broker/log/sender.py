@@ -50,9 +50,15 @@ class Sender:
     """Sends messages. `changed_queues`: the queues that got messages since the engine last took this set."""
 
     def __init__(
-        self, front: FrontBuffer, queues: dict[QueueKey, QueueLog], *, epoch: int, node: int, last_time: int,
+        self,
+        front: FrontBuffer,
+        queues: dict[QueueKey, QueueLog],
+        *,
+        epoch: int,
+        node: int,
+        last_time: int,
         clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.failed: EventStoreError | None = None
         self.refused = 0
         self.last_time = last_time
@@ -149,10 +155,22 @@ class Sender:
         lengths, offsets, positions, queues, tags, keys, values = zip(*rows, strict=True)
         rows.clear()
         headers = map(
-            AFTER_CRC.pack, repeat(front.witness()), lengths, repeat(front.durable), count(front.next_sequence),
-            repeat(self._epoch), repeat(1),
-            repeat(self.last_time), offsets, positions, repeat(topic_id), queues, repeat(self._node), tags, keys,
-        )  # fmt: skip
+            AFTER_CRC.pack,
+            repeat(front.witness()),
+            lengths,
+            repeat(front.durable),
+            count(front.next_sequence),
+            repeat(self._epoch),
+            repeat(1),
+            repeat(self.last_time),
+            offsets,
+            positions,
+            repeat(topic_id),
+            queues,
+            repeat(self._node),
+            tags,
+            keys,
+        )
         trailers = map(TRAILER.struct.pack, repeat(TRAILER_MARK), lengths)
         rests = list(map(b"".join, zip(headers, values, trailers, strict=False)))
         crcs = list(map(crc32c, rests))
@@ -172,9 +190,15 @@ class Sender:
         if front.end == RECORDS_FROM:
             body = state_record.encode_body([(key, log.next_offset) for key, log in list(self._queues.items())])
             raw, crc = state_record.frame(
-                body, witness=front.witness(), durable=front.durable, number=front.next_sequence,
-                epoch=self._epoch, time=self.last_time, position=position_of(front.chunk, front.end), node=self._node,
-            )  # fmt: skip
+                body,
+                witness=front.witness(),
+                durable=front.durable,
+                number=front.next_sequence,
+                epoch=self._epoch,
+                time=self.last_time,
+                position=position_of(front.chunk, front.end),
+                node=self._node,
+            )
             front.extend([raw], crc, len(raw), 0)
 
     def _chosen(self, topic: Topic, queue: object) -> QueueLog:

@@ -12,7 +12,7 @@ from eventstore.errors import EventStoreError
 Written = TypeVar("Written", covariant=True)
 
 
-class Log(Protocol[Written]):
+class CommitLog(Protocol[Written]):
     """An engine to commit to. It has neither threads nor tasks."""
 
     front: FrontBuffer

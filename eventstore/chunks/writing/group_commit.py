@@ -26,7 +26,7 @@ import trio
 
 from eventstore.chunks.front import Segment
 from eventstore.chunks.header import ChunkHeader
-from eventstore.chunks.writing.commit_log import Log, Replication
+from eventstore.chunks.writing.commit_log import CommitLog, Replication
 from eventstore.chunks.writing.disk_watch import RefusedBatches, WritePace
 from eventstore.chunks.writing.writer_thread import WriterThread
 from eventstore.errors import EventStoreError, Poisoned, copy_error
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 Outcome = TypeVar("Outcome")
 WrittenT = TypeVar("WrittenT")
-Deliver: TypeAlias = Callable[[list[Outcome]], None]
+DeliverOutcomes: TypeAlias = Callable[[list[Outcome]], None]
 
 
 class GroupCommit(ABC, Generic[Outcome, WrittenT]):
@@ -50,9 +50,15 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     """
 
     def __init__(
-        self, log: Log[WrittenT], name: str, *, full_bytes: int, sync: bool, flush_interval_s: float,
+        self,
+        log: CommitLog[WrittenT],
+        name: str,
+        *,
+        full_bytes: int,
+        sync: bool,
+        flush_interval_s: float,
         replication: Replication | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`full_bytes`: callers should wait while more bytes wait to be written, or to be committed."""
         self.advanced = trio.lowlevel.ParkingLot()
         self.poisoned = trio.Event()
@@ -64,7 +70,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self._sync = sync
         self._flush_interval_s = flush_interval_s
         self._room = trio.lowlevel.ParkingLot()
-        self._waiting: deque[tuple[int, list[Outcome], Deliver[Outcome]]] = deque()
+        self._waiting: deque[tuple[int, list[Outcome], DeliverOutcomes[Outcome]]] = deque()
         self._replication, self.settled = replication, trio.Event()
         if replication is None:
             self.settled.set()
@@ -129,7 +135,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self._streak = self._streak + 1 if source is self._last_source else 0
         self._last_source = source
 
-    def _wait_for(self, barrier: int, outcomes: list[Outcome], deliver: Deliver[Outcome]) -> None:
+    def _wait_for(self, barrier: int, outcomes: list[Outcome], deliver: DeliverOutcomes[Outcome]) -> None:
         """Delivers the outcomes once `barrier` is visible."""
         self._waiting.append((barrier, outcomes, deliver))
 

@@ -32,9 +32,15 @@ class ChunkWriter:
     """Persists segments in order. `end`: the byte offset up to which the current chunk was written. `key`: of its witnesses."""
 
     def __init__(
-        self, folder: ChunkFolder, *, epoch: int, size_bytes: int, preallocate_bytes: int, sync: bool,
+        self,
+        folder: ChunkFolder,
+        *,
+        epoch: int,
+        size_bytes: int,
+        preallocate_bytes: int,
+        sync: bool,
         clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._folder = folder
         self._epoch = epoch
         self._size_bytes = size_bytes

@@ -16,13 +16,13 @@ from eventstore.cli.terminal.shard_rows import by_shard, of_shard
 from eventstore.fields import escaped, for_people
 
 if TYPE_CHECKING:
-    from eventstore.cli.dashboard.server_snapshot import Snapshot
+    from eventstore.cli.dashboard.server_snapshot import ServerSnapshot
 
 _WIDE: Final = 160
 _KIB: Final = 1024
 
 
-def dashboard(snapshot: Snapshot, address: str, *, with_queues: bool) -> RenderableType:
+def dashboard(snapshot: ServerSnapshot, address: str, *, with_queues: bool) -> RenderableType:
     """Returns the snapshot as something rich can draw."""
     parts: list[RenderableType] = _headlines(snapshot, address)
     if snapshot.missing is not None:
@@ -36,7 +36,7 @@ def dashboard(snapshot: Snapshot, address: str, *, with_queues: bool) -> Rendera
     return Group(*parts)
 
 
-def print_dashboard(snapshot: Snapshot, address: str, *, with_queues: bool) -> None:
+def print_dashboard(snapshot: ServerSnapshot, address: str, *, with_queues: bool) -> None:
     """Prints the snapshot as lines, cut to the width of a terminal only."""
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
     with console.capture() as captured:
@@ -45,7 +45,7 @@ def print_dashboard(snapshot: Snapshot, address: str, *, with_queues: bool) -> N
         print(line.rstrip())
 
 
-def _headlines(snapshot: Snapshot, address: str) -> list[RenderableType]:
+def _headlines(snapshot: ServerSnapshot, address: str) -> list[RenderableType]:
     stats = snapshot.stats
     lines = [
         f"{address}  events: {for_people(stats.get('events'))}  events/s: {_rate(snapshot.events_a_second)}  "
@@ -54,9 +54,11 @@ def _headlines(snapshot: Snapshot, address: str) -> list[RenderableType]:
     ]
     if stats.get("published_sequence") or stats.get("publish_backlog"):
         lag = stats.get("publish_lag_microseconds")
-        lines.append(f"published up to sequence {for_people(stats['published_sequence'])}, "
-                     f"{for_people(stats.get('publish_backlog'))} to go"
-                     + (f", the oldest for {lag / 1e6:.1f} s" if isinstance(lag, int) and lag else ""))  # fmt: skip
+        lines.append(
+            f"published up to sequence {for_people(stats['published_sequence'])}, "
+            f"{for_people(stats.get('publish_backlog'))} to go"
+            + (f", the oldest for {lag / 1e6:.1f} s" if isinstance(lag, int) and lag else "")
+        )
     if snapshot.layout > 1:
         lines.append(SPLIT_NOTE)
     lines += [f"attention: {stats[name]!s}" for name in ("attention", "broker_attention") if stats.get(name)]
@@ -65,18 +67,23 @@ def _headlines(snapshot: Snapshot, address: str) -> list[RenderableType]:
     return [Text(escaped(line)) for line in lines]
 
 
-def _reactions(snapshot: Snapshot) -> Table:
+def _reactions(snapshot: ServerSnapshot) -> Table:
     rows = [
         (
-            each.name + of_shard(each.shard), each.state, each.error, each.position, each.lag_events,
-            f"{each.lag_microseconds / 1e6:.1f} s", each.parked,
+            each.name + of_shard(each.shard),
+            each.state,
+            each.error,
+            each.position,
+            each.lag_events,
+            f"{each.lag_microseconds / 1e6:.1f} s",
+            each.parked,
         )
         for each in snapshot.reactions
-    ]  # fmt: skip
+    ]
     return _table("Reactions", ("reaction", "state", "last error", "position", "lag", "age", "parked"), rows, 3)
 
 
-def _topics(snapshot: Snapshot) -> Table:
+def _topics(snapshot: ServerSnapshot) -> Table:
     rows = [
         (row.topic, row.queues, row.messages, row.written, _bytes(row.written_bytes), row.read, _bytes(row.read_bytes))
         for row in snapshot.topics
@@ -85,21 +92,19 @@ def _topics(snapshot: Snapshot) -> Table:
     return _table(title, ("topic", "queues", "messages", "written/s", "bytes/s", "read/s", "bytes/s"), rows, 1)
 
 
-def _queues(snapshot: Snapshot) -> Table:
-    rows = [
-        (row.topic, row.state, row.queue, row.begin, row.end, row.written, row.read) for row in snapshot.queues
-    ]  # fmt: skip
+def _queues(snapshot: ServerSnapshot) -> Table:
+    rows = [(row.topic, row.state, row.queue, row.begin, row.end, row.written, row.read) for row in snapshot.queues]
     columns = ("topic", "state", "queue", "begin", "end", "written/s", "read/s")
     return _table_by_shard("Queues", columns, rows, 2, [row.shard for row in snapshot.queues])
 
 
-def _groups(snapshot: Snapshot) -> Table:
+def _groups(snapshot: ServerSnapshot) -> Table:
     rows = [(row.group, row.members, row.generation, row.backlog, row.dead) for row in snapshot.groups]
     title = _title("Consumer groups", len(snapshot.groups), snapshot.groups_total)
     return _table(title, ("group", "members", "generation", "backlog", "dead letters"), rows, 1)
 
 
-def _chunks(snapshot: Snapshot) -> Table:
+def _chunks(snapshot: ServerSnapshot) -> Table:
     rows = [
         (each.state, each.number, _bytes(each.size_bytes), each.mapped, each.written, each.read) for each in snapshot.chunks
     ]

@@ -61,7 +61,7 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ServerSnapshot:
     """The rates are None in the first snapshot. `topics_total` and `groups_total` count also those not listed. `missing`: why
     topics, groups or reactions are not known: a shard cannot be reached. `layout`: above 1 shards were split, and what they
     have in common is counted more than once.
@@ -84,16 +84,22 @@ class Snapshot:
     def tree(self) -> dict[str, object]:
         """Returns the snapshot for JSON."""
         return {
-            "events_a_second": self.events_a_second, "requests_a_second": self.requests_a_second,
+            "events_a_second": self.events_a_second,
+            "requests_a_second": self.requests_a_second,
             "reactions": [members_of(each) for each in self.reactions],
-            "topics": [asdict(row) for row in self.topics], "queues": [members_of(row) for row in self.queues],
-            "groups": [asdict(row) for row in self.groups], "chunks": [members_of(each) for each in self.chunks],
-            "topics_total": self.topics_total, "groups_total": self.groups_total, "missing": self.missing,
-            "layout": self.layout, "figures": self.stats,
-        }  # fmt: skip
+            "topics": [asdict(row) for row in self.topics],
+            "queues": [members_of(row) for row in self.queues],
+            "groups": [asdict(row) for row in self.groups],
+            "chunks": [members_of(each) for each in self.chunks],
+            "topics_total": self.topics_total,
+            "groups_total": self.groups_total,
+            "missing": self.missing,
+            "layout": self.layout,
+            "figures": self.stats,
+        }
 
 
-def take_snapshot(store: BlockingStore, before: Snapshot | None) -> Snapshot:
+def take_snapshot(store: BlockingStore, before: ServerSnapshot | None) -> ServerSnapshot:
     """Takes a snapshot. Rates are counted since `before`; at a node of several shards over all of them.
 
     Raises:
@@ -105,7 +111,7 @@ def take_snapshot(store: BlockingStore, before: Snapshot | None) -> Snapshot:
         found = _completed(store, stats, at, _rates(stats, at, before))
         return replace(found, layout=store.cluster_map().layout) if store.shards else found
     except ConnectionLost as error:
-        return Snapshot(stats, at, *_rates(stats, at, before), [], [], [], [], [], 0, 0, error.message)
+        return ServerSnapshot(stats, at, *_rates(stats, at, before), [], [], [], [], [], 0, 0, error.message)
 
 
 def _counted(store: BlockingStore) -> dict[str, Scalar]:
@@ -118,7 +124,9 @@ def _count(figure: Scalar) -> int:
     return figure if isinstance(figure, int) else 0
 
 
-def _completed(store: BlockingStore, stats: dict[str, Scalar], at: float, rates: tuple[float | None, float | None]) -> Snapshot:
+def _completed(
+    store: BlockingStore, stats: dict[str, Scalar], at: float, rates: tuple[float | None, float | None]
+) -> ServerSnapshot:
     broker = store.broker
     try:
         topics, groups = broker.topics(), broker.groups()
@@ -147,9 +155,18 @@ def _completed(store: BlockingStore, stats: dict[str, Scalar], at: float, rates:
             continue
         group_rows.append(GroupRow(group.name, group.members, group.generation, backlog, dead.get(group.name, 0)))
     chunks = last_chunks(broker.chunks(), _CHUNKS_SHOWN) if topics else []
-    return Snapshot(
-        stats, at, *rates, _reactions(store), rows, queue_rows, group_rows, chunks, len(topics), len(groups),
-    )  # fmt: skip
+    return ServerSnapshot(
+        stats,
+        at,
+        *rates,
+        _reactions(store),
+        rows,
+        queue_rows,
+        group_rows,
+        chunks,
+        len(topics),
+        len(groups),
+    )
 
 
 def _reactions(store: BlockingStore) -> list[ReactionInfo]:
@@ -165,11 +182,11 @@ def _topic_row(name: str, queues: list[QueueInfo]) -> TopicRow:
     return TopicRow(name, len(queues), sum(each.end - each.begin for each in queues), *totals)
 
 
-def _rates(stats: dict[str, Scalar], at: float, before: Snapshot | None) -> tuple[float | None, float | None]:
+def _rates(stats: dict[str, Scalar], at: float, before: ServerSnapshot | None) -> tuple[float | None, float | None]:
     return _rate("events", stats, at, before), _rate("requests", stats, at, before)
 
 
-def _rate(name: str, stats: dict[str, Scalar], at: float, before: Snapshot | None) -> float | None:
+def _rate(name: str, stats: dict[str, Scalar], at: float, before: ServerSnapshot | None) -> float | None:
     now, then = stats.get(name), None if before is None else before.stats.get(name)
     if before is None or not isinstance(now, int) or not isinstance(then, int) or at <= before.at:
         return None

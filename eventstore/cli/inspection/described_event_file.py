@@ -24,7 +24,7 @@ from eventstore.chunks.header import (
 )
 from eventstore.chunks.recovery import recover
 from eventstore.chunks.witness import NO_KEY, Judge
-from eventstore.cli.inspection.file_report import FileReport, Table, Value, time_of
+from eventstore.cli.inspection.file_report import CellValue, FileReport, ReportTable, time_of
 from eventstore.errors import Corrupt, EventStoreError
 from eventstore.records import commit
 from eventstore.store.verification.file_contents import walk_on
@@ -42,7 +42,7 @@ class _Records:
     count: int = 0
     events: int = 0
     checksum: int = 0
-    shown: list[list[Value]] = field(default_factory=list)
+    shown: list[list[CellValue]] = field(default_factory=list)
     malformed: list[str] = field(default_factory=list)
 
     def __call__(self, data: memoryview, base: int, found: record.Walk) -> None:
@@ -94,9 +94,14 @@ def _describe_header(raw: bytes, name: str, report: FileReport) -> ChunkHeader |
         )
         report.kind = _KINDS.get(kind, report.kind) if format_ == FORMAT else report.kind
         report.fields |= {
-            "format version": format_, "number": number, "store": str(uuid.UUID(bytes=store)), "epoch": epoch, "flags": flags,
-            "created": time_of(created), "first sequence": first,
-        }  # fmt: skip
+            "format version": format_,
+            "number": number,
+            "store": str(uuid.UUID(bytes=store)),
+            "epoch": epoch,
+            "flags": flags,
+            "created": time_of(created),
+            "first sequence": first,
+        }
         if flags:
             report.fields |= {"last sequence": last, "records end at": end, "records": count, "checksum": f"{checksum:016x}"}
     if fault is not None:
@@ -118,7 +123,9 @@ def _describe_records(file: File, name: str, header: ChunkHeader, shown: int, re
     report.damage += found.malformed
     report.fields |= {"readable records": found.count, "readable events": found.events}
     if found.shown:
-        report.tables.append(Table("commits", f"first {len(found.shown)} of {found.count} commits", _COLUMNS, found.shown))
+        report.tables.append(
+            ReportTable("commits", f"first {len(found.shown)} of {found.count} commits", _COLUMNS, found.shown)
+        )
 
 
 def _describe_footer(file: File, name: str, header: ChunkHeader, found: _Records, report: FileReport) -> None:
@@ -159,11 +166,11 @@ def describe_torn_tail(path: Path, records: int) -> FileReport:
     number, _, rest = path.name.partition("-")
     report = FileReport(
         "the copy of a torn tail", {"bytes": len(raw), "cut from event file": number, "at byte": rest.partition("-")[0]}
-    )  # fmt: skip
+    )
     found = _Records(records)
     walked = record.walk(memoryview(raw), 0, record.UNORDERED, commit.HEADER_BYTES)
     if walked.offsets:
         found(memoryview(raw), 0, walked)
-        report.tables.append(Table("commits", "whole commits at its beginning", _COLUMNS, found.shown))
+        report.tables.append(ReportTable("commits", "whole commits at its beginning", _COLUMNS, found.shown))
     report.fields["readable records"] = found.count
     return report

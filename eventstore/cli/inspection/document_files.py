@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from eventstore.chunks.files import OsFiles
-from eventstore.cli.inspection.file_report import FileReport, Table, time_of
+from eventstore.cli.inspection.file_report import FileReport, ReportTable, time_of
 from eventstore.errors import Corrupt
 from eventstore.store.data_folder import FORMAT
 from eventstore.store.memory.preload import PreloadFile
@@ -50,7 +50,9 @@ def describe_preload(path: Path, records: int) -> FileReport:
     ids = PreloadFile(OsFiles(), path.parent).read() if path.name == "recent.json" else []
     report.fields["aggregates"] = len(ids)
     if ids and records:
-        report.tables.append(Table("recent", "changed last", ("aggregate id",), [[name] for name in reversed(ids[-records:])]))
+        report.tables.append(
+            ReportTable("recent", "changed last", ("aggregate id",), [[name] for name in reversed(ids[-records:])])
+        )
     return report
 
 

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-Value: TypeAlias = "str | int | bool | None"
+CellValue: TypeAlias = "str | int | bool | None"
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """A table of a report. `name` is for programs, `title` for people."""
 
     name: str
     title: str
     columns: tuple[str, ...]
-    rows: Sequence[Sequence[Value]]
+    rows: Sequence[Sequence[CellValue]]
 
-    def as_dicts(self) -> list[dict[str, Value]]:
+    def as_dicts(self) -> list[dict[str, CellValue]]:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
@@ -30,8 +30,8 @@ class FileReport:
     """
 
     kind: str
-    fields: dict[str, Value] = field(default_factory=dict)
-    tables: list[Table] = field(default_factory=list)
+    fields: dict[str, CellValue] = field(default_factory=dict)
+    tables: list[ReportTable] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
     unchecked: str | None = None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from eventstore.chunks.header import EVENTS, HEADER_BYTES, ChunkHeader, decode_header
-from eventstore.cli.inspection.file_report import FileReport, Table, Value, name_of, time_of
+from eventstore.cli.inspection.file_report import CellValue, FileReport, ReportTable, name_of, time_of
 from eventstore.errors import EventStoreError, FolderRefused
 from eventstore.store.data_folder import DIRECTORY, ENDING, EVENTS_FOLDER, STORE, shard_folders
 from eventstore.store.verification.folder_survey import held
@@ -53,21 +53,21 @@ def describe_node_folder(path: Path) -> FileReport:
     report = FileReport(
         "the folder of a cluster's node; its shards are stores, of which each can be inspected", unchecked=_SHARDS
     )
-    rows: list[list[Value]] = []
+    rows: list[list[CellValue]] = []
     for folder in shard_folders(path):
         if (folder / STORE).exists():
             identity = describe_document(folder / STORE)
             rows.append([folder.name, *(identity.fields.get(name) for name in _OF_SHARD)])
             report.damage += [f"{folder.name}/{STORE}: {what}" for what in identity.damage]
     report.fields["shards here"] = len(rows)
-    report.tables.append(Table("shards", "shards", ("folder", *_OF_SHARD), rows))
+    report.tables.append(ReportTable("shards", "shards", ("folder", *_OF_SHARD), rows))
     return report
 
 
 def describe_events_folder(path: Path, records: int) -> FileReport:
     """Describes the event files, and lists the last of them."""
     report = FileReport("the event files of a store", unchecked=_RECORDS)
-    rows: list[list[Value]] = []
+    rows: list[list[CellValue]] = []
     states: dict[str, int] = {}
     size, last = 0, 0
     for file in sorted(path.glob(f"*.{ENDING}")):
@@ -84,7 +84,7 @@ def describe_events_folder(path: Path, records: int) -> FileReport:
     report.fields |= {"event files": len(rows), **states, "events in completed files": last, "bytes": size}
     if records and rows:
         shown = rows[-records:]
-        report.tables.append(Table("files", f"last {len(shown)} of {len(rows)} event files", _COLUMNS, shown))
+        report.tables.append(ReportTable("files", f"last {len(shown)} of {len(rows)} event files", _COLUMNS, shown))
     return report
 
 
@@ -107,9 +107,11 @@ def describe_directory(path: Path, records: int) -> FileReport:
     found = json.loads(result.stdout)
     report.fields |= {"aggregates": found["aggregates"], "event files covered": len(found["covered"])}
     report.fields["in use, or not closed in order"] = (path / "in-use").exists()
-    report.tables.append(Table("covers", "covers", ("event file", "checksum", "records end at"), found["covered"][-records:]))
     report.tables.append(
-        Table("aggregates", "first aggregates", ("aggregate id", "version", "file: first row + rows"), found["entries"])
+        ReportTable("covers", "covers", ("event file", "checksum", "records end at"), found["covered"][-records:])
+    )
+    report.tables.append(
+        ReportTable("aggregates", "first aggregates", ("aggregate id", "version", "file: first row + rows"), found["entries"])
     )
     return report
 

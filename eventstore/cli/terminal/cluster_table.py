@@ -76,12 +76,16 @@ def _attention(found: ClusterStatus) -> list[str]:
 
 def _cells(row: ShardRow) -> tuple[object, ...]:
     return (
-        row.shard, row.slots.replace("-", "–"), row.leader, row.epoch, row.events,
+        row.shard,
+        row.slots.replace("-", "–"),
+        row.leader,
+        row.epoch,
+        row.events,
         None if row.events_a_second is None else round(row.events_a_second),
         None if row.resident_bytes is None else f"{row.resident_bytes / _MEGABYTE:.0f} MB",
         None if row.event_files is None else f"{row.sorted_files}/{row.event_files}",
         row.reactions_lag_events,
-    )  # fmt: skip
+    )
 
 
 def _replica_cells(row: ShardRow) -> tuple[object, ...]:

@@ -12,10 +12,10 @@ from eventstore.fields import counted, size_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore_cluster.nodes.moving.plans import Survey
+    from eventstore_cluster.nodes.moving.plans import ClusterSurvey
     from eventstore_cluster.nodes.moving.progress import Copy, UnderWay
     from eventstore_cluster.nodes.placing.node_rows import NodeRow
-    from eventstore_cluster.nodes.placing.plan import Change, Plan
+    from eventstore_cluster.nodes.placing.plan import PlacementChange, PlacementPlan
 
 _UNITS: Final = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 _RATE_GUESSED: Final = 100_000_000
@@ -35,7 +35,7 @@ def sized(text: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
-def print_plan(plan: Plan, found: Survey) -> None:
+def print_plan(plan: PlacementPlan, found: ClusterSurvey) -> None:
     """Prints a plan for people, after what it leaves alone."""
     from eventstore_cluster.nodes.placing.notes import notes
 
@@ -65,7 +65,7 @@ def print_plan(plan: Plan, found: Survey) -> None:
         print_line(note)
 
 
-def _cells(change: Change) -> tuple[object, ...]:
+def _cells(change: PlacementChange) -> tuple[object, ...]:
     moves = [f"{source} → {target}" for source, target in zip(change.lost, change.gained, strict=False)]
     moves += [f"+ {name}" for name in change.gained[len(change.lost) :]]
     moves += [f"− {name}" for name in change.lost[len(change.gained) :]]

@@ -32,7 +32,7 @@ _PLAIN: Final[dict[str, Any]] = {
 }
 
 
-class Command(typer.core.TyperCommand):
+class PlainCommand(typer.core.TyperCommand):
     """A command whose help is plain: options in sections, and an argument as it was named, `ID` instead of `{ID} <str>`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -58,7 +58,7 @@ class Command(typer.core.TyperCommand):
                     formatter.write_dl(records)
 
 
-class Group(typer.core.TyperGroup):
+class CommandGroup(typer.core.TyperGroup):
     """A command that is followed by another one. Alone it prints its help, and is an error, as the program itself."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
@@ -97,7 +97,7 @@ class Program(typer.core.TyperGroup):
 
 def command_group(name: str, what: str) -> typer.Typer:
     """Returns a command that is followed by another one, such as `topic` by `list`."""
-    return typer.Typer(name=name, cls=Group, help=what, **_PLAIN)
+    return typer.Typer(name=name, cls=CommandGroup, help=what, **_PLAIN)
 
 
 def program(name: str, what: str) -> typer.Typer:
@@ -123,7 +123,7 @@ def _build(name: str, found: typer.Typer | Callable[..., object]) -> Any:
     if hasattr(found, SETTINGS_OFFERED):
         add_options(found)
     alone = typer.Typer(**_PLAIN)
-    alone.command(name, cls=Command)(found)
+    alone.command(name, cls=PlainCommand)(found)
     return typer.main.get_command(alone)
 
 

@@ -41,10 +41,21 @@ class LineIds(NamedTuple):
 
 _NAMES: Final = frozenset(
     {
-        "aggregate_id", "command_id", "event_type", "timestamp", "data", "data_base64", "data_text",
-        "metadata", "metadata_base64", "metadata_text", "version", "sequence", "shard",
+        "aggregate_id",
+        "command_id",
+        "event_type",
+        "timestamp",
+        "data",
+        "data_base64",
+        "data_text",
+        "metadata",
+        "metadata_base64",
+        "metadata_text",
+        "version",
+        "sequence",
+        "shard",
     }
-)  # fmt: skip
+)
 # The order in which exports are written. Reading a line in this order costs a third of searching for each name.
 _USUAL: Final = re.compile(
     r'\{\s*"aggregate_id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"command_id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,'

@@ -23,7 +23,7 @@ import trio
 
 import eventstore as es
 from eventstore.cli.terminal.output import print_note
-from eventstore.cli.transfer.line_source import Group, Source, SourceFailed
+from eventstore.cli.transfer.line_source import CommandLines, LineSource, SourceFailed
 from eventstore.cli.transfer.refusals import Refusals
 from eventstore.client.aio.store import NetworkStore
 from eventstore.errors import CommandIdReused, EventStoreError, InvalidArgument, VersionConflict
@@ -42,7 +42,7 @@ _ABOUT_THE_COMMIT: Final = (InvalidArgument, CommandIdReused, VersionConflict)
 _AGGREGATES_KEPT: Final = 100_000  # in each of three dicts: some 10 MB each
 
 
-class Stopped(EventStoreError):
+class ImportStopped(EventStoreError):
     """The import did not reach the end of its files."""
 
 
@@ -74,11 +74,11 @@ class Summary:
 class _Batch:
     """Commits that are sent together."""
 
-    groups: list[Group] = field(default_factory=list)
+    groups: list[CommandLines] = field(default_factory=list)
     size_bytes: int = 0
     answered: trio.Event = field(default_factory=trio.Event)
 
-    def add(self, group: Group) -> None:
+    def add(self, group: CommandLines) -> None:
         self.groups.append(group)
         self.size_bytes += group.size_bytes
 
@@ -88,8 +88,8 @@ class _Batch:
 
 
 async def run_import(
-    address: str, source: Source, summary: Summary, *, strict: bool, on_progress: Callable[[], None]
-) -> None:  # fmt: skip
+    address: str, source: LineSource, summary: Summary, *, strict: bool, on_progress: Callable[[], None]
+) -> None:
     """Imports everything in `source`, and keeps `summary` up to date. With `strict` the first refusal stops it.
 
     Raises:
@@ -104,8 +104,8 @@ class _Import:
     """One import over one connection."""
 
     def __init__(
-        self, store: NetworkStore, source: Source, summary: Summary, *, strict: bool, on_progress: Callable[[], None]
-    ) -> None:  # fmt: skip
+        self, store: NetworkStore, source: LineSource, summary: Summary, *, strict: bool, on_progress: Callable[[], None]
+    ) -> None:
         self._store = store
         self._source = source
         self._summary = summary
@@ -163,10 +163,10 @@ class _Import:
                     await trio.sleep(_LOOK_SECONDS)
                 print_note("connected again")
 
-    def _groups(self) -> Iterator[Group]:
+    def _groups(self) -> Iterator[CommandLines]:
         """Yields the commits to send, and counts those that are refused or held back without asking the store."""
         for item in self._source.groups():
-            if isinstance(item, Group):
+            if isinstance(item, CommandLines):
                 aggregate_id = item.aggregate_id
                 is_held = self._nothing_more or aggregate_id in self._unread or aggregate_id in self._held
                 if not is_held:
@@ -186,7 +186,7 @@ class _Import:
             else:
                 self._unread.add(item.aggregate_id)
 
-    def _check_order(self, group: Group) -> None:
+    def _check_order(self, group: CommandLines) -> None:
         """Refuses a commit whose lines name lower versions than lines before: the files are given in another order."""
         if group.version and not group.is_repeated and group.why is None:
             before = self._named.get(group.aggregate_id, 0)
@@ -233,14 +233,14 @@ class _Import:
                 del known[next(iter(known))]
         batch.answered.set()
 
-    def _look_for_misplaced(self, groups: list[Group]) -> None:
+    def _look_for_misplaced(self, groups: list[CommandLines]) -> None:
         for group in groups:
             before = self._stored.get(group.aggregate_id, 0)
             if 0 < group.stored_version < before and not group.is_repeated:
                 self._summary.misplaced += group.lines
             self._stored[group.aggregate_id] = max(before, group.stored_version)
 
-    def _valid(self, groups: list[Group]) -> list[Group]:
+    def _valid(self, groups: list[CommandLines]) -> list[CommandLines]:
         """Returns the commits that break no limit, up to the first of each aggregate that does."""
         valid = []
         for group, encoded in zip(groups, encode_commits([group.commit(ANY) for group in groups]), strict=True):
@@ -250,15 +250,15 @@ class _Import:
                 valid.append(group)
         return valid
 
-    async def _round(self, groups: list[Group], expected_version: ExpectedVersion) -> list[Group]:
+    async def _round(self, groups: list[CommandLines], expected_version: ExpectedVersion) -> list[CommandLines]:
         """Sends commits. Returns those that were refused for their version only, up to the first refusal of each aggregate."""
         try:
             outcomes = await self._store.append_many([group.commit(expected_version) for group in groups])
         except EventStoreError as error:
             outcomes = [error] * len(groups)
-        again: list[Group] = []
+        again: list[CommandLines] = []
         refused: set[str] = set()  # aggregates; `_held` has also those of commits that come after these
-        stopped: dict[str, tuple[Group, EventStoreError]] = {}  # by aggregate, the first of each
+        stopped: dict[str, tuple[CommandLines, EventStoreError]] = {}  # by aggregate, the first of each
         overtaken: list[str] = []
         for group, outcome in zip(groups, outcomes, strict=True):
             aggregate_id = group.aggregate_id
@@ -276,10 +276,10 @@ class _Import:
             else:
                 stopped.setdefault(aggregate_id, (group, outcome))
         if stopped and self._failed is None:
-            self._failed = Stopped(_stopped(*next(iter(stopped.values())), overtaken))
+            self._failed = ImportStopped(_stopped(*next(iter(stopped.values())), overtaken))
         return again
 
-    def _refuse(self, group: Group, why: str) -> None:
+    def _refuse(self, group: CommandLines, why: str) -> None:
         """Counts a commit that the store refused, or one that follows such a commit of its aggregate."""
         if group.aggregate_id in self._held:
             self._summary.held_back += group.lines
@@ -290,7 +290,7 @@ class _Import:
         if self._strict and self._failed is None:
             self._failed = SourceFailed(str(refusal))
 
-    def _count(self, group: Group, outcome: Committed) -> None:
+    def _count(self, group: CommandLines, outcome: Committed) -> None:
         summary = self._summary
         summary.commits += 1
         if outcome.duplicate:
@@ -301,7 +301,7 @@ class _Import:
         group.stored_version = outcome.version
 
 
-def _stopped(group: Group, error: EventStoreError, overtaken: list[str]) -> str:
+def _stopped(group: CommandLines, error: EventStoreError, overtaken: list[str]) -> str:
     message = f"stopped at {group.file}, line {group.line}: {error.message}"
     if not overtaken:
         return message

@@ -49,7 +49,7 @@ class SourceFailed(EventStoreError):
 
 
 @dataclass(slots=True)
-class Group:
+class CommandLines:
     """The lines of one command. If they must not be imported, `why` is set, and `at` is the line to blame.
 
     `runs_left`: how many runs of neighbouring lines belong to it, without those that were read to their end. `is_repeated`:
@@ -114,7 +114,7 @@ class Group:
         return Commit(self.aggregate_id, self.events, expected_version, self.command_id, self.time)
 
 
-class Source:
+class LineSource:
     """Reads files one after the other, twice. `done_bytes` of `total_bytes` on disk were read by the present pass.
 
     Standard input is kept in a temporary file, because it cannot be read twice.
@@ -159,7 +159,7 @@ class Source:
         self._apart = runs.apart()
         self._before, self.is_surveyed = 0, True
 
-    def groups(self) -> Iterator[Group | Refusal]:
+    def groups(self) -> Iterator[CommandLines | Refusal]:
         """Yields the commits of all files, and the lines that are not events. After `survey`.
 
         A commit is yielded with its last line. A refused line is yielded before any commit that it may belong to.
@@ -267,12 +267,12 @@ class _Grouper:
     def __init__(self, path: str, apart: dict[int, int]) -> None:
         self._path = path
         self._apart = apart
-        self._run: Group | None = None  # the group of the line before
+        self._run: CommandLines | None = None  # the group of the line before
         self._version = 0  # of the line before
-        self._open: dict[str, Group] = {}  # by aggregate: groups whose lines are apart and not all read
+        self._open: dict[str, CommandLines] = {}  # by aggregate: groups whose lines are apart and not all read
         self._open_bytes = 0
 
-    def good(self, number: int, parsed: ParsedLine) -> list[Group | Refusal]:
+    def good(self, number: int, parsed: ParsedLine) -> list[CommandLines | Refusal]:
         ended, group = self._turn_to(number, parsed.aggregate_id, parsed.command_id, parsed.version)
         before = group.size_bytes
         group.add(number, parsed)
@@ -288,7 +288,7 @@ class _Grouper:
                 group.size_bytes = 0
         return ended
 
-    def bad(self, number: int, refused: LineRefused) -> list[Group | Refusal]:
+    def bad(self, number: int, refused: LineRefused) -> list[CommandLines | Refusal]:
         aggregate_id, command_id = refused.ids
         if aggregate_id is None or command_id is None:
             return [Refusal(self._path, number, 1, refused.what, number, number, aggregate_id)]
@@ -297,11 +297,13 @@ class _Grouper:
         group.refuse(number, refused.what)
         return ended
 
-    def end_file(self) -> list[Group | Refusal]:
+    def end_file(self) -> list[CommandLines | Refusal]:
         # the open groups are whole: this happens if the file has changed since it was surveyed
         return [*self._end_run(), *self._open.values()]
 
-    def _turn_to(self, number: int, aggregate_id: str, command_id: str, version: int) -> tuple[list[Group | Refusal], Group]:
+    def _turn_to(
+        self, number: int, aggregate_id: str, command_id: str, version: int
+    ) -> tuple[list[CommandLines | Refusal], CommandLines]:
         """Returns the groups that end before this line, and the group that it belongs to."""
         run, before, self._version = self._run, self._version, version
         if (
@@ -324,8 +326,8 @@ class _Grouper:
         self._run = group
         return ended, group
 
-    def _begin(self, number: int, aggregate_id: str, command_id: str) -> Group:
-        group = Group(self._path, number, aggregate_id, command_id)
+    def _begin(self, number: int, aggregate_id: str, command_id: str) -> CommandLines:
+        group = CommandLines(self._path, number, aggregate_id, command_id)
         runs = self._apart.get(_key(aggregate_id, command_id), 1) if self._apart else 1
         if runs < 0:
             group.refuse(number, _WHY[runs])
@@ -336,7 +338,7 @@ class _Grouper:
             self._open[aggregate_id] = group
         return group
 
-    def _end_run(self) -> list[Group | Refusal]:
+    def _end_run(self) -> list[CommandLines | Refusal]:
         group, self._run = self._run, None
         if group is None:
             return []
@@ -346,13 +348,13 @@ class _Grouper:
         self._close(group)
         return [group]
 
-    def _close(self, group: Group) -> None:
+    def _close(self, group: CommandLines) -> None:
         if self._open.get(group.aggregate_id) is group:
             del self._open[group.aggregate_id]
             self._open_bytes -= group.size_bytes
 
 
-def _groups(path: str, lines: BinaryIO, apart: dict[int, int]) -> Iterator[Group | Refusal]:
+def _groups(path: str, lines: BinaryIO, apart: dict[int, int]) -> Iterator[CommandLines | Refusal]:
     grouper = _Grouper(path, apart)
     for number, raw in _numbered(path, lines):
         try:

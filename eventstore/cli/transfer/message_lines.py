@@ -27,10 +27,15 @@ def format_message(message: Message, shard: int | None = None) -> str:
     """Formats a message as JSON, without the line break. `shard`: the one it is on, of several."""
     members: dict[str, object] = {} if shard is None else {"shard": shard}
     members |= {
-        "message_id": message.message_id, "topic": message.topic, "queue": message.queue,
-        "queue_offset": message.queue_offset, "key": message.key, "tag": message.tag,
-        "timestamp": _time(message).isoformat(), "properties": message.properties,
-    }  # fmt: skip
+        "message_id": message.message_id,
+        "topic": message.topic,
+        "queue": message.queue,
+        "queue_offset": message.queue_offset,
+        "key": message.key,
+        "tag": message.tag,
+        "timestamp": _time(message).isoformat(),
+        "properties": message.properties,
+    }
     try:
         members["body"] = message.body.decode()
     except UnicodeDecodeError:
@@ -52,10 +57,15 @@ def print_whole_message(message: Message) -> None:
     import sys
 
     facts = {
-        "message id": message.message_id, "topic": message.topic, "queue": str(message.queue),
-        "queue offset": str(message.queue_offset), "time": _time(message).isoformat(),
-        "key": message.key, "tag": message.tag, **message.properties,
-    }  # fmt: skip
+        "message id": message.message_id,
+        "topic": message.topic,
+        "queue": str(message.queue),
+        "queue offset": str(message.queue_offset),
+        "time": _time(message).isoformat(),
+        "key": message.key,
+        "tag": message.tag,
+        **message.properties,
+    }
     for name, value in facts.items():
         if value is not None:
             print_note(f"{name}: {value}")

@@ -26,7 +26,7 @@ class _Last(NamedTuple):
     time: int
 
 
-class SameLog:
+class SameTopicLog:
     """What was shown of the queues of a topic, held against the log at the other end of the connection."""
 
     def __init__(self, topic: str, shard: int | None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from eventstore.cli.transfer.same_log import SameLog
+from eventstore.cli.transfer.same_log import SameTopicLog
 from eventstore.errors import UnknownQueue, UnknownTopic
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ _BATCH: Final = 512
 _WAIT_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 1.0
 
-Page: TypeAlias = "list[Message] | None"
+MessagePage: TypeAlias = "list[Message] | None"
 """Messages, or None once, when it begins to wait."""
-Arrived: TypeAlias = "tuple[int | None, list[Message] | BaseException | None]"
+ArrivedMessages: TypeAlias = "tuple[int | None, list[Message] | BaseException | None]"
 
 
 def walk_topic(
@@ -40,7 +40,7 @@ def walk_topic(
     """
     numbers = _shards(store)
     here = set(numbers) if len(numbers) == 1 else {each.shard for each in store.broker.queues(topic)}
-    arrived: Queue[Arrived] = Queue(len(numbers))  # so a page of each is held, and one more waits
+    arrived: Queue[ArrivedMessages] = Queue(len(numbers))  # so a page of each is held, and one more waits
     for number in numbers:
         _start(number, _Walk(store, number, topic, tags, from_start, follow, is_missing=number not in here), arrived)
     walked, running, waiting = set(numbers), set(numbers), set[int | None]()
@@ -79,7 +79,7 @@ def _split_off(walked: set[int | None], shards: Iterable[int]) -> list[int]:
     return [number for number in sorted(shards)[first:] if number not in walked]
 
 
-def _start(number: int | None, walk: _Walk, arrived: Queue[Arrived]) -> None:
+def _start(number: int | None, walk: _Walk, arrived: Queue[ArrivedMessages]) -> None:
     """Walks on a thread, which hands over each page, an empty one at the end, or the error that ended it."""
 
     def run() -> None:
@@ -97,14 +97,21 @@ class _Walk:
     """The walk over the queues of one shard. `is_missing`: it lacks the topic, as that of dead letters before the first."""
 
     def __init__(
-        self, store: BlockingStore, shard: int | None, topic: str, tags: str | None, from_start: bool, follow: bool, *,
+        self,
+        store: BlockingStore,
+        shard: int | None,
+        topic: str,
+        tags: str | None,
+        from_start: bool,
+        follow: bool,
+        *,
         is_missing: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store, self._shard, self._topic, self._tags = store, shard, topic, tags
         self._from_start, self._follow, self._is_missing = from_start, follow, is_missing
         self._offsets: dict[int, int] = {}
         self._looked_at = -1
-        self._same_log = SameLog(topic, shard)
+        self._same_log = SameTopicLog(topic, shard)
 
     @property
     def _broker(self) -> BlockingBroker:
@@ -113,7 +120,7 @@ class _Walk:
             return self._store.broker
         return shards[min(shards) if self._shard is None else self._shard].broker
 
-    def pages(self) -> Iterator[Page]:
+    def pages(self) -> Iterator[MessagePage]:
         """Yields messages, never an empty list. Notices queues that are added or removed meanwhile."""
         caught_up = not self._follow
         while True:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import limited
 from eventstore.client.session.broker_calls import (
     Pulled,
@@ -47,7 +47,7 @@ from eventstore.records.message import Message
 class NetworkBroker:
     """The broker of the server this client is connected to. For names of topics and groups see `create_topic`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: NetworkConnection) -> None:
         self._call = connection.call
         self._connection = connection
 

@@ -58,9 +58,13 @@ def _by_asyncio() -> asyncio.Task[object] | None:
 
 
 async def leave(
-    group: TaskGroup, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
-    *, cancelled: bool,
-) -> bool | None:  # fmt: skip
+    group: TaskGroup,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+    *,
+    cancelled: bool,
+) -> bool | None:
     """Leaves a task group by an error, which goes on as it is: the group itself would wrap it in an ExceptionGroup, or take any
     cancellation for its own. `cancelled`: the error is the cancellation of this task.
     """

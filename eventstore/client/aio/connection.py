@@ -24,17 +24,17 @@ from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address, Addresses
 from eventstore.client.aio.cancellation import is_cancellation, leave
 from eventstore.client.aio.limited import in_time
-from eventstore.client.aio.link import Link, first_to_answer, open_link
+from eventstore.client.aio.link import NetworkLink, first_to_answer, open_link
 from eventstore.client.aio.settled import settled
 from eventstore.client.backoff import Backoff
 from eventstore.client.connection_errors import Attempt, Unanswered, connection_lost, not_opened
 from eventstore.client.limit import active, check_time, taken_in_time
-from eventstore.client.options import Options
+from eventstore.client.options import ClientOptions
 from eventstore.client.patience import FIRST_S, IDLE_PING_S, Patience
 from eventstore.client.session.batch import BatchSlice, Q, R
-from eventstore.client.session.batches import ROWS_PER_TURN, Rows, outcomes_by_now, slices, valid_rows, with_refused
+from eventstore.client.session.batches import ROWS_PER_TURN, RowQueue, outcomes_by_now, slices, valid_rows, with_refused
 from eventstore.client.session.calls import Call, PendingRequest
-from eventstore.client.session.session import Session
+from eventstore.client.session.session import ClientSession
 from eventstore.errors import Closed, EventStoreError, TimedOut, copy_error
 from eventstore.forks import of_parent, tell_of_forks
 from eventstore.protocol.broker_requests import Pull
@@ -46,27 +46,29 @@ G = TypeVar("G")
 T = TypeVar("T")
 
 
-class Connection:
+class NetworkConnection:
     """Owns the session. Plain functions never block. `address`: the one that is connected, or was tried last."""
 
     _leads_to_several = False  # servers, whatever the number of addresses
     _whose = ""  # in errors: what is at the address
 
-    def __init__(self, addresses: Addresses, options: Options) -> None:
+    def __init__(self, addresses: Addresses, options: ClientOptions) -> None:
         expect_large_buffers()
         self.addresses = addresses
         self.address, self.options = addresses.first, options.completed(addresses)
         several, token = self._leads_to_several or addresses.are_several, self.options.token
-        self.session: Session[anyio.Event] = Session(options.name, anyio.Event, in_parts=True, several=several, token=token)
+        self.session: ClientSession[anyio.Event] = ClientSession(
+            options.name, anyio.Event, in_parts=True, several=several, token=token
+        )
         self._backoff = Backoff(options.reconnect_timeout)
-        self._link: Link | None = None
+        self._link: NetworkLink | None = None
         self.user_tasks: TaskGroup | None = None
         self._tasks: TaskGroup | None = None
         self._scope: anyio.CancelScope | None = None  # made when it is opened: `connect` needs no event loop
         self._closing = False
         self._closed = Closed(f"the client of {addresses} was closed")
         self._unusable: EventStoreError | None = Closed(f"the client of {addresses} is not open; use `async with`")
-        self._rooms: dict[Rows[anyio.Event, Any, Any], anyio.Event] = {}
+        self._rooms: dict[RowQueue[anyio.Event, Any, Any], anyio.Event] = {}
         self._received = 0
         self.relied_on_until = 0.0  # so long others wait for what is said here of the cluster: its silence is noticed
         self._attempts: list[Attempt] = []  # of the last time it connected, those that failed
@@ -84,7 +86,7 @@ class Connection:
             with suppress(RuntimeError):  # that of asyncio does not run here, whatever follows
                 self.close()
         else:  # its tasks are no more, and nothing of another event loop may wake them
-            self.session = Session(self.options.name, anyio.Event)
+            self.session = ClientSession(self.options.name, anyio.Event)
             self._rooms, self._tasks, self.user_tasks, self._scope = {}, None, None, None
         self._unusable, self._closing = self._closed, True
 
@@ -196,7 +198,7 @@ class Connection:
             self.session.unsubscribe(call)
             self.flush()
 
-    async def put(self, queue: Rows[anyio.Event, R, Q], row: R) -> Q:
+    async def put(self, queue: RowQueue[anyio.Event, R, Q], row: R) -> Q:
         """Sends a row in a batch and waits for its outcome; raises the outcome if it is an error."""
         self.check()
         if not queue.has_room:
@@ -214,9 +216,12 @@ class Connection:
         return outcome
 
     async def put_many(
-        self, queue: Rows[anyio.Event, R, Q], given: Iterable[G],
-        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]], at_once: int = ROWS_PER_TURN,
-    ) -> list[Q | EventStoreError]:  # fmt: skip
+        self,
+        queue: RowQueue[anyio.Event, R, Q],
+        given: Iterable[G],
+        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]],
+        at_once: int = ROWS_PER_TURN,
+    ) -> list[Q | EventStoreError]:
         """Encodes the given items, `at_once` at a time, sends them as rows in order, and returns the outcome of each: TimedOut
         for those that have none when the time of this call is over. What an iterator has not given by then is left in it.
         """
@@ -243,7 +248,7 @@ class Connection:
             return outcomes_by_now(sent, remaining, over)
         return outcomes
 
-    async def wait_for_room(self, queue: Rows[anyio.Event, R, Q]) -> None:
+    async def wait_for_room(self, queue: RowQueue[anyio.Event, R, Q]) -> None:
         """Returns when more may be queued. Raises the error that makes the client unusable."""
         self.check()
         while not queue.has_room:
@@ -253,7 +258,7 @@ class Connection:
 
     # ---- tasks
 
-    async def _run(self, link: Link | None, scope: anyio.CancelScope) -> None:
+    async def _run(self, link: NetworkLink | None, scope: anyio.CancelScope) -> None:
         with scope:
             try:
                 async with anyio.create_task_group() as self._tasks:
@@ -265,7 +270,7 @@ class Connection:
                 if self.session.fatal is None:
                     self._fail_all(self._closed)  # callers that still wait would wait forever
 
-    async def _keep_connected(self, link: Link | None) -> None:
+    async def _keep_connected(self, link: NetworkLink | None) -> None:
         while self.session.fatal is None:
             if link is not None:
                 await self._read(link)
@@ -273,12 +278,12 @@ class Connection:
             link = await self._reconnect()
         self._fail_all(self.session.fatal)
 
-    async def _reconnect(self) -> Link | None:
+    async def _reconnect(self) -> NetworkLink | None:
         """Waits as long as the backoff says, and connects."""
         await anyio.sleep(self._backoff.delay_s())
         return await self._connect(self.addresses.in_turn())
 
-    async def _connect(self, addresses: Sequence[Address]) -> Link | None:
+    async def _connect(self, addresses: Sequence[Address]) -> NetworkLink | None:
         """Returns a link to the first of these whose hello is answered; None if there is none, with the `_attempts`. Does not
         wait long for one that is silent: then all that are left are tried at once.
         """
@@ -295,7 +300,7 @@ class Connection:
                 self._failed(error, others_left=bool(others))
         return None
 
-    async def _connect_to_first(self, addresses: Sequence[Address]) -> Link | None:
+    async def _connect_to_first(self, addresses: Sequence[Address]) -> NetworkLink | None:
         """As `_connect`, to the one that answers first."""
         found, failed = await first_to_answer(addresses, self.options)
         for self.address, error in failed:
@@ -307,7 +312,7 @@ class Connection:
                 self._failed(error)
         return None
 
-    async def _try(self, address: Address, timeout_s: float | None = None) -> Link:
+    async def _try(self, address: Address, timeout_s: float | None = None) -> NetworkLink:
         """Returns a link to this address. `timeout_s`: by default the connect timeout. Raises OSError, EventStoreError."""
         self.address = address
         timeout_s = self.options.connect_timeout if timeout_s is None else timeout_s
@@ -322,14 +327,14 @@ class Connection:
         if self._backoff.expired(time.monotonic(), others_left=others_left):
             self._fail_all(connection_lost(self._attempts, self._whose))
 
-    def _check_welcome(self, link: Link) -> None:
+    def _check_welcome(self, link: NetworkLink) -> None:
         """For a subclass: raises what is wrong with the server, having closed the link."""
 
     def _start(self, task: Callable[[], Coroutine[None, None, None]]) -> None:
         if self._tasks is not None:
             self._tasks.start_soon(task)
 
-    async def _read(self, link: Link) -> None:
+    async def _read(self, link: NetworkLink) -> None:
         """Reads until the connection ends, by an error or not."""
         session = self.session
         self._link = link

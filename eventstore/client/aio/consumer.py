@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from eventstore.client.aio.handling import run_handler
-from eventstore.client.aio.member import Member
+from eventstore.client.aio.member import NetworkMember
 from eventstore.client.consumer.delivery import Delivery, RawBatch
-from eventstore.client.consumer.handling import Handler
+from eventstore.client.consumer.handling import MessageHandler
 from eventstore.client.consumer.member_options import (
     COMMIT_INTERVAL_S,
     HOLD_BYTES,
@@ -39,7 +39,7 @@ class Consumer:
 
     def __init__(self, member: Any) -> None:
         """`member`: of one shard, or of several."""
-        self._member: Member = member
+        self._member: NetworkMember = member
 
     @property
     def member(self) -> str:
@@ -90,7 +90,7 @@ class Consumer:
         """Returns one message or more, as many as have arrived, up to a page: for handlers that take many at once."""
         return await self._member.some()
 
-    async def run(self, handler: Handler, *, concurrency: int = 1) -> NoReturn:
+    async def run(self, handler: MessageHandler, *, concurrency: int = 1) -> NoReturn:
         """Calls `handler` with each message, up to `concurrency` (1 to 1,000) at once, for as long as the consumer is open.
 
         If it returns, the message is done. Whatever it raises, unless this call is being cancelled, is its failure: the message
@@ -109,7 +109,7 @@ class Consumer:
         await run_handler(self._member, handler, concurrency)
 
 
-class Consumers(ABC):
+class NetworkConsumers(ABC):
     """What begins consumers: a store."""
 
     @abstractmethod
@@ -151,8 +151,19 @@ class Consumers(ABC):
             InvalidArgument: a limit is broken; entering it raises more.
         """
         options = member_options(
-            group, topics, member, mode=mode, order=order, retries=retries, from_end=from_end,
-            commit_interval_s=commit_interval, hold_messages=hold_messages, hold_bytes=hold_bytes,
-            pull_messages=pull_messages, pull_bytes=pull_bytes, pull_wait_s=pull_wait, warn_after_s=warn_after,
-        )  # fmt: skip
+            group,
+            topics,
+            member,
+            mode=mode,
+            order=order,
+            retries=retries,
+            from_end=from_end,
+            commit_interval_s=commit_interval,
+            hold_messages=hold_messages,
+            hold_bytes=hold_bytes,
+            pull_messages=pull_messages,
+            pull_bytes=pull_bytes,
+            pull_wait_s=pull_wait,
+            warn_after_s=warn_after,
+        )
         return Consumer(self._new_member(options))

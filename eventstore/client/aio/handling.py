@@ -9,14 +9,14 @@ import anyio
 import anyio.lowlevel
 
 from eventstore.client.aio.cancellation import is_cancellation_of_group
-from eventstore.client.aio.member import Member
+from eventstore.client.aio.member import NetworkMember
 from eventstore.client.consumer.delivery import Delivery
-from eventstore.client.consumer.handling import Handler, check_concurrency, handled, raised
+from eventstore.client.consumer.handling import MessageHandler, check_concurrency, handled, raised
 from eventstore.errors import EventStoreError
 from eventstore.failures import ends_process
 
 
-async def run_handler(member: Member, handler: Handler, concurrency: int) -> NoReturn:
+async def run_handler(member: NetworkMember, handler: MessageHandler, concurrency: int) -> NoReturn:
     """Handles messages until the consumer ends by an error, or the caller is cancelled: then handlers in flight are, too.
 
     Raises:
@@ -35,7 +35,7 @@ async def run_handler(member: Member, handler: Handler, concurrency: int) -> NoR
 class _Workers:
     """Tasks that handle one message each at a time. `ended_by`: what ended them; a task group would wrap it."""
 
-    def __init__(self, member: Member, handler: Handler) -> None:
+    def __init__(self, member: NetworkMember, handler: MessageHandler) -> None:
         self.ended_by: BaseException | None = None
         self._member = member
         self._handler = handler

@@ -18,8 +18,8 @@ import anyio
 
 from eventstore.client.address import Address
 from eventstore.client.connection_errors import Attempt, ConnectTimeout, HelloTimeout, TlsFailed, tls_refused
-from eventstore.client.options import Options
-from eventstore.client.session.session import Session
+from eventstore.client.options import ClientOptions
+from eventstore.client.session.session import ClientSession
 from eventstore.errors import EventStoreError
 from eventstore.security.tls_socket import TlsSocket, reason_of
 
@@ -30,7 +30,7 @@ _RECEIVE_BYTES_MAX: Final = 1024 * 1024
 Start = Callable[[Callable[[], Coroutine[None, None, None]]], object]
 
 
-class Link:
+class NetworkLink:
     """A connected socket. `start` starts a background task that ends when the link is closed."""
 
     def __init__(self, sock: socket.socket | TlsSocket, start: Start) -> None:
@@ -103,7 +103,9 @@ class Link:
             self._socket.close()
 
 
-async def open_link(address: Address, session: Session[anyio.Event], options: Options, start: Start, timeout_s: float) -> Link:
+async def open_link(
+    address: Address, session: ClientSession[anyio.Event], options: ClientOptions, start: Start, timeout_s: float
+) -> NetworkLink:
     """Returns a link over which the session's hello was answered.
 
     Raises:
@@ -112,7 +114,7 @@ async def open_link(address: Address, session: Session[anyio.Event], options: Op
     link = None
     try:
         with anyio.fail_after(timeout_s):
-            link = Link(await _secured(await open_socket(address), address, options), start)
+            link = NetworkLink(await _secured(await open_socket(address), address, options), start)
             try:
                 link.write(session.connected())
                 while session.welcome is None:
@@ -130,7 +132,7 @@ async def open_link(address: Address, session: Session[anyio.Event], options: Op
         raise HelloTimeout(timeout_s) if link is not None else ConnectTimeout(timeout_s) from None
 
 
-async def first_to_answer(addresses: Sequence[Address], options: Options) -> tuple[Address | None, list[Attempt]]:
+async def first_to_answer(addresses: Sequence[Address], options: ClientOptions) -> tuple[Address | None, list[Attempt]]:
     """Connects to all of the addresses at once. Returns the one whose server answers a hello first, None if none does within
     the connect timeout; and those that had failed by then.
     """
@@ -138,7 +140,7 @@ async def first_to_answer(addresses: Sequence[Address], options: Options) -> tup
     failed: list[Attempt] = []
 
     async def attempt(address: Address) -> None:
-        session = Session(options.name, anyio.Event, several=True, token=options.token)
+        session = ClientSession(options.name, anyio.Event, several=True, token=options.token)
         try:
             link = await open_link(address, session, options, tasks.start_soon, options.connect_timeout)
         except (OSError, EventStoreError) as error:
@@ -154,7 +156,7 @@ async def first_to_answer(addresses: Sequence[Address], options: Options) -> tup
     return answered[0] if answered else None, failed
 
 
-async def _secured(sock: socket.socket, address: Address, options: Options) -> socket.socket | TlsSocket:
+async def _secured(sock: socket.socket, address: Address, options: ClientOptions) -> socket.socket | TlsSocket:
     """Returns the socket, over TLS if that is spoken at the address, whose server has then shown who it is. Raises OSError."""
     if not address.tls:
         return sock

@@ -13,7 +13,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from eventstore.client.aio.cancellation import is_cancellation, leave
-from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.members.member_tasks import MemberTasks
 from eventstore.client.consumer.delivery import Delivery, DeliveryItem, RawBatch
 from eventstore.client.consumer.handling import ended_consumer
@@ -77,10 +77,10 @@ class Entered(ABC):
             await self._leave()
 
 
-class Member(Entered):
+class NetworkMember(Entered):
     """Runs the tasks of a member while it is entered."""
 
-    def __init__(self, connection: Connection, options: MemberOptions, turns: Turns | None = None) -> None:
+    def __init__(self, connection: NetworkConnection, options: MemberOptions, turns: Turns | None = None) -> None:
         """`turns`: of the members of the same consumer on all shards."""
         super().__init__()
         self.options = options
@@ -186,7 +186,7 @@ def both_asked_for() -> InvalidArgument:
 
 
 class _Deliveries:
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: NetworkMember) -> None:
         self._member = member
 
     def __aiter__(self) -> Self:
@@ -200,7 +200,7 @@ class _Deliveries:
 
 
 class _Batches:
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: NetworkMember) -> None:
         self._member = member
 
     def __aiter__(self) -> Self:

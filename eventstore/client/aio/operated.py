@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eventstore.client.aio.broker import NetworkBroker
-from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import limited
 from eventstore.client.aio.reactions import NetworkAlarms, NetworkReactions
 from eventstore.client.aio.routing.router import Router
@@ -18,17 +18,17 @@ from eventstore.protocol.requests import CLIENT_ROWS_MAX, ListClients, Map, Stat
 from eventstore.records.cluster_map import ClusterMap
 
 
-class Operated:
+class NetworkOperated:
     """The part of a store that is for operators. `_router`: None at a single store."""
 
-    _connection: Connection
+    _connection: NetworkConnection
     _router: Router | None
 
     @property
     def _several(self) -> Router | None:
         return self._router if self._router is not None and self._router.has_several else None
 
-    def _only(self, wanted: str) -> Connection:
+    def _only(self, wanted: str) -> NetworkConnection:
         return self._connection if self._router is None else self._router.only(wanted)
 
     @limited

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.settled import settled
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.session.batch import BatchSlice
@@ -45,7 +45,7 @@ class RawAppends:
     def __init__(self, store: NetworkStore) -> None:
         self._connection = store._connection
         self._router = store._router
-        self._unsent: dict[Connection, None] = {}
+        self._unsent: dict[NetworkConnection, None] = {}
 
     def put(self, commits: Sequence[RawCommit]) -> InFlight:
         """Queues commits, those of a shard for one frame, so that one may be based on another of its aggregate (see
@@ -60,11 +60,16 @@ class RawAppends:
         connections = {shard: self._router.shard(shard) for shard in by_shard}
         for connection in connections.values():
             connection.check()
-        return InFlight([
-            (places, self._put(connections[shard], [commits[place] for place in places])) for shard, places in by_shard.items()
-        ])  # fmt: skip
+        return InFlight(
+            [
+                (places, self._put(connections[shard], [commits[place] for place in places]))
+                for shard, places in by_shard.items()
+            ]
+        )
 
-    def _put(self, connection: Connection, commits: Sequence[RawCommit]) -> BatchSlice[anyio.Event, RawCommit, Committed]:
+    def _put(
+        self, connection: NetworkConnection, commits: Sequence[RawCommit]
+    ) -> BatchSlice[anyio.Event, RawCommit, Committed]:
         connection.check()
         queue: Any = connection.session.appends
         self._unsent[connection] = None

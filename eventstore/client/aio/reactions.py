@@ -6,9 +6,9 @@ A call that changes something is not sent again: if the connection is lost befor
 
 from __future__ import annotations
 
-from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import limited
-from eventstore.client.session.reaction_info import Handled, ParkedEvent, ReactionInfo
+from eventstore.client.session.reaction_info import ParkedEvent, ParkedHandled, ReactionInfo
 from eventstore.client.session.results import read_nothing, read_one, read_row, read_rows, read_values
 from eventstore.client.session.server_info import AlarmInfo
 from eventstore.protocol import reaction_requests as requests
@@ -17,7 +17,7 @@ from eventstore.protocol import reaction_requests as requests
 class NetworkReactions:
     """The reactions of the server this client is connected to. `who` and `why` are kept: 1 to 1,000 bytes each."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: NetworkConnection) -> None:
         self._call = connection.call
 
     @limited
@@ -33,15 +33,17 @@ class NetworkReactions:
     @limited
     async def retry(
         self, reaction: str, aggregate_id: str | None = None, *, who: str, why: str, timeout: float | None = None
-    ) -> Handled:
+    ) -> ParkedHandled:
         """Has parked events of one aggregate or of all handled again, in order until one fails. Raises InvalidArgument."""
         request = requests.RetryParked(reaction, aggregate_id, who, why)
-        return await self._call(request, read_row(Handled), resend=False)
+        return await self._call(request, read_row(ParkedHandled), resend=False)
 
     @limited
-    async def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str, timeout: float | None = None) -> Handled:
+    async def skip(
+        self, reaction: str, aggregate_id: str, *, who: str, why: str, timeout: float | None = None
+    ) -> ParkedHandled:
         """Takes the first parked event of an aggregate off, and has those after it handled. Raises InvalidArgument."""
-        return await self._call(requests.SkipParked(reaction, aggregate_id, who, why), read_row(Handled), resend=False)
+        return await self._call(requests.SkipParked(reaction, aggregate_id, who, why), read_row(ParkedHandled), resend=False)
 
     @limited
     async def replay(self, reaction: str, sequence: int, *, who: str, why: str, timeout: float | None = None) -> int:
@@ -52,7 +54,7 @@ class NetworkReactions:
 class NetworkAlarms:
     """The alarms of the server or node this client is connected to. `who` and `why` are kept: 1 to 1,000 bytes each."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: NetworkConnection) -> None:
         self._call = connection.call
 
     @limited

@@ -16,36 +16,38 @@ from typing import Self
 import anyio
 import anyio.lowlevel
 
-from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import in_time
 from eventstore.client.limit import within
 from eventstore.client.session.page_requests import Cursor, PageCall
-from eventstore.client.session.subscription import Subscription, SubscriptionItem
+from eventstore.client.session.subscription import SessionSubscription, SubscriptionItem
 from eventstore.errors import EventStoreError
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.model import Event
 from eventstore.position import Position, Reading
 from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
 
 
-def open_read(connection: Connection, cursor: Cursor, timeout: float | None = None) -> EventStream:
+def open_read(connection: NetworkConnection, cursor: Cursor, timeout: float | None = None) -> NetworkEventStream:
     """Returns the events a cursor walks over. `timeout`: seconds to wait for each page."""
-    return EventStream(connection, cursor, timeout)
+    return NetworkEventStream(connection, cursor, timeout)
 
 
-def read_log(connection: Connection, cursor: LogCursor, layout: int | None = None, timeout: float | None = None) -> LogStream:
+def read_log(
+    connection: NetworkConnection, cursor: LogCursor, layout: int | None = None, timeout: float | None = None
+) -> NetworkLogStream:
     """As `open_read`, for events of the log. `layout`: of the slots of a shard; None: as it says itself."""
     cursor.layout = layout
-    return LogStream(connection, cursor, timeout)
+    return NetworkLogStream(connection, cursor, timeout)
 
 
 def follow_log(
-    connection: Connection, start: Place | None, wanted: EventFilter, layout: int | None = None
-) -> SubscriptionStream:
+    connection: NetworkConnection, start: LogPosition | None, wanted: EventFilter, layout: int | None = None
+) -> NetworkSubscriptionStream:
     """Returns events as they are appended. `layout`: of the slots of a shard; None: as it says itself."""
     asked = (lambda: connection.session.layout) if layout is None else (lambda: layout)
-    return SubscriptionStream(connection, Subscription(start, wanted, layout=asked))
+    return NetworkSubscriptionStream(connection, SessionSubscription(start, wanted, layout=asked))
 
 
 class ClosedAtExit(ABC):
@@ -64,10 +66,10 @@ class ClosedAtExit(ABC):
         await self.aclose()
 
 
-class EventStream(ClosedAtExit):
+class NetworkEventStream(ClosedAtExit):
     """The events a cursor walks over."""
 
-    def __init__(self, connection: Connection, cursor: Cursor, timeout: float | None = None) -> None:
+    def __init__(self, connection: NetworkConnection, cursor: Cursor, timeout: float | None = None) -> None:
         """`timeout`: seconds to wait for each page."""
         self._connection = connection
         self._cursor = cursor
@@ -138,10 +140,10 @@ class EventStream(ClosedAtExit):
         await anyio.lowlevel.checkpoint()
 
 
-class LogStream(EventStream):
+class NetworkLogStream(NetworkEventStream):
     """Events of the log of one store."""
 
-    def __init__(self, connection: Connection, cursor: LogCursor, timeout: float | None = None) -> None:
+    def __init__(self, connection: NetworkConnection, cursor: LogCursor, timeout: float | None = None) -> None:
         super().__init__(connection, cursor, timeout)
         self._log_cursor = cursor
         self._reading = Reading(cursor.place)
@@ -156,10 +158,10 @@ class LogStream(EventStream):
         return self._reading.turn(page)
 
 
-class SubscriptionStream(ClosedAtExit):
+class NetworkSubscriptionStream(ClosedAtExit):
     """Events as they are appended, and CaughtUp once, when all stored events were delivered."""
 
-    def __init__(self, connection: Connection, subscription: Subscription) -> None:
+    def __init__(self, connection: NetworkConnection, subscription: SessionSubscription) -> None:
         self._connection = connection
         self._subscription = subscription
         self._reading = Reading(subscription.start)

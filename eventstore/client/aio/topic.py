@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
-from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.limit import taken_in_time, within
 from eventstore.client.session.batches import BatchQueue
@@ -29,7 +29,7 @@ class NetworkTopic:
     at least once, in order. With `resend` False it fails instead with ConnectionLost, whose `outcome` is "unknown".
     """
 
-    def __init__(self, connection: Connection, name: str, *, resend: bool, router: Router | None = None) -> None:
+    def __init__(self, connection: NetworkConnection, name: str, *, resend: bool, router: Router | None = None) -> None:
         """`router`: of a cluster. A message of a key goes to the shard of the key's slot, one without to the next."""
         self._connection = connection
         self._router = router
@@ -82,8 +82,8 @@ class NetworkTopic:
         return await connection.put_many(self._messages(connection), messages, encoded_messages)
 
     @property
-    def _only(self) -> Connection:
+    def _only(self) -> NetworkConnection:
         return self._connection if self._router is None else self._router.only("a broker")
 
-    def _messages(self, connection: Connection) -> BatchQueue[Any, Any, Any]:
+    def _messages(self, connection: NetworkConnection) -> BatchQueue[Any, Any, Any]:
         return connection.session.messages(self.name, resend=self._resend)

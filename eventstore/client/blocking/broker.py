@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from eventstore.client.blocking.connection import Connection
+from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.limited import limited
 from eventstore.client.session.broker_calls import (
     Pulled,
@@ -48,7 +48,7 @@ from eventstore.records.message import Message
 class BlockingBroker:
     """The broker of the server this client is connected to. For names of topics and groups see `create_topic`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: BlockingConnection) -> None:
         self._call = connection.call
         self._connection = connection
 

@@ -23,16 +23,16 @@ from typing import Any, Self, TypeVar
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address, Addresses
 from eventstore.client.backoff import Backoff
-from eventstore.client.blocking.link import Link, Silence, first_to_answer, raised_by_handler
+from eventstore.client.blocking.link import BlockingLink, PeerSilent, first_to_answer, raised_by_handler
 from eventstore.client.blocking.turn import Turn, apart_in_handlers, exclusive
 from eventstore.client.connection_errors import Attempt, Unanswered, answered_in_parent, connection_lost, not_opened
 from eventstore.client.limit import active, check_time, shortened, taken_in_time
-from eventstore.client.options import Options
+from eventstore.client.options import ClientOptions
 from eventstore.client.patience import FIRST_S, IDLE_PING_S, Patience
 from eventstore.client.session.batch import BatchSlice, Q, R
-from eventstore.client.session.batches import ROWS_PER_TURN, Rows, outcomes_by_now, slices, valid_rows, with_refused
-from eventstore.client.session.calls import Call, Flag, PendingRequest
-from eventstore.client.session.session import Session
+from eventstore.client.session.batches import ROWS_PER_TURN, RowQueue, outcomes_by_now, slices, valid_rows, with_refused
+from eventstore.client.session.calls import Call, PendingRequest, PolledSignal
+from eventstore.client.session.session import ClientSession
 from eventstore.errors import Closed, ConnectionLost, EventStoreError, TimedOut, copy_error
 from eventstore.forks import tell_of_forks
 from eventstore.protocol.handshake import Welcome
@@ -43,26 +43,26 @@ G = TypeVar("G")
 T = TypeVar("T")
 
 
-class Connection:
-    """Owns the session. Times are those of `Options`. `address`: the one that is connected, or was tried last."""
+class BlockingConnection:
+    """Owns the session. Times are those of `ClientOptions`. `address`: the one that is connected, or was tried last."""
 
-    _leads_to_several = _waits_long = False  # to several servers, whatever the number of addresses; see `Link`
+    _leads_to_several = _waits_long = False  # to several servers, whatever the number of addresses; see `BlockingLink`
     _whose = ""  # in errors: what is at the address
 
-    def __init__(self, addresses: Addresses, options: Options) -> None:
+    def __init__(self, addresses: Addresses, options: ClientOptions) -> None:
         expect_large_buffers()
         self.addresses, self.address, self.options = addresses, addresses.first, options.completed(addresses)
         several, token = self._leads_to_several or addresses.are_several, self.options.token
-        self._session: Session[Flag] = Session(options.name, Flag, several=several, token=token)
+        self._session: ClientSession[PolledSignal] = ClientSession(options.name, PolledSignal, several=several, token=token)
         self._backoff = Backoff(options.reconnect_timeout)
         self._attempts: list[Attempt] = []  # of the last time it connected, those that failed
         self.turn = Turn(self._reset)
         self.relied_on_until = 0.0  # so long others wait for what is said here of the cluster: its silence is noticed
         self._may_ask = False  # a ping may leave now
         self._patience = Patience(options.silence_timeout, has_others=self._has_others, idle_ping_s=self._idle_ping_s)
-        self._link = Link(self._look, self._patience.look_s, waits_long=self._waits_long)
+        self._link = BlockingLink(self._look, self._patience.look_s, waits_long=self._waits_long)
         self._moving: threading.Thread | None = None
-        self._of_handlers: Connection | None = None
+        self._of_handlers: BlockingConnection | None = None
         self._closed = False
         self._unusable: EventStoreError | None = Closed(f"the client of {addresses} is not open; use `with`")
         self._forked_within: EventStoreError | None = None  # what ends the call that this process was forked in
@@ -88,18 +88,18 @@ class Connection:
         return False
 
     @property
-    def session(self) -> Session[Flag]:
+    def session(self) -> ClientSession[PolledSignal]:
         """The session of `current`."""
         return self.current._session if self.turn.is_mine else self._session
 
     @property
-    def current(self) -> Connection:
+    def current(self) -> BlockingConnection:
         """This connection; in a signal handler within a call, another one: the session is then between any two steps."""
         if not self.turn.is_mine:
             return self
         self.check()
         if self._of_handlers is None:
-            self._of_handlers = Connection(self.addresses, self.options).__enter__()
+            self._of_handlers = BlockingConnection(self.addresses, self.options).__enter__()
         return self._of_handlers.current
 
     @exclusive
@@ -153,7 +153,7 @@ class Connection:
     @apart_in_handlers
     def call(self, request: Request, read: Callable[[Call[Any]], T], *, resend: bool = True) -> T:
         """Sends a request, waits for its answer, and returns the result of `read`. `resend`: see `PendingRequest`."""
-        call = Call(request, Flag(), resend=resend)
+        call = Call(request, PolledSignal(), resend=resend)
         try:
             self.add(call)
             self.finish(call.done)
@@ -166,17 +166,17 @@ class Connection:
             raise
         return read(call)
 
-    def finish(self, done: Flag) -> None:
+    def finish(self, done: PolledSignal) -> None:
         """Sends and receives until `done` is set; if it is already, waits for no other thread."""
         if not done.is_set():
             self._finish(done)
 
-    def put(self, queue: Rows[Flag, R, Q], row: R) -> Q:
+    def put(self, queue: RowQueue[PolledSignal, R, Q], row: R) -> Q:
         """Sends a row in a batch and waits for its outcome; raises the outcome if it is an error."""
         turn = self.turn
         if turn.is_mine:
             return self.current.put(queue, row)
-        queued: list[BatchSlice[Flag, R, Q]] = []
+        queued: list[BatchSlice[PolledSignal, R, Q]] = []
         try:
             with (
                 turn.lock_in_time if active else turn.lock,
@@ -200,19 +200,22 @@ class Connection:
 
     @apart_in_handlers
     def put_many(
-        self, queue: Rows[Flag, R, Q], given: Iterable[G],
-        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]], at_once: int = ROWS_PER_TURN,
-    ) -> list[Q | EventStoreError]:  # fmt: skip
+        self,
+        queue: RowQueue[PolledSignal, R, Q],
+        given: Iterable[G],
+        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]],
+        at_once: int = ROWS_PER_TURN,
+    ) -> list[Q | EventStoreError]:
         """Encodes the given items, `at_once` at a time, sends them as rows in order, and returns the outcome of each: TimedOut
         for those that have none when the time of this call is over. What an iterator has not given by then is left in it.
         """
-        sent: list[tuple[Sequence[R | EventStoreError], list[BatchSlice[Flag, R, Q]]]] = []
+        sent: list[tuple[Sequence[R | EventStoreError], list[BatchSlice[PolledSignal, R, Q]]]] = []
         remaining = iter(taken_in_time(given))
         outcomes: list[Q | EventStoreError] = []
         try:
             while group := list(islice(remaining, at_once)):
                 encoded = encode(group)
-                queued: list[BatchSlice[Flag, R, Q]] = []
+                queued: list[BatchSlice[PolledSignal, R, Q]] = []
                 sent.append((encoded, queued))
                 check_time()  # rows that come late are not sent
                 self._queue_rows(queue, valid_rows(encoded), queued)
@@ -233,7 +236,9 @@ class Connection:
             self._attempt(self._receive)
 
     @exclusive
-    def _queue_rows(self, queue: Rows[Flag, R, Q], rows: Sequence[R], queued: list[BatchSlice[Flag, R, Q]]) -> None:
+    def _queue_rows(
+        self, queue: RowQueue[PolledSignal, R, Q], rows: Sequence[R], queued: list[BatchSlice[PolledSignal, R, Q]]
+    ) -> None:
         """Queues rows, adds them to `queued`, and sends those that may leave now; `finish` sends the rest."""
         for part, size_bytes in slices(queue.kind, rows):
             self._wait_for_room(queue)
@@ -250,13 +255,13 @@ class Connection:
         if self._unusable is not None:
             raise copy_error(self._unusable)
 
-    def _wait_for_room(self, queue: Rows[Flag, R, Q]) -> None:
+    def _wait_for_room(self, queue: RowQueue[PolledSignal, R, Q]) -> None:
         self.check()
         while not queue.has_room:
             self._step()
 
     @exclusive
-    def _finish(self, done: Flag) -> None:
+    def _finish(self, done: PolledSignal) -> None:
         while not done.is_set():
             try:
                 self._step()
@@ -288,9 +293,9 @@ class Connection:
         self._may_ask = True
         try:
             data = link.receive(timeout_s / 2)
-        except Silence:
+        except PeerSilent:
             self._may_ask = False
-            session.add(Call(Ping(), Flag()))
+            session.add(Call(Ping(), PolledSignal()))
             link.send(session.data_to_send(), session.receive)
             data = link.receive(timeout_s - (patience.silent_s or timeout_s / 2))
         finally:
@@ -397,7 +402,7 @@ class Connection:
         if self._patience.others_due:
             self._ask_others()
         if self._may_ask and self._patience.ping_due:
-            raise Silence("a ping is due")
+            raise PeerSilent("a ping is due")
 
     def _ask_others(self) -> None:
         """Has a thread look which address answers first."""

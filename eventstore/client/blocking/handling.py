@@ -11,14 +11,14 @@ import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import NoReturn
 
-from eventstore.client.blocking.member import Member
+from eventstore.client.blocking.member import BlockingMember
 from eventstore.client.consumer.delivery import Delivery
-from eventstore.client.consumer.handling import Handler, check_concurrency, handled, raised
+from eventstore.client.consumer.handling import MessageHandler, check_concurrency, handled, raised
 from eventstore.errors import InvalidArgument
 from eventstore.failures import ends_process
 
 
-def run_handler(member: Member, handler: Handler, concurrency: int) -> NoReturn:
+def run_handler(member: BlockingMember, handler: MessageHandler, concurrency: int) -> NoReturn:
     """Handles messages until the consumer ends by an error or the caller is interrupted.
 
     Raises:
@@ -37,7 +37,7 @@ def run_handler(member: Member, handler: Handler, concurrency: int) -> NoReturn:
     _Threads(member, handler, concurrency).run()
 
 
-def _handle(handler: Handler, message: Delivery) -> None:
+def _handle(handler: MessageHandler, message: Delivery) -> None:
     try:
         handler(message)
     except BaseException as error:
@@ -51,7 +51,7 @@ def _handle(handler: Handler, message: Delivery) -> None:
 class _Threads:
     """Threads that handle one message each at a time."""
 
-    def __init__(self, member: Member, handler: Handler, count: int) -> None:
+    def __init__(self, member: BlockingMember, handler: MessageHandler, count: int) -> None:
         self._member = member
         self._handler = handler
         self._count = count

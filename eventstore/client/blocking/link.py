@@ -25,9 +25,9 @@ from typing import Final
 from eventstore.client.address import Address
 from eventstore.client.connection_errors import Attempt, ConnectTimeout, HelloTimeout, TlsFailed, Unanswered, tls_refused
 from eventstore.client.limit import active, check_time, current, shortened
-from eventstore.client.options import Options
-from eventstore.client.session.calls import Flag
-from eventstore.client.session.session import Session
+from eventstore.client.options import ClientOptions
+from eventstore.client.session.calls import PolledSignal
+from eventstore.client.session.session import ClientSession
 from eventstore.errors import TimedOut
 from eventstore.security.tls_socket import TlsSocket, reason_of
 
@@ -37,10 +37,10 @@ _SPIN_SECONDS: Final = 0.0005  # an append, with its sync, is answered within th
 _PREEMPTED_SECONDS: Final = 0.00005
 _SPINS_SKIPPED: Final = 32
 _CAN_SPIN: Final = (os.cpu_count() or 1) > 1
-_receiving: Final[set[Link]] = set()  # of this process; adding and discarding are safe on any thread
+_receiving: Final[set[BlockingLink]] = set()  # of this process; adding and discarding are safe on any thread
 
 
-class Silence(Unanswered):
+class PeerSilent(Unanswered):
     """The peer neither sent nor took anything for the whole timeout."""
 
 
@@ -48,8 +48,8 @@ class EndOfStream(OSError):
     """The peer closed the connection."""
 
 
-class Link:
-    """One TCP connection at a time. `socket`: None without one; `timeout_s`: the time to wait for the peer before `Silence`.
+class BlockingLink:
+    """One TCP connection at a time. `socket`: None without one; `timeout_s`: the time to wait for the peer before `PeerSilent`.
     `look`: called every `look_s` of waiting. `waits_long`: answers are not due soon; it neither spins, nor keeps others from
     it.
     """
@@ -94,7 +94,7 @@ class Link:
         if code == errno.EINPROGRESS:
             try:
                 self._wait(sock, select.POLLOUT, self.timeout_s)
-            except Silence:
+            except PeerSilent:
                 raise ConnectTimeout(self.timeout_s) from None
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
@@ -111,7 +111,7 @@ class Link:
         except ssl.SSLError as error:
             raise TlsFailed(tls_refused(reason_of(error))) from None
 
-    def greet(self, address: Address, session: Session[Flag], options: Options, timeout_s: float) -> None:
+    def greet(self, address: Address, session: ClientSession[PolledSignal], options: ClientOptions, timeout_s: float) -> None:
         """Connects, and has the session's hello answered. Raises OSError, EventStoreError; Unanswered: a step of it took longer
         than the timeout.
         """
@@ -120,7 +120,7 @@ class Link:
             self.send(session.connected(), session.receive)
             while session.welcome is None:
                 session.receive(self.receive(timeout_s))
-        except Silence:
+        except PeerSilent:
             raise HelloTimeout(timeout_s) from None
         except EndOfStream:
             failed = self.socket.failed if isinstance(self.socket, TlsSocket) else None
@@ -197,7 +197,7 @@ class Link:
             check_time()
             left_s -= self._look_s
             if left_s <= 0:
-                raise Silence(f"neither sent nor received anything for {timeout_s:g} s")
+                raise PeerSilent(f"neither sent nor received anything for {timeout_s:g} s")
             self._look()
 
     def _spin(self, sock: socket.socket | TlsSocket) -> bytes | None:
@@ -222,16 +222,16 @@ class Link:
         return None
 
 
-def first_to_answer(addresses: Sequence[Address], options: Options) -> tuple[Address | None, list[Attempt]]:
+def first_to_answer(addresses: Sequence[Address], options: ClientOptions) -> tuple[Address | None, list[Attempt]]:
     """Connects to all of the addresses at once, on threads. Returns the one whose server answers a hello first, None if none
     does within the connect timeout; and those that had failed by then.
     """
     ended: SimpleQueue[tuple[Address, Exception | None]] = SimpleQueue()
-    links = [Link(lambda: None) for _ in addresses]
+    links = [BlockingLink(lambda: None) for _ in addresses]
 
-    def attempt(address: Address, link: Link) -> None:
+    def attempt(address: Address, link: BlockingLink) -> None:
         try:
-            session = Session(options.name, Flag, several=True, token=options.token)
+            session = ClientSession(options.name, PolledSignal, several=True, token=options.token)
             link.greet(address, session, options, options.connect_timeout)
         except Exception as error:
             ended.put((address, error))

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from eventstore.client.blocking.connection import Connection
+from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.consumer.delivery import Delivery, RawBatch
 from eventstore.client.consumer.handling import ended_consumer
 from eventstore.client.consumer.member_options import MemberOptions
@@ -24,17 +24,17 @@ from eventstore.forks import of_parent, tell_of_forks
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
-    from eventstore.client.aio.member import Member as AsyncMember
+    from eventstore.client.aio.member import NetworkMember as AsyncMember
     from eventstore.client.aio.routing.shards_member import ShardsMember
 
 T = TypeVar("T")
 _BEGIN_S_MAX: Final = 1.0  # for a thread whose start was interrupted; it may be that it does not begin
 
 
-class Member:
+class BlockingMember:
     """Runs an async member in a thread while it is entered. Takes address and options of `connection`, but not its socket."""
 
-    def __init__(self, connection: Connection, options: MemberOptions) -> None:
+    def __init__(self, connection: BlockingConnection, options: MemberOptions) -> None:
         self.options = options
         self._connection = connection
         self._thread: _MemberThread | None = None
@@ -140,7 +140,7 @@ class Member:
 
 
 class _Deliveries:
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: BlockingMember) -> None:
         self._member = member
 
     def __iter__(self) -> Self:
@@ -158,7 +158,7 @@ class _MemberThread:
     without end if it were interrupted while it begins.)
     """
 
-    def __init__(self, connection: Connection, options: MemberOptions) -> None:
+    def __init__(self, connection: BlockingConnection, options: MemberOptions) -> None:
         self._connection = connection
         self._options = options
         self._entered = Future[tuple["BlockingPortal", "AsyncMember | ShardsMember"]]()
@@ -255,9 +255,9 @@ class _MemberThread:
 
 
 @asynccontextmanager
-async def _open(connection: Connection, options: MemberOptions) -> AsyncIterator[AsyncMember | ShardsMember]:
-    from eventstore.client.aio.connection import Connection as AsyncConnection
-    from eventstore.client.aio.member import Member as AsyncMember
+async def _open(connection: BlockingConnection, options: MemberOptions) -> AsyncIterator[AsyncMember | ShardsMember]:
+    from eventstore.client.aio.connection import NetworkConnection as AsyncConnection
+    from eventstore.client.aio.member import NetworkMember as AsyncMember
     from eventstore.client.aio.routing.router import is_entry, open_router
     from eventstore.client.aio.routing.shards_member import ShardsMember
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from eventstore.client.blocking.broker import BlockingBroker
-from eventstore.client.blocking.connection import Connection
+from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.limited import limited
 from eventstore.client.blocking.reactions import BlockingAlarms, BlockingReactions
-from eventstore.client.blocking.routing.router import Router
-from eventstore.client.blocking.routing.shards_broker import ShardsBroker
-from eventstore.client.blocking.routing.shards_reactions import ShardsReactions
+from eventstore.client.blocking.routing.router import BlockingRouter
+from eventstore.client.blocking.routing.shards_broker import BlockingShardsBroker
+from eventstore.client.blocking.routing.shards_reactions import BlockingShardsReactions
 from eventstore.client.session.reaction_info import ProjectionInfo
 from eventstore.client.session.results import read_cluster, read_nothing, read_rows, read_stats
 from eventstore.client.session.server_info import ClientInfo
@@ -19,17 +19,17 @@ from eventstore.protocol.requests import CLIENT_ROWS_MAX, ListClients, Map, Stat
 from eventstore.records.cluster_map import ClusterMap
 
 
-class Operated:
+class BlockingOperated:
     """The part of a store that is for operators. `_router`: None at a single store."""
 
-    _connection: Connection
-    _router: Router | None
+    _connection: BlockingConnection
+    _router: BlockingRouter | None
 
     @property
-    def _several(self) -> Router | None:
+    def _several(self) -> BlockingRouter | None:
         return self._router if self._router is not None and self._router.has_several else None
 
-    def _only(self, wanted: str) -> Connection:
+    def _only(self, wanted: str) -> BlockingConnection:
         return self._connection if self._router is None else self._router.only(wanted)
 
     @limited
@@ -82,7 +82,7 @@ class Operated:
     @property
     def reactions(self) -> BlockingReactions:
         """The reactions of the server's or worker's domain, to look at and administer."""
-        return BlockingReactions(self._connection) if self._router is None else ShardsReactions(self._router)
+        return BlockingReactions(self._connection) if self._router is None else BlockingShardsReactions(self._router)
 
     @property
     def alarms(self) -> BlockingAlarms:
@@ -92,4 +92,4 @@ class Operated:
     @property
     def broker(self) -> BlockingBroker:
         """The broker's topics, groups and messages, to look at and administer."""
-        return BlockingBroker(self._connection) if self._router is None else ShardsBroker(self._router)
+        return BlockingBroker(self._connection) if self._router is None else BlockingShardsBroker(self._router)

@@ -7,9 +7,9 @@ A call that changes something is not sent again: if the connection is lost befor
 
 from __future__ import annotations
 
-from eventstore.client.blocking.connection import Connection
+from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.limited import limited
-from eventstore.client.session.reaction_info import Handled, ParkedEvent, ReactionInfo
+from eventstore.client.session.reaction_info import ParkedEvent, ParkedHandled, ReactionInfo
 from eventstore.client.session.results import read_nothing, read_one, read_row, read_rows, read_values
 from eventstore.client.session.server_info import AlarmInfo
 from eventstore.protocol import reaction_requests as requests
@@ -18,7 +18,7 @@ from eventstore.protocol import reaction_requests as requests
 class BlockingReactions:
     """The reactions of the server this client is connected to. `who` and `why` are kept: 1 to 1,000 bytes each."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: BlockingConnection) -> None:
         self._call = connection.call
 
     @limited
@@ -34,15 +34,15 @@ class BlockingReactions:
     @limited
     def retry(
         self, reaction: str, aggregate_id: str | None = None, *, who: str, why: str, timeout: float | None = None
-    ) -> Handled:
+    ) -> ParkedHandled:
         """Has parked events of one aggregate or of all handled again, in order until one fails. Raises InvalidArgument."""
         request = requests.RetryParked(reaction, aggregate_id, who, why)
-        return self._call(request, read_row(Handled), resend=False)
+        return self._call(request, read_row(ParkedHandled), resend=False)
 
     @limited
-    def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str, timeout: float | None = None) -> Handled:
+    def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str, timeout: float | None = None) -> ParkedHandled:
         """Takes the first parked event of an aggregate off, and has those after it handled. Raises InvalidArgument."""
-        return self._call(requests.SkipParked(reaction, aggregate_id, who, why), read_row(Handled), resend=False)
+        return self._call(requests.SkipParked(reaction, aggregate_id, who, why), read_row(ParkedHandled), resend=False)
 
     @limited
     def replay(self, reaction: str, sequence: int, *, who: str, why: str, timeout: float | None = None) -> int:
@@ -53,7 +53,7 @@ class BlockingReactions:
 class BlockingAlarms:
     """The alarms of the server or node this client is connected to. `who` and `why` are kept: 1 to 1,000 bytes each."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: BlockingConnection) -> None:
         self._call = connection.call
 
     @limited

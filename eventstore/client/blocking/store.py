@@ -15,27 +15,34 @@ from typing import Any, Self, cast
 
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo
 from eventstore.client.address import parse_addresses
-from eventstore.client.blocking.connection import Connection
-from eventstore.client.blocking.consumer import Consumers
+from eventstore.client.blocking.connection import BlockingConnection
+from eventstore.client.blocking.consumer import BlockingConsumers
 from eventstore.client.blocking.limited import limited
-from eventstore.client.blocking.member import Member
-from eventstore.client.blocking.operated import Operated
-from eventstore.client.blocking.routing.merged_events import MergedEvents, read_shards
-from eventstore.client.blocking.routing.merged_subscription import MergedSubscription, follow_shards
+from eventstore.client.blocking.member import BlockingMember
+from eventstore.client.blocking.operated import BlockingOperated
+from eventstore.client.blocking.routing.merged_events import BlockingMergedEvents, read_shards
+from eventstore.client.blocking.routing.merged_subscription import BlockingMergedSubscription, follow_shards
 from eventstore.client.blocking.routing.router import is_entry, open_router
-from eventstore.client.blocking.routing.shards_member import ShardsMember
-from eventstore.client.blocking.streams import EventStream, LogStream, SubscriptionStream, follow_log, open_read, read_log
+from eventstore.client.blocking.routing.shards_member import BlockingShardsMember
+from eventstore.client.blocking.streams import (
+    BlockingEventStream,
+    BlockingLogStream,
+    BlockingSubscriptionStream,
+    follow_log,
+    open_read,
+    read_log,
+)
 from eventstore.client.blocking.topic import BlockingTopic
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.limit import within
-from eventstore.client.options import Options
+from eventstore.client.options import ClientOptions
 from eventstore.client.routing.queues import appends, sends
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.page_requests import aggregates_request
-from eventstore.client.session.reaction_info import Recorded
+from eventstore.client.session.reaction_info import AppendedRecord
 from eventstore.client.session.results import read_command, read_nothing, read_row, read_rows, read_version
 from eventstore.errors import ConnectionLost, EventStoreError, UnknownOperation
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Replicas, Unchanged
 from eventstore.position import After, start_of, stored_start
 from eventstore.protocol.reaction_requests import CheckParking, RecordParking
@@ -63,15 +70,15 @@ def connect(
         reconnect_timeout: how many seconds calls wait for a lost connection to come back before they raise ConnectionLost.
         silence_timeout: how many seconds a connection may be silent while an answer is due before it counts as lost.
         name: shown in the server's log.
-        ssl_context, token: for tls://host:port, and for a server that asks who you are; else as `Options.completed` says.
+        ssl_context, token: for tls://host:port, and for a server that asks who you are; else as `ClientOptions.completed` says.
 
     Raises:
         InvalidArgument: a malformed address or a negative timeout; entering it raises ConnectionLost and others.
     """
-    return BlockingStore(address, Options(connect_timeout, reconnect_timeout, silence_timeout, name, ssl_context, token))
+    return BlockingStore(address, ClientOptions(connect_timeout, reconnect_timeout, silence_timeout, name, ssl_context, token))
 
 
-class BlockingStore(Operated, Consumers):
+class BlockingStore(BlockingOperated, BlockingConsumers):
     """A store in another process. Tasks may share one, and their appends travel together; threads a blocking one, in turns.
 
     A call that is cancelled, or ended by the exception of a signal handler (Ctrl-C, an alarm), may or may not have been carried
@@ -87,8 +94,8 @@ class BlockingStore(Operated, Consumers):
     and a consumer, wait for as long as there is nothing.
     """
 
-    def __init__(self, address: str, options: Options) -> None:
-        self._connection = Connection(parse_addresses(address), options)
+    def __init__(self, address: str, options: ClientOptions) -> None:
+        self._connection = BlockingConnection(parse_addresses(address), options)
         self._router = None
         self._layout: int | None = None  # of the slots of a shard of `shards`
 
@@ -145,10 +152,16 @@ class BlockingStore(Operated, Consumers):
         return self._connection.session.layout if self._layout is None else self._layout
 
     def append(
-        self, aggregate_id: str, events: Sequence[NewEvent], expected_version: ExpectedVersion,
-        command_id: str | None = None, timestamp: int | datetime | None = None, *, replicas: Replicas | None = None,
+        self,
+        aggregate_id: str,
+        events: Sequence[NewEvent],
+        expected_version: ExpectedVersion,
+        command_id: str | None = None,
+        timestamp: int | datetime | None = None,
+        *,
+        replicas: Replicas | None = None,
         timeout: float | None = None,
-    ) -> Committed:  # fmt: skip
+    ) -> Committed:
         """Appends the events as one commit, which is durable when this returns. With `replicas="all"` only if all replicas of
         the shard are in sync; if one is lost before it has the commit, `Committed.durability` is less than all.
 
@@ -181,9 +194,13 @@ class BlockingStore(Operated, Consumers):
         return self._connection.put_many(self._connection.session.appends, commits, encode)
 
     def send(
-        self, command: object, command_id: str | None = None, *, metadata: Mapping[str, object] | None = None,
+        self,
+        command: object,
+        command_id: str | None = None,
+        *,
+        metadata: Mapping[str, object] | None = None,
         timeout: float | None = None,
-    ) -> Committed | Unchanged:  # fmt: skip
+    ) -> Committed | Unchanged:
         """Has the domain handle a command; its changes are durable when this returns.
 
         `command`: an object of a class of commands, or a `RawCommand`. `metadata`: JSON of up to 16 KiB, stored with each of
@@ -216,9 +233,15 @@ class BlockingStore(Operated, Consumers):
         return self._connection.put_many(self._connection.session.sends, commands, encode_commands)
 
     def read(
-        self, aggregate_id: str, from_version: int = 1, to_version: int | None = None, backwards: bool = False,
-        limit: int | None = None, *, timeout: float | None = None,
-    ) -> EventStream:  # fmt: skip
+        self,
+        aggregate_id: str,
+        from_version: int = 1,
+        to_version: int | None = None,
+        backwards: bool = False,
+        limit: int | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> BlockingEventStream:
         """Returns the aggregate's events in order of version, both ends inclusive; none if it does not exist. `timeout`: how
         many seconds it may take until the next of them are there.
         """
@@ -226,10 +249,17 @@ class BlockingStore(Operated, Consumers):
         return open_read(connection, AggregateCursor(aggregate_id, from_version, to_version, backwards, limit), timeout)
 
     def read_all(
-        self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None,
-        limit: int | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None, *,
-        aggregate_id: str | None = None, timeout: float | None = None,
-    ) -> LogStream | MergedEvents:  # fmt: skip
+        self,
+        after: After = 0,
+        types: Iterable[str] | None = None,
+        aggregate_prefix: str | None = None,
+        limit: int | None = None,
+        from_time: int | datetime | None = None,
+        to_time: int | datetime | None = None,
+        *,
+        aggregate_id: str | None = None,
+        timeout: float | None = None,
+    ) -> BlockingLogStream | BlockingMergedEvents:
         """Returns the events after sequence `after`, in commit order, that pass every filter; ends at the last one stored.
 
         `aggregate_id`: of this aggregate alone. Times are microseconds since 1970 or aware datetimes, both ends inclusive.
@@ -237,7 +267,7 @@ class BlockingStore(Operated, Consumers):
         `timeout`: as of `read`; after TimedOut, continue at the `position`.
         """
 
-        def cursor(start: Place) -> LogCursor:
+        def cursor(start: LogPosition) -> LogCursor:
             return LogCursor(start, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
 
         if self._router is not None:
@@ -246,9 +276,15 @@ class BlockingStore(Operated, Consumers):
         return read_log(self._connection, cursor(start), self._layout, timeout)
 
     def subscribe(
-        self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None, *,
-        aggregate_id: str | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None,
-    ) -> SubscriptionStream | MergedSubscription:  # fmt: skip
+        self,
+        after: After = 0,
+        types: Iterable[str] | None = None,
+        aggregate_prefix: str | None = None,
+        *,
+        aggregate_id: str | None = None,
+        from_time: int | datetime | None = None,
+        to_time: int | datetime | None = None,
+    ) -> BlockingSubscriptionStream | BlockingMergedSubscription:
         """As `read_all`, but of durable events, and continues with new ones; CaughtUp comes once, between the two. With
         `after=END` it is the first item, and what is appended from then on follows.
         """
@@ -277,9 +313,13 @@ class BlockingStore(Operated, Consumers):
 
     @limited
     def aggregates(
-        self, prefix: str | None = None, after: str | None = None, limit: int = AGGREGATES_PER_PAGE_MAX, *,
+        self,
+        prefix: str | None = None,
+        after: str | None = None,
+        limit: int = AGGREGATES_PER_PAGE_MAX,
+        *,
         timeout: float | None = None,
-    ) -> list[AggregateInfo]:  # fmt: skip
+    ) -> list[AggregateInfo]:
         """Returns a page of the ids that begin with `prefix` and come after the id `after`, with their versions, in the order
         of their bytes in UTF-8. `limit`: 1 to 1,000; a page with fewer is the last one.
         """
@@ -293,7 +333,7 @@ class BlockingStore(Operated, Consumers):
     def append_reserved(self, aggregate_id: str, event: NewEvent, *, timeout: float | None = None) -> Committed:
         """Appends a record of what a worker's reactions have parked. Raises InvalidArgument for anything else."""
         call = self._only("`append_reserved`").call
-        recorded = call(RecordParking(aggregate_id, event[1], event[2]), read_row(Recorded))
+        recorded = call(RecordParking(aggregate_id, event[1], event[2]), read_row(AppendedRecord))
         return Committed(aggregate_id, recorded.version, recorded.sequence, duplicate=False, durability=None)
 
     @limited
@@ -312,4 +352,6 @@ class BlockingStore(Operated, Consumers):
         return BlockingTopic(self._connection, name, resend=resend, router=self._router)
 
     def _new_member(self, options: MemberOptions) -> Any:
-        return Member(self._connection, options) if self._router is None else ShardsMember(self._router, options)
+        return (
+            BlockingMember(self._connection, options) if self._router is None else BlockingShardsMember(self._router, options)
+        )

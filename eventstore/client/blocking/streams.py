@@ -12,19 +12,19 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
-from eventstore.client.blocking.connection import Connection
+from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.limit import within
-from eventstore.client.session.calls import Flag
+from eventstore.client.session.calls import PolledSignal
 from eventstore.client.session.page_requests import Cursor, PageCall
-from eventstore.client.session.subscription import Subscription, SubscriptionItem
+from eventstore.client.session.subscription import SessionSubscription, SubscriptionItem
 from eventstore.errors import EventStoreError
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.model import Event
 from eventstore.position import Position, Reading
 from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
 
-EventStream: TypeAlias = Iterator[Event]
+BlockingEventStream: TypeAlias = Iterator[Event]
 Item = TypeVar("Item", bound=SubscriptionItem)
 
 
@@ -32,7 +32,11 @@ class PositionedStream(Generic[Item]):
     """Events of the log of one store."""
 
     def __init__(
-        self, connection: Connection, start: Place | None, request: LogCursor | Subscription, pages: Iterator[list[Item]]
+        self,
+        connection: BlockingConnection,
+        start: LogPosition | None,
+        request: LogCursor | SessionSubscription,
+        pages: Iterator[list[Item]],
     ) -> None:
         self._connection = connection
         self._request = request
@@ -52,38 +56,40 @@ class PositionedStream(Generic[Item]):
         return next(self._items)
 
 
-LogStream: TypeAlias = PositionedStream[Event]
-SubscriptionStream: TypeAlias = PositionedStream[SubscriptionItem]
+BlockingLogStream: TypeAlias = PositionedStream[Event]
+BlockingSubscriptionStream: TypeAlias = PositionedStream[SubscriptionItem]
 
 
-def open_read(connection: Connection, cursor: Cursor, timeout: float | None = None) -> EventStream:
+def open_read(connection: BlockingConnection, cursor: Cursor, timeout: float | None = None) -> BlockingEventStream:
     """Returns the events a cursor walks over. `timeout`: seconds to wait for each page."""
     return chain.from_iterable(_Resumable(EventPages(connection, cursor, timeout)))
 
 
-def read_log(connection: Connection, cursor: LogCursor, layout: int | None = None, timeout: float | None = None) -> LogStream:
+def read_log(
+    connection: BlockingConnection, cursor: LogCursor, layout: int | None = None, timeout: float | None = None
+) -> BlockingLogStream:
     """As `open_read`, for events of the log. `layout`: of the slots of a shard; None: as it says itself."""
     cursor.layout = layout
     return PositionedStream(connection, cursor.place, cursor, EventPages(connection, cursor, timeout))
 
 
 def follow_log(
-    connection: Connection, start: Place | None, wanted: EventFilter, layout: int | None = None
-) -> SubscriptionStream:
+    connection: BlockingConnection, start: LogPosition | None, wanted: EventFilter, layout: int | None = None
+) -> BlockingSubscriptionStream:
     """Returns events as they are appended. Waits on a separate connection, so that other calls can run meanwhile. `layout`: of
     the slots of a shard; None: as it says itself.
     """
-    own = Connection(connection.addresses, connection.options)
-    subscription = Subscription(start, wanted, layout=lambda: own.session.layout if layout is None else layout)
+    own = BlockingConnection(connection.addresses, connection.options)
+    subscription = SessionSubscription(start, wanted, layout=lambda: own.session.layout if layout is None else layout)
     return PositionedStream(connection, start, subscription, subscription_pages(own, subscription))
 
 
 class EventPages:
     """The pages of a read. After an error, the next call waits for the same page."""
 
-    def __init__(self, connection: Connection, cursor: Cursor, timeout: float | None = None) -> None:
+    def __init__(self, connection: BlockingConnection, cursor: Cursor, timeout: float | None = None) -> None:
         """`timeout`: seconds to wait for each page."""
-        self._requested: PageCall[Flag] | None = None
+        self._requested: PageCall[PolledSignal] | None = None
         self._connection = connection
         self._cursor = cursor
         self._timeout = timeout
@@ -104,10 +110,10 @@ class EventPages:
             self._requested = self._request(connection)  # travels while these are consumed
         return events
 
-    def _request(self, connection: Connection) -> PageCall[Flag] | None:
+    def _request(self, connection: BlockingConnection) -> PageCall[PolledSignal] | None:
         if self._cursor.done:
             return None
-        call = PageCall(self._cursor, connection.session, Flag(), self)
+        call = PageCall(self._cursor, connection.session, PolledSignal(), self)
         connection.add(call)
         return call
 
@@ -134,13 +140,13 @@ def _raising(error: EventStoreError) -> Iterator[Any]:
     yield
 
 
-def subscription_pages(connection: Connection, subscription: Subscription) -> Iterator[list[SubscriptionItem]]:
+def subscription_pages(connection: BlockingConnection, subscription: SessionSubscription) -> Iterator[list[SubscriptionItem]]:
     """Yields the items of a subscription, page by page, over a connection of its own."""
     with connection:
         connection.add(subscription)
         while True:
             while not subscription.ready:
-                arrived = subscription.arrived = Flag()
+                arrived = subscription.arrived = PolledSignal()
                 connection.finish(arrived)
             items = subscription.take()
             due = subscription.credit_due()

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
-from eventstore.client.blocking.connection import Connection
-from eventstore.client.blocking.routing.router import Router
+from eventstore.client.blocking.connection import BlockingConnection
+from eventstore.client.blocking.routing.router import BlockingRouter
 from eventstore.client.limit import taken_in_time, within
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.message_rows import (
@@ -30,7 +30,9 @@ class BlockingTopic:
     at least once, in order. With `resend` False it fails instead with ConnectionLost, whose `outcome` is "unknown".
     """
 
-    def __init__(self, connection: Connection, name: str, *, resend: bool, router: Router | None = None) -> None:
+    def __init__(
+        self, connection: BlockingConnection, name: str, *, resend: bool, router: BlockingRouter | None = None
+    ) -> None:
         """`router`: of a cluster. A message of a key goes to the shard of the key's slot, one without to the next."""
         self._connection = connection
         self._router = router
@@ -81,8 +83,8 @@ class BlockingTopic:
         return connection.put_many(self._messages(connection), messages, encoded_messages)
 
     @property
-    def _only(self) -> Connection:
+    def _only(self) -> BlockingConnection:
         return self._connection if self._router is None else self._router.only("a broker")
 
-    def _messages(self, connection: Connection) -> BatchQueue[Any, Any, Any]:
+    def _messages(self, connection: BlockingConnection) -> BatchQueue[Any, Any, Any]:
         return connection.session.messages(self.name, resend=self._resend)

@@ -51,6 +51,10 @@ def say_what_went_back(group: str, windows: Mapping[tuple[str, int], Window], qu
             "the offset of group %s in queue %d of %s went back from %d to %d%s: the broker crashed before it had saved the "
             "commits of its last second, the group was reset, the topic created again, or the broker restored from an older "
             "copy; messages are delivered again from there",
-            group, window.queue, window.topic, window.committed, offset,
+            group,
+            window.queue,
+            window.topic,
+            window.committed,
+            offset,
             f", and those of {len(back) - 1} other queues" if len(back) > 1 else "",
-        )  # fmt: skip
+        )

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from operator import itemgetter
 from typing import NamedTuple
 
-from eventstore.client.consumer.reached import Reached
+from eventstore.client.consumer.reached import RecordMark
 from eventstore.errors import Closed, copy_error
 from eventstore.forks import of_parent, tell_of_forks
 
@@ -99,9 +99,26 @@ class Window:
     """
 
     __slots__ = (
-        "_finished", "_pages", "_tracker", "_unfinished", "_unopened", "attempts", "closed", "committed", "has_more",
-        "killer", "messages", "next_offset", "queue", "reached", "size_bytes", "suspects_end", "suspended", "tags", "topic",
-    )  # fmt: skip
+        "_finished",
+        "_pages",
+        "_tracker",
+        "_unfinished",
+        "_unopened",
+        "attempts",
+        "closed",
+        "committed",
+        "has_more",
+        "killer",
+        "messages",
+        "next_offset",
+        "queue",
+        "reached",
+        "size_bytes",
+        "suspects_end",
+        "suspended",
+        "tags",
+        "topic",
+    )
 
     def __init__(self, tracker: DeliveryTracker, topic: str, queue: int, tags: str | None, offset: int) -> None:
         self.topic = topic
@@ -115,7 +132,7 @@ class Window:
         self.suspects_end = 0
         self.killer: int | None = None
         self.has_more = False
-        self.reached: Reached | None = None
+        self.reached: RecordMark | None = None
         self.messages = 0
         self.size_bytes = 0
         self._tracker = tracker
@@ -147,7 +164,7 @@ class Window:
                 self._hold(messages, size_bytes)
             self.next_offset = next_offset
 
-    def open(self, offsets: Iterable[int], reached: Reached | None = None) -> None:
+    def open(self, offsets: Iterable[int], reached: RecordMark | None = None) -> None:
         """Opens the oldest unopened page: these offsets, ascending, are to be finished. `reached`: its last message."""
         with self._tracker.lock:
             self.reached = reached

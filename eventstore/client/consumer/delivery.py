@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 from eventstore.chunks.record import PREFIX
 from eventstore.client.consumer.commit_window import Window
 from eventstore.client.consumer.published_event import not_json, published_event
-from eventstore.client.consumer.reached import Reached, reached_by
+from eventstore.client.consumer.reached import RecordMark, reached_by
 from eventstore.fields import check_text
 from eventstore.json_values import Json, parsed
 from eventstore.model import Event
@@ -147,7 +147,7 @@ class PulledRange(NamedTuple):
     messages: int
 
 
-OpenedRanges: TypeAlias = "Iterator[tuple[Window, list[DeliveryItem], list[int], Reached]]"
+OpenedRanges: TypeAlias = "Iterator[tuple[Window, list[DeliveryItem], list[int], RecordMark]]"
 """For each range its items, the offset at which each is to be finished, and its last message."""
 
 

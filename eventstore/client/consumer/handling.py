@@ -18,7 +18,7 @@ CONCURRENCY_MAX: Final = 1_000
 _REASON_CHARACTERS_MAX: Final = 200
 _log: Final = logging.getLogger(__name__)
 
-Handler: TypeAlias = Callable[[Delivery], object]
+MessageHandler: TypeAlias = Callable[[Delivery], object]
 """Takes one message. For an async consumer it may be a coroutine function."""
 
 

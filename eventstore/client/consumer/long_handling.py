@@ -65,7 +65,13 @@ class LongHandling:
         _log.warning(
             "message %d of queue %d of %s is in hand since %s, for %.0f s, at member %s of group %s%s: its handler has not "
             "returned, or neither done nor retry was called; %s it",
-            offset, window.queue, window.topic, begun.isoformat(" ", "seconds"), now - since, self._options.member,
-            self._options.group, f", and the first of {others} other queues too" if others else "",
+            offset,
+            window.queue,
+            window.topic,
+            begun.isoformat(" ", "seconds"),
+            now - since,
+            self._options.member,
+            self._options.group,
+            f", and the first of {others} other queues too" if others else "",
             "all queues of this member wait for" if apart else "its group commits nothing of the queue after",
-        )  # fmt: skip
+        )

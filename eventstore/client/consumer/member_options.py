@@ -110,9 +110,21 @@ def member_options(
     _check_seconds("commit_interval", commit_interval_s, COMMIT_INTERVAL_S_MIN, COMMIT_INTERVAL_S_MAX)
     name = f"{os.uname().nodename[:100]}-{os.getpid()}-{secrets.token_hex(4)}" if member is None else member
     return MemberOptions(
-        group, name, tags_by_topic(topics), mode, from_end, commit_interval_s, hold_messages, hold_bytes,
-        pull_messages, pull_bytes, pull_wait_s, order, retries, warn_after_s,
-    )  # fmt: skip
+        group,
+        name,
+        tags_by_topic(topics),
+        mode,
+        from_end,
+        commit_interval_s,
+        hold_messages,
+        hold_bytes,
+        pull_messages,
+        pull_bytes,
+        pull_wait_s,
+        order,
+        retries,
+        warn_after_s,
+    )
 
 
 def tags_by_topic(topics: Topics) -> dict[str, str | None]:

@@ -35,10 +35,11 @@ def published_event(message: Message) -> Event:
         raise _invalid(message, names.STORE, "is not a published event: it lacks the properties of one")
     if names.METADATA_BYTES in properties:
         raise _invalid(
-            message, "metadata",
+            message,
+            "metadata",
             f"has not the event's metadata: {properties[names.METADATA_BYTES]:.20} bytes are too many for properties; read "
             f"version {properties.get(names.VERSION, ''):.20} of aggregate {message.key!r} from the store",
-        )  # fmt: skip
+        )
     try:
         format_, metadata = DATA_IS_JSON if properties[names.FORMAT] == "json" else 0, None
         if names.METADATA in properties:

@@ -14,7 +14,7 @@ from eventstore.records.message import FIXED_BYTES, HEADER
 _FIELDS: Final = HEADER.part("crc", "time", "queue_offset", "position")
 
 
-class Reached(NamedTuple):
+class RecordMark(NamedTuple):
     """`crc`: of the whole record; `time`: when the broker accepted it; `position`: in the log."""
 
     crc: int
@@ -23,10 +23,10 @@ class Reached(NamedTuple):
     position: int
 
 
-def reached_by(records: bytes | memoryview) -> Reached:
+def reached_by(records: bytes | memoryview) -> RecordMark:
     """Returns the last of these whole message records. Raises ProtocolError."""
     size = len(records)
     _, length = TRAILER.struct.unpack_from(records, size - TRAILER.size) if size >= FIXED_BYTES else (0, 0)
     if not FIXED_BYTES <= length <= size:
         raise ProtocolError(f"records of {size} bytes end with one of {length}", field="records")
-    return Reached(*_FIELDS.unpack_from(records, size - length))
+    return RecordMark(*_FIELDS.unpack_from(records, size - length))

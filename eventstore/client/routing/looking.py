@@ -6,14 +6,14 @@ from typing import Any, Protocol
 
 from eventstore.client.backoff import Backoff
 from eventstore.client.patience import OTHERS_S
-from eventstore.client.routing.table import Table
+from eventstore.client.routing.table import RoutingTable
 
 
 class Routed(Protocol):
     """A router. `entry`: its connection to the cluster."""
 
     entry: Any
-    table: Table
+    table: RoutingTable
 
 
 class Looking(Backoff):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
+from eventstore.client.session.subscription import SubscriptionItem
 from eventstore.errors import Corrupt, Diverged, EventStoreError, InvalidArgument, copy_error
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.model import CaughtUp, Event
 from eventstore.position import After, ItemT, Position, Reading, after_splits, position_in, stored_starts
 from eventstore.records.cluster_map import ClusterMap
@@ -19,15 +20,14 @@ RETRY_S: Final = 1.0
 """How long a subscription waits before it requests the events of a shard that is away again."""
 _log: Final = logging.getLogger(__name__)
 
-SubscriptionItem: TypeAlias = Event | CaughtUp
-
 
 def later_layout(after: After, known: ClusterMap) -> InvalidArgument:
     """Returns why a position cannot be continued yet: the map that is known does not have its layout."""
     return InvalidArgument(
         f"after is {after}, of a later layout than the {known.layout} that the node knows; ask another node of the cluster",
-        field="after", value=str(after),
-    )  # fmt: skip
+        field="after",
+        value=str(after),
+    )
 
 
 def of_shard(shard: int, error: EventStoreError) -> EventStoreError:
@@ -39,7 +39,7 @@ def of_shard(shard: int, error: EventStoreError) -> EventStoreError:
     return named
 
 
-class Reached:
+class MergedReached:
     """How far the reader of a merged stream is. Items are handed out page by page, each of one shard. `followed`: the shards
     that are read: all, or the one that owns the only slot. `shard`: whose page is handed out; an id alone does not tell, as
     each shard has its own `$audit`.
@@ -47,11 +47,11 @@ class Reached:
 
     shard: int
 
-    def __init__(self, known: ClusterMap, starts: Mapping[int, Place | None], slot: int | None = None) -> None:
+    def __init__(self, known: ClusterMap, starts: Mapping[int, LogPosition | None], slot: int | None = None) -> None:
         """`slot`: of the only aggregate that is read; the shards of others stay where they start."""
         self._known, self._slot = known, slot
         self._readings = {
-            shard: Reading(start if shard in self.followed else start or Place(0)) for shard, start in starts.items()
+            shard: Reading(start if shard in self.followed else start or LogPosition(0)) for shard, start in starts.items()
         }
         self._ends = {shard: 0 if start is None else start.sequence for shard, start in starts.items()}
         self._behind = set(self.followed)
@@ -62,7 +62,7 @@ class Reached:
             return [each.shard for each in self._known.shards]
         return [self._known.owners[self._slot]]
 
-    def start(self, shard: int) -> Place | None:
+    def start(self, shard: int) -> LogPosition | None:
         """Returns the place to begin after in a shard; None: the end."""
         return self._readings[shard].place
 
@@ -119,10 +119,15 @@ class MergedRead:
     """
 
     def __init__(
-        self, known: ClusterMap, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], slot: int | None = None
+        self,
+        known: ClusterMap,
+        after: After,
+        limit: int | None,
+        cursor: Callable[[LogPosition], LogCursor],
+        slot: int | None = None,
     ) -> None:
-        """`cursor`: makes one that begins after a place. `slot`: as in `Reached`. Raises InvalidArgument."""
-        self.reached = Reached(known, stored_starts(after, known), slot)
+        """`cursor`: makes one that begins after a place. `slot`: as in `MergedReached`. Raises InvalidArgument."""
+        self.reached = MergedReached(known, stored_starts(after, known), slot)
         self._cursor = cursor
         self.cursors = {shard: self._open(shard) for shard in self.reached.followed}
         self._turns = deque(self.cursors)
@@ -130,7 +135,7 @@ class MergedRead:
         self._lost: EventStoreError | None = None
 
     def _open(self, shard: int) -> LogCursor:
-        cursor = self._cursor(self.reached.start(shard) or Place(0))
+        cursor = self._cursor(self.reached.start(shard) or LogPosition(0))
         cursor.layout = self.reached.layout(shard)
         return cursor
 

@@ -7,14 +7,14 @@ from typing import Any, Protocol
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.command_rows import COMMANDS
 from eventstore.client.session.commit_rows import COMMITS
-from eventstore.client.session.session import Session
+from eventstore.client.session.session import ClientSession
 
 
 class Connected(Protocol):
     """A connection, of either client."""
 
     @property
-    def session(self) -> Session[Any]: ...
+    def session(self) -> ClientSession[Any]: ...
 
 
 def appends(shard: Connected) -> BatchQueue[Any, Any, Any]:

@@ -21,13 +21,13 @@ Way: TypeAlias = object
 """The queue of a connection to a shard, until that connection is lost."""
 
 
-class Signal(Protocol):
+class LookAgain(Protocol):
     """Is set when a call that waits may look again."""
 
     def set(self) -> None: ...
 
 
-S = TypeVar("S", bound=Signal)
+S = TypeVar("S", bound=LookAgain)
 
 
 class Ticket(Generic[S]):

@@ -17,7 +17,7 @@ from eventstore.records.slots import LOCAL, slot_of
 _ANYWHERE: Final = ("0.0.0.0", "::")
 
 
-class Table:
+class RoutingTable:
     """The newest map that a client knows. `asked`: where the map comes from."""
 
     def __init__(self, known: ClusterMap, asked: Address) -> None:
@@ -62,8 +62,9 @@ class Table:
         return InvalidArgument(
             f"each shard has its own {shown(aggregate_id)}: read that of one, with `eventstore read --shard N` or from "
             "`store.shards[N]`; `eventstore audit` shows `$audit` of all",
-            field="aggregate_id", value=aggregate_id,
-        )  # fmt: skip
+            field="aggregate_id",
+            value=aggregate_id,
+        )
 
     def shard_of_key(self, key: str | None) -> int:
         """Returns the number of the shard that gets a message of this key; without a key they take turns."""
@@ -113,8 +114,9 @@ class Table:
             raise ConnectionLost(
                 f"another store answers where shard {number} was: {UUID(bytes=welcome.store)}, the shard's is "
                 f"{UUID(bytes=shard.uuid)} at {shard.leader}",
-                expected=str(UUID(bytes=shard.uuid)), actual=str(UUID(bytes=welcome.store)),
-            )  # fmt: skip
+                expected=str(UUID(bytes=shard.uuid)),
+                actual=str(UUID(bytes=welcome.store)),
+            )
 
     def only_shard(self, wanted: str) -> int:
         """Returns the number of the only shard. `wanted`: what needs it, for the error.
@@ -126,8 +128,9 @@ class Table:
             raise InvalidArgument(
                 f"{wanted} works on one shard only, and this cluster has {len(self.known.shards)}; connect to a shard "
                 "(`eventstore cluster status` shows them)",
-                field="address", value=str(self._asked),
-            )  # fmt: skip
+                field="address",
+                value=str(self._asked),
+            )
         return self.known.shards[0].shard
 
 

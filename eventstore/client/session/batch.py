@@ -39,7 +39,7 @@ class RowKind(Protocol[R_contra, Q_co]):
         """Returns the outcome of each row, from `OUTCOME_VALUES` values each. `durability`: of the commits among them."""
 
 
-class Batch(Generic[S, R, Q]):
+class RowBatch(Generic[S, R, Q]):
     """Rows that travel in one frame. `done` is set when the outcomes are available; if they come in `parts`, when the first of
     them are, see `BatchSlice.waiting`. It is always `wanted`, by its queue, which waits for it before it lets others leave;
     what its callers withdraw before it leaves is not encoded.
@@ -48,9 +48,14 @@ class Batch(Generic[S, R, Q]):
     lasting = False
 
     def __init__(
-        self, kind: RowKind[R, Q], done: S, settled: Callable[[Batch[S, R, Q]], None],
-        late: Callable[[Batch[S, R, Q]], None] = lambda batch: None, *, resend: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        kind: RowKind[R, Q],
+        done: S,
+        settled: Callable[[RowBatch[S, R, Q]], None],
+        late: Callable[[RowBatch[S, R, Q]], None] = lambda batch: None,
+        *,
+        resend: bool = True,
+    ) -> None:
         self.request_id = 0
         self.wanted = True
         self.left = False
@@ -171,12 +176,12 @@ class Batch(Generic[S, R, Q]):
 class BatchSlice(NamedTuple, Generic[S, R, Q]):
     """Consecutive rows of a batch."""
 
-    batch: Batch[S, R, Q]
+    batch: RowBatch[S, R, Q]
     first: int
     rows: int
 
     def outcomes(self) -> Sequence[Q | EventStoreError]:
-        """As `Batch.outcomes`."""
+        """As `RowBatch.outcomes`."""
         return self.batch.outcomes(self.first, self.rows)
 
     def by_now(self, over: TimedOut) -> Sequence[Q | EventStoreError]:

@@ -14,7 +14,7 @@ from itertools import chain, repeat
 from typing import Final, Generic, TypeAlias
 
 from eventstore.client.connection_errors import outcome_unknown
-from eventstore.client.session.batch import Batch, BatchSlice, Q, R, RowKind
+from eventstore.client.session.batch import BatchSlice, Q, R, RowBatch, RowKind
 from eventstore.client.session.calls import S
 from eventstore.errors import EventStoreError, TimedOut, copy_error
 from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX
@@ -39,7 +39,7 @@ assert BATCH_ROWS <= COMMITS_PER_FRAME_MAX
 
 class BatchQueue(Generic[S, R, Q]):
     """Rows that wait for a frame. `make_signal` makes the signal a batch's callers wait for; `resend`: see `PendingRequest`;
-    `routed`: see `Session`.
+    `routed`: see `ClientSession`.
     """
 
     def __init__(self, kind: RowKind[R, Q], make_signal: Callable[[], S], *, resend: bool = True, routed: bool = False) -> None:
@@ -48,10 +48,10 @@ class BatchQueue(Generic[S, R, Q]):
         self._routed = routed
         self._resend = resend
         self._make_signal = make_signal
-        self._open: Batch[S, R, Q] | None = None
-        self._full: deque[Batch[S, R, Q]] = deque()
+        self._open: RowBatch[S, R, Q] | None = None
+        self._full: deque[RowBatch[S, R, Q]] = deque()
         self._in_flight = 0
-        self._late: set[Batch[S, R, Q]] = set()
+        self._late: set[RowBatch[S, R, Q]] = set()
         self._waiting_bytes = 0
         self._waiting_rows = 0
 
@@ -60,7 +60,7 @@ class BatchQueue(Generic[S, R, Q]):
         """Whether more rows may be queued."""
         return self._waiting_bytes < QUEUE_BYTES_MAX and self._waiting_rows < QUEUE_ROWS_MAX
 
-    def add(self, row: R) -> tuple[Batch[S, R, Q], int]:
+    def add(self, row: R) -> tuple[RowBatch[S, R, Q], int]:
         """Queues a row. Returns its batch, and its index there. Check `has_room` first."""
         added = self.add_rows((row,), self.kind.size_bytes(row))
         return added.batch, added.first
@@ -75,13 +75,13 @@ class BatchQueue(Generic[S, R, Q]):
         if batch is None or batch.size_bytes + size_bytes > BATCH_BYTES or len(batch.rows) + count > BATCH_ROWS:
             if batch is not None:
                 self._full.append(batch)
-            batch = self._open = Batch(self.kind, self._make_signal(), self._settled, self._became_late, resend=self._resend)
+            batch = self._open = RowBatch(self.kind, self._make_signal(), self._settled, self._became_late, resend=self._resend)
             batch.routed = self._routed
         self._waiting_bytes += size_bytes
         self._waiting_rows += count
         return BatchSlice(batch, batch.add(rows, size_bytes), count)
 
-    def next(self) -> Batch[S, R, Q] | None:
+    def next(self) -> RowBatch[S, R, Q] | None:
         """Returns the batch to send now, if there is one. Call `left` once it is handed to the session."""
         if self._in_flight >= WINDOW:
             return None
@@ -92,7 +92,7 @@ class BatchQueue(Generic[S, R, Q]):
             return None
         return batch
 
-    def left(self, batch: Batch[S, R, Q]) -> None:
+    def left(self, batch: RowBatch[S, R, Q]) -> None:
         """Counts the batch that `next` returned as in flight."""
         if batch is self._open:
             self._open = None
@@ -118,7 +118,7 @@ class BatchQueue(Generic[S, R, Q]):
 
     def failed(self, rows: Sequence[R]) -> BatchSlice[S, R, Q]:
         """Returns rows that are not queued, and fail."""
-        batch = Batch(self.kind, self._make_signal(), lambda batch: None)
+        batch = RowBatch(self.kind, self._make_signal(), lambda batch: None)
         batch.add(rows, 0)
         batch.fail(outcome_unknown())
         return BatchSlice(batch, 0, len(rows))
@@ -138,13 +138,13 @@ class BatchQueue(Generic[S, R, Q]):
         waiting = (*self._full, *([self._open] if self._open else []))
         return all(batch.is_withdrawn for batch in waiting) and not self._in_flight and not self._late
 
-    def _settled(self, batch: Batch[S, R, Q]) -> None:
+    def _settled(self, batch: RowBatch[S, R, Q]) -> None:
         if batch in self._late:
             self._late.remove(batch)
         else:
             self._in_flight -= 1
 
-    def _became_late(self, batch: Batch[S, R, Q]) -> None:
+    def _became_late(self, batch: RowBatch[S, R, Q]) -> None:
         """The batch is answered in parts: others need not wait for it."""
         if len(self._late) < LATE_MAX:
             self._late.add(batch)
@@ -170,7 +170,7 @@ class Generation(Generic[S, R, Q]):
         return self._queue.add_rows(rows, size_bytes)
 
 
-Rows: TypeAlias = BatchQueue[S, R, Q] | Generation[S, R, Q]
+RowQueue: TypeAlias = BatchQueue[S, R, Q] | Generation[S, R, Q]
 
 
 def slices(kind: RowKind[R, Q], rows: Sequence[R]) -> Iterator[tuple[Sequence[R], int]]:

@@ -80,8 +80,10 @@ def _delays(retries: Retries) -> Sequence[float]:
     if len(retries.delays) > DELAYS_MAX:
         raise InvalidArgument(
             f"there are {len(retries.delays)} delays, allowed are 0 to {DELAYS_MAX}",
-            field="delays", limit=DELAYS_MAX, value=len(retries.delays),
-        )  # fmt: skip
+            field="delays",
+            limit=DELAYS_MAX,
+            value=len(retries.delays),
+        )
     return retries.delays
 
 

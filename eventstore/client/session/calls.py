@@ -14,7 +14,7 @@ from eventstore.security.permissions import Permission
 
 
 class Signal(Protocol):
-    """What a request sets when it is answered: an `anyio.Event` in the async client, a `Flag` in the blocking one."""
+    """What a request sets when it is answered: an `anyio.Event` in the async client, a `PolledSignal` in the blocking one."""
 
     def set(self) -> None: ...
 
@@ -27,7 +27,7 @@ _READING: Final = (None, Permission.READ, Permission.SUBSCRIBE, Permission.CONSU
 """What the requests need that change nothing."""
 
 
-class Flag:
+class PolledSignal:
     """A signal that is polled, not awaited."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 from weakref import ref
 
 from eventstore.client.session.calls import Call, S
-from eventstore.client.session.session import Session
+from eventstore.client.session.session import ClientSession
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT
 from eventstore.protocol.reader_start import ReaderStart
 from eventstore.protocol.requests import ListAggregates, Read, ReadAll, filter_values
@@ -23,7 +23,7 @@ class PageCall(Call[S]):
     would lose the exception of a signal handler that runs in it.
     """
 
-    def __init__(self, cursor: Cursor, session: Session[S], done: S, reader: object) -> None:
+    def __init__(self, cursor: Cursor, session: ClientSession[S], done: S, reader: object) -> None:
         super().__init__(request_of(cursor), done)
         self._cursor, self._session, self._reader = cursor, session, ref(reader)
 

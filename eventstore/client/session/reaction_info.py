@@ -56,14 +56,14 @@ class ParkedEvent(NamedTuple):
     shard: int | None = None
 
 
-class Handled(NamedTuple):
+class ParkedHandled(NamedTuple):
     """What a retry or skip did: events that are no longer parked, and those of the reaction that still are."""
 
     done: int
     left: int
 
 
-class Recorded(NamedTuple):
+class AppendedRecord(NamedTuple):
     """Where a record of what is parked was appended."""
 
     version: int

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any, Generic
 
 from eventstore.client.connection_errors import another_store, interrupted, outcome_unknown, too_large
-from eventstore.client.session.batch import Batch, RowKind
+from eventstore.client.session.batch import RowBatch, RowKind
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.calls import Call, PendingRequest, S
 from eventstore.client.session.command_rows import COMMANDS
@@ -41,7 +41,7 @@ from eventstore.protocol.requests import Credit, Hello, Map, Ping, Unsubscribe, 
 from eventstore.records.splits import NEVER_SPLIT
 
 
-class Session(Generic[S]):
+class ClientSession(Generic[S]):
     """One client, over any number of connections to one server, one after the other.
 
     `welcome`: the server's answer to the hello of this connection, or None; `leaving`: the server is about to close it;
@@ -53,9 +53,15 @@ class Session(Generic[S]):
     """
 
     def __init__(
-        self, client: str, make_signal: Callable[[], S], requests_max: int = REQUESTS_MAX, *, in_parts: bool = False,
-        several: bool = False, token: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        client: str,
+        make_signal: Callable[[], S],
+        requests_max: int = REQUESTS_MAX,
+        *,
+        in_parts: bool = False,
+        several: bool = False,
+        token: str | None = None,
+    ) -> None:
         self._client, self._requests_max, self._in_parts, self._several = client, requests_max, in_parts, several
         self._token = token
         self.appends = BatchQueue(COMMITS, make_signal)
@@ -182,8 +188,8 @@ class Session(Generic[S]):
         self._unsent.extendleft(reversed(again))
         self._sent.clear()
         if self._has_sent and self._routed:
-            unknown += [request for request in self._unsent if isinstance(request, Batch) and request.routed]
-            self._unsent = deque(request for request in self._unsent if not (isinstance(request, Batch) and request.routed))
+            unknown += [request for request in self._unsent if isinstance(request, RowBatch) and request.routed]
+            self._unsent = deque(request for request in self._unsent if not (isinstance(request, RowBatch) and request.routed))
             for queue in list(self._routed.values()):
                 queue.turn_over(outcome_unknown())
         for request in unknown:
@@ -300,7 +306,7 @@ class Session(Generic[S]):
         elif request.wanted:
             if request.receive(answer, size_bytes):
                 del self._sent[request_id]
-            elif isinstance(request, Batch) and request.parts is not None and request.parts.refused:
+            elif isinstance(request, RowBatch) and request.parts is not None and request.parts.refused:
                 self.leaving = True
                 self._refused |= set() if request.parts.frame_missing else {request_id}
         elif request.lasting:
@@ -325,7 +331,7 @@ def _is_shutting_down(request: PendingRequest, answer: Answer) -> bool:
     """Whether a leaving server refused the request, or a part of a batch that is safe to send again as a whole."""
     if isinstance(answer, Failure):
         return isinstance(answer.error, ShuttingDown)
-    if not isinstance(answer, Outcomes) or not isinstance(request, Batch) or not request.resend:
+    if not isinstance(answer, Outcomes) or not isinstance(request, RowBatch) or not request.resend:
         return False
     refused = (request.kind.refused, ShuttingDown.code)
     return refused in zip(answer.values[0::3], answer.values[1::3], strict=True)

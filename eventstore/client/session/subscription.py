@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from eventstore.client.session.calls import Signal
 from eventstore.errors import Diverged, EventStoreError, ProtocolError, copy_error
-from eventstore.event_identity import Place, check_identity, event_identity
+from eventstore.event_identity import LogPosition, check_identity, event_identity
 from eventstore.model import CaughtUp, Event
 from eventstore.protocol.answers import Answer, Failure, Page
 from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
@@ -32,7 +32,7 @@ SubscriptionItem: TypeAlias = Event | CaughtUp
 _NEXT_STEP: Final = "what was derived from its events may hold some that are gone: rebuild it from the first event"
 
 
-class Subscription:
+class SessionSubscription:
     """One subscription of a session. `receive` sets `arrived` when there is something to take; the consumer replaces it.
     `layout`: of the slots that it reads by, once it has been requested.
     """
@@ -42,9 +42,12 @@ class Subscription:
     left = False
 
     def __init__(
-        self, after: Place | int | None, accepts: EventFilter, window_bytes: int = CREDIT_BYTES_DEFAULT,
+        self,
+        after: LogPosition | int | None,
+        accepts: EventFilter,
+        window_bytes: int = CREDIT_BYTES_DEFAULT,
         layout: Callable[[], int] = lambda: NEVER_SPLIT,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`after`: the place to begin after, or its sequence; None: the end, wherever the server finds it. `layout` of the
         shard's slots, asked for when it is first requested; a shard with another one refuses it, and ends it when it is split.
         """
@@ -52,7 +55,7 @@ class Subscription:
         self.wanted = True
         self.arrived: Signal | None = None
         self._accepts = accepts
-        self.start = Place(after) if isinstance(after, int) else after
+        self.start = LogPosition(after) if isinstance(after, int) else after
         self._after = None if self.start is None else self.start.sequence  # the last sequence received; None: not known
         self._taken = self._after or 0  # the last sequence taken
         self._window_bytes = window_bytes
@@ -86,9 +89,9 @@ class Subscription:
         self._owed_bytes = 0
         self._requests += 1
         self._expected = self._last_received()
-        start = None if self._after is None else Place(self._after)
+        start = None if self._after is None else LogPosition(self._after)
         if self._expected is not None:
-            start = Place(self._expected.sequence - 1)
+            start = LogPosition(self._expected.sequence - 1)
         elif self.start is not None and (self.start.identity or not self.start.sequence):  # every history has these
             start = self.start
         self._after = None if start is None else start.sequence

@@ -25,7 +25,7 @@ _NO_ONE: Final = "console (not signed in)"
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ConsoleAction:
     """`fields`: what it needs; `why` is asked for on the page. `says`: what will happen. `do`: does it, as its last argument,
     and returns what has happened. `back`: the page to go to then. `on_cluster`: it is done by the node, not by a request.
     """
@@ -103,64 +103,93 @@ def _cluster_page(given: Fields) -> str:
     return link("/cluster")
 
 
-ACTIONS: Final[Mapping[str, Action]] = {
-    "reset": Action(
+ACTIONS: Final[Mapping[str, ConsoleAction]] = {
+    "reset": ConsoleAction(
         ("group", "topic", "queue", "shard", "to"),
-        lambda given: f"The group {given['group']} continues at {given['to']} of "
-        + (f"queue {given['queue']} of " if given["queue"] else "every queue of ") + f"{given['topic']}{_on_shard(given)}. "
-        "Messages after that are delivered again, those before it never.",
-        _reset, _group_page,
+        lambda given: (
+            f"The group {given['group']} continues at {given['to']} of "
+            + (f"queue {given['queue']} of " if given["queue"] else "every queue of ")
+            + f"{given['topic']}{_on_shard(given)}. "
+            "Messages after that are delivered again, those before it never."
+        ),
+        _reset,
+        _group_page,
     ),
-    "replay": Action(
+    "replay": ConsoleAction(
         ("group", "offset", "shard"),
         lambda given: f"Dead letter {given['offset']}{_on_shard(given)} of {given['group']} is delivered again.",
-        _replay_dead, _group_page,
+        _replay_dead,
+        _group_page,
     ),
-    "add-queues": Action(
+    "add-queues": ConsoleAction(
         ("topic", "count"),
-        lambda given: f"The topic {given['topic']} gets {given['count']} more queues. Keys map to other queues from then on: "
-        "the order of a key's messages is kept only among those sent after.",
-        _add_queues, _topic_page,
+        lambda given: (
+            f"The topic {given['topic']} gets {given['count']} more queues. Keys map to other queues from then on: "
+            "the order of a key's messages is kept only among those sent after."
+        ),
+        _add_queues,
+        _topic_page,
     ),
-    "close-queue": Action(
+    "close-queue": ConsoleAction(
         ("topic", "queue"),
         lambda given: f"Queue {given['queue']} of {given['topic']} accepts no more messages; what it holds is still consumed.",
-        _close_queue, _topic_page,
+        _close_queue,
+        _topic_page,
     ),
-    "retry": Action(
+    "retry": ConsoleAction(
         ("reaction", "aggregate", "why"),
-        lambda given: f"The reaction {given['reaction']} handles what it has parked "
-        + (f"of {given['aggregate']} " if given["aggregate"] else "") + "again.",
-        _retry, _reaction_page,
+        lambda given: (
+            f"The reaction {given['reaction']} handles what it has parked "
+            + (f"of {given['aggregate']} " if given["aggregate"] else "")
+            + "again."
+        ),
+        _retry,
+        _reaction_page,
     ),
-    "skip": Action(
+    "skip": ConsoleAction(
         ("reaction", "aggregate", "why"),
         lambda given: f"The reaction {given['reaction']} never handles the first event of {given['aggregate']} that is parked.",
-        _skip, _reaction_page,
+        _skip,
+        _reaction_page,
     ),
-    "lead": Action(
+    "lead": ConsoleAction(
         ("shard", "node"),
         lambda given: f"Shard {given['shard']} is led by {given['node']} from then on; writers wait for about 0.25 s.",
-        None, _cluster_page, lambda door, given, who: door.hand_over(_number(given, "shard"), given["node"], who),
+        None,
+        _cluster_page,
+        lambda door, given, who: door.hand_over(_number(given, "shard"), given["node"], who),
     ),
-    "cancel": Action(
+    "cancel": ConsoleAction(
         ("shard",),
         lambda given: f"What is wanted of shard {given['shard']} and not done is taken back; what was copied is put away.",
-        None, _cluster_page, lambda door, given, who: door.take_back(_number(given, "shard"), who),
+        None,
+        _cluster_page,
+        lambda door, given, who: door.take_back(_number(given, "shard"), who),
     ),
-    "pause": Action(
+    "pause": ConsoleAction(
         ("shard",),
-        lambda given: f"No replica {_of_shard(given)}is copied or taken out"
-        + (f", and it is not split, until shard {given['shard']} is resumed by itself" if given["shard"]
-           else " until moves are resumed") + ". A hand-over that is wanted already is still done. "
-        + ("It continues to serve." if given["shard"] else "All shards continue to serve."),
-        None, _cluster_page, lambda door, given, who: door.pause(True, number_of("shard", given["shard"]), who),
+        lambda given: (
+            f"No replica {_of_shard(given)}is copied or taken out"
+            + (
+                f", and it is not split, until shard {given['shard']} is resumed by itself"
+                if given["shard"]
+                else " until moves are resumed"
+            )
+            + ". A hand-over that is wanted already is still done. "
+            + ("It continues to serve." if given["shard"] else "All shards continue to serve.")
+        ),
+        None,
+        _cluster_page,
+        lambda door, given, who: door.pause(True, number_of("shard", given["shard"]), who),
     ),
-    "resume": Action(
-        ("shard",), lambda given: f"What is wanted {_of_shard(given) or 'of shards '}is carried out again.",
-        None, _cluster_page, lambda door, given, who: door.pause(False, number_of("shard", given["shard"]), who),
+    "resume": ConsoleAction(
+        ("shard",),
+        lambda given: f"What is wanted {_of_shard(given) or 'of shards '}is carried out again.",
+        None,
+        _cluster_page,
+        lambda door, given, who: door.pause(False, number_of("shard", given["shard"]), who),
     ),
-}  # fmt: skip
+}
 
 
 def action_routes(console: Console) -> list[Route]:
@@ -182,7 +211,7 @@ async def _do(visit: Visit) -> Response:
     return RedirectResponse(f"{back}{'&' if '?' in back else '?'}{link('', done=done).partition('?')[2]}", 303)
 
 
-async def _carried_out(visit: Visit, action: Action, given: Fields) -> str:
+async def _carried_out(visit: Visit, action: ConsoleAction, given: Fields) -> str:
     """Raises what the server or the node answers; PermissionDenied."""
     who = visit.visitor.name or _NO_ONE
     do, on_cluster, cluster = action.do, action.on_cluster, visit.console.subject.cluster
@@ -195,7 +224,7 @@ async def _carried_out(visit: Visit, action: Action, given: Fields) -> str:
     return await trio.to_thread.run_sync(on_cluster, cluster, given, who, abandon_on_cancel=True)
 
 
-def _action(visit: Visit) -> tuple[str, Action]:
+def _action(visit: Visit) -> tuple[str, ConsoleAction]:
     name = visit.request.path_params["action"]
     if name not in ACTIONS:
         raise InvalidArgument(f"there is no action {name[:40]!r}", field="action")

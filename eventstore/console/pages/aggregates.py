@@ -69,9 +69,16 @@ async def _one(visit: Visit) -> Response:
     if domain is not None and version and not shards:
         state = await _state(visit, domain, wanted, min(state_at or version, version))
     return visit.page(
-        "aggregate.html", id=wanted, version=version, rows=[event_row(each, shard) for each in events], pages=pages,
-        state=state, state_at=min(state_at or version, version), shard=shard, link=link,
-    )  # fmt: skip
+        "aggregate.html",
+        id=wanted,
+        version=version,
+        rows=[event_row(each, shard) for each in events],
+        pages=pages,
+        state=state,
+        state_at=min(state_at or version, version),
+        shard=shard,
+        link=link,
+    )
 
 
 async def _shards_with_their_own(store: NetworkStore, aggregate_id: str) -> list[int]:
@@ -117,11 +124,14 @@ def event_row(event: Event, shard: int | None = None) -> dict[str, Any]:
     of_shard = {"shard": shard} if slot_of(event.aggregate_id) == LOCAL else {}
     seen_at = {"from": max(1, event.version - 5), "state": event.version}
     return {
-        "event": event, "is_json": event.is_json or event.type == AUDITED,
-        "correlation": event.correlation_id, "causation": event.causation_id, "cause": _cause(event),
+        "event": event,
+        "is_json": event.is_json or event.type == AUDITED,
+        "correlation": event.correlation_id,
+        "causation": event.causation_id,
+        "cause": _cause(event),
         "chain": link("/aggregates/chain", id=event.aggregate_id, version=event.version, **of_shard),
         "at": link("/aggregates/one", id=event.aggregate_id, **of_shard, **seen_at),
-    }  # fmt: skip
+    }
 
 
 def _cause(event: Event) -> str | None:

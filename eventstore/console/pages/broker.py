@@ -108,9 +108,12 @@ async def _group(visit: Visit) -> Response:
                 letters = await broker_of(store, shard).dead_letters(name, dead_from, _MESSAGES_MAX)
                 dead.append((shard, letters))
         return {
-            "progress": progress, "lags": lags, "members": await broker.members(name),
-            "hands": {each.member: each for each in await broker.in_hand(name)}, "dead": dead,
-        }  # fmt: skip
+            "progress": progress,
+            "lags": lags,
+            "members": await broker.members(name),
+            "hands": {each.member: each for each in await broker.in_hand(name)},
+            "dead": dead,
+        }
 
     found = await visit.ask(find)
     more = [
@@ -119,9 +122,14 @@ async def _group(visit: Visit) -> Response:
         if len(letters) == _MESSAGES_MAX
     ]
     return visit.page(
-        "group.html", name=name, **found, more=more, may_change=visit.may(Permission.GROUPS, name),
-        topics=sorted({each.topic for each in found["progress"].queues}), link=link,
-    )  # fmt: skip
+        "group.html",
+        name=name,
+        **found,
+        more=more,
+        may_change=visit.may(Permission.GROUPS, name),
+        topics=sorted({each.topic for each in found["progress"].queues}),
+        link=link,
+    )
 
 
 def _shards(store: NetworkStore) -> list[int | None]:

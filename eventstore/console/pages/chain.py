@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from eventstore.client.aio.store import NetworkStore
-from eventstore.client.aio.streams import EventStream
+from eventstore.client.aio.streams import NetworkEventStream
 from eventstore.console.console import Console, Visit, route
 from eventstore.console.pages.aggregates import PAGE_BYTES_MAX, bounded, event_row, store_of
 from eventstore.errors import InvalidArgument
@@ -53,7 +53,7 @@ class Chain:
     def events(self) -> list[tuple[int | None, Event]]:
         return sorted(self._found, key=lambda each: (each[1].timestamp, each[1].sequence))
 
-    async def examine(self, shard: int | None, stream: EventStream, before: int | None = None) -> int:
+    async def examine(self, shard: int | None, stream: NetworkEventStream, before: int | None = None) -> int:
         """Examines the events of a stream, of them those before this sequence, until their data are 4 MiB or a page more.
         Returns the size of their data.
         """

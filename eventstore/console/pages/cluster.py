@@ -28,9 +28,13 @@ async def _cluster(visit: Visit) -> Response:
     registry = None if door is None else await trio.to_thread.run_sync(door.look, abandon_on_cancel=True)
     shards = [_row(each, figures.get(each.shard, {}), registry) for each in known.shards]
     return visit.page(
-        "cluster.html", known=known, shards=shards, registry=registry, link=link,
+        "cluster.html",
+        known=known,
+        shards=shards,
+        registry=registry,
+        link=link,
         may_change=door is not None and visit.may(Permission.CLUSTER),
-    )  # fmt: skip
+    )
 
 
 async def _asked(store: NetworkStore) -> tuple[ClusterMap, dict[int, dict[str, Scalar]]]:
@@ -44,11 +48,18 @@ async def _asked(store: NetworkStore) -> tuple[ClusterMap, dict[int, dict[str, S
 def _row(shard: Any, figures: dict[str, Scalar], registry: dict[str, Any] | None) -> dict[str, Any]:
     known = {} if registry is None else registry["shards"].get(shard.shard, {})
     return {
-        "shard": shard.shard, "slots": slots_text(shard.slots), "address": shard.leader, "epoch": shard.epoch,
-        "events": figures.get("events"), "memory": figures.get("resident_bytes"),
-        "files": figures.get("event_files"), "sorted": figures.get("sorted_files"),
-        "behind": behind_text(figures.get("replicas_behind")), "said": said_of(figures, known), "known": known,
-    }  # fmt: skip
+        "shard": shard.shard,
+        "slots": slots_text(shard.slots),
+        "address": shard.leader,
+        "epoch": shard.epoch,
+        "events": figures.get("events"),
+        "memory": figures.get("resident_bytes"),
+        "files": figures.get("event_files"),
+        "sorted": figures.get("sorted_files"),
+        "behind": behind_text(figures.get("replicas_behind")),
+        "said": said_of(figures, known),
+        "known": known,
+    }
 
 
 def said_of(figures: dict[str, Scalar], known: dict[str, Any]) -> list[Any]:

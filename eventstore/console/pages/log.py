@@ -55,7 +55,7 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LogExcerpt:
     """`before`: where to continue; None: nothing is older. `examined`: how many events were looked at."""
 
     events: list[Event]
@@ -71,7 +71,7 @@ def log_routes(console: Console) -> list[Route]:
 async def _log(visit: Visit) -> Response:
     wanted, before, shard = _filter(visit), visit.number("before"), visit.number("shard")
 
-    async def find(store: NetworkStore) -> tuple[list[int], dict[int | None, Found]]:
+    async def find(store: NetworkStore) -> tuple[list[int], dict[int | None, LogExcerpt]]:
         shards = store.shards
         return sorted(shards), {number: await newest(each, wanted, before) for number, each in _chosen(store, shards, shard)}
 
@@ -83,10 +83,15 @@ async def _log(visit: Visit) -> Response:
     if len(found) > 1:  # that of one is in its order, whatever times its writers gave
         events.sort(key=_newest_first)
     return visit.page(
-        "log.html", rows=_rows(events[:PAGE_EVENTS]), examined=sum(each.examined for each in found.values()), given=given,
-        older=older, shards=shards,
-        live=None if before or given["to"] else link("/log/live", **given), newest=link("/log", **given) if before else None,
-    )  # fmt: skip
+        "log.html",
+        rows=_rows(events[:PAGE_EVENTS]),
+        examined=sum(each.examined for each in found.values()),
+        given=given,
+        older=older,
+        shards=shards,
+        live=None if before or given["to"] else link("/log/live", **given),
+        newest=link("/log", **given) if before else None,
+    )
 
 
 async def _live(visit: Visit) -> Response:
@@ -145,7 +150,7 @@ async def last_sequence(store: NetworkStore, wanted: Filter) -> int:
     return 0
 
 
-async def newest(store: NetworkStore, wanted: Filter, before: int | None) -> Found:
+async def newest(store: NetworkStore, wanted: Filter, before: int | None) -> LogExcerpt:
     """Returns the newest events before a sequence that pass the filter, newest first; a bounded number is examined."""
     if before is None and wanted.until is not None:
         later = await bounded(
@@ -160,14 +165,14 @@ async def newest(store: NetworkStore, wanted: Filter, before: int | None) -> Fou
         page = await _window(store, wanted, low, high)
         for event in reversed(page):
             if wanted.since is not None and event.timestamp < wanted.since:
-                return Found(found, None, examined + high - low)
+                return LogExcerpt(found, None, examined + high - low)
             if wanted.passes(event):
                 found.append(event)
                 if len(found) == PAGE_EVENTS:
-                    return Found(found, event.sequence, examined + high - low)
+                    return LogExcerpt(found, event.sequence, examined + high - low)
         examined += high - low
         high, window = low, min(window * 4, _WINDOW_MAX)
-    return Found(found, high + 1 if high > 0 else None, examined)
+    return LogExcerpt(found, high + 1 if high > 0 else None, examined)
 
 
 async def _window(store: NetworkStore, wanted: Filter, low: int, high: int) -> list[Event]:

@@ -17,18 +17,28 @@ from eventstore.console.streaming import Updates, stream
 from eventstore.flat import Scalar
 
 _STATES: Final = (
-    ("Events", "events", count), ("Event files", "event_files", count), ("of them sorted", "sorted_files", count),
-    ("Aggregates in memory", "aggregates_in_memory", count), ("Connections", "connections", count),
-    ("Subscriptions", "subscriptions", count), ("Waiting for the disk", "waiting_bytes", size),
-    ("Version conflicts", "conflicts", count), ("Commands handled", "commands_handled", count),
-    ("Reactions waiting", "reactions_waiting", count), ("Parked by reactions", "reactions_parked", count),
-    ("Projections connected", "projections", count), ("Keys parked by projections", "projections_parked_keys", count),
+    ("Events", "events", count),
+    ("Event files", "event_files", count),
+    ("of them sorted", "sorted_files", count),
+    ("Aggregates in memory", "aggregates_in_memory", count),
+    ("Connections", "connections", count),
+    ("Subscriptions", "subscriptions", count),
+    ("Waiting for the disk", "waiting_bytes", size),
+    ("Version conflicts", "conflicts", count),
+    ("Commands handled", "commands_handled", count),
+    ("Reactions waiting", "reactions_waiting", count),
+    ("Parked by reactions", "reactions_parked", count),
+    ("Projections connected", "projections", count),
+    ("Keys parked by projections", "projections_parked_keys", count),
     ("Projections are behind by", "projections_lag_microseconds", lambda value: span(value / 1_000_000)),
-    ("Topics", "broker_topics", count), ("Groups", "broker_groups", count), ("Messages", "broker_messages", count),
+    ("Topics", "broker_topics", count),
+    ("Groups", "broker_groups", count),
+    ("Messages", "broker_messages", count),
     ("Longest in hand", "broker_oldest_in_hand_seconds", lambda value: f"{count(value)} s"),
-    ("To be published", "publish_backlog", count), ("Parked by publishing", "publish_parked", count),
+    ("To be published", "publish_backlog", count),
+    ("Parked by publishing", "publish_parked", count),
     ("Size of the disk", "disk_bytes", size),
-)  # fmt: skip
+)
 
 
 def overview_routes(console: Console) -> list[Route]:

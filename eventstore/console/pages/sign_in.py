@@ -45,9 +45,14 @@ def sign_in_routes(console: Console) -> list[Route]:
             return _form(console, request, to, error.message, status_of(error))
         answer = RedirectResponse(to if to == PATH or to.startswith((PATH + "/", PATH + "?")) else PATH, 303)
         answer.set_cookie(
-            COOKIE, cookie, max_age=int(SIGNED_IN_S), path=PATH, secure=request.url.scheme == "https", httponly=True,
+            COOKIE,
+            cookie,
+            max_age=int(SIGNED_IN_S),
+            path=PATH,
+            secure=request.url.scheme == "https",
+            httponly=True,
             samesite="strict",
-        )  # fmt: skip
+        )
         return answer
 
     async def sign_out(visit: Visit) -> Response:
@@ -66,9 +71,14 @@ def sign_in_routes(console: Console) -> list[Route]:
 def _form(console: Console, request: Request, to: str, why: str | None, status: int = 200) -> Response:
     csrf = request.cookies.get(_FORM_COOKIE) or secrets.token_urlsafe(_FORM_BYTES)  # one for the forms of several tabs
     values = {
-        "to": to, "why": why, "title_of_store": console.subject.title, "visitor": None, "path": "", "signs_in": True,
+        "to": to,
+        "why": why,
+        "title_of_store": console.subject.title,
+        "visitor": None,
+        "path": "",
+        "signs_in": True,
         "csrf": csrf,
-    }  # fmt: skip
+    }
     answer = HTMLResponse(console.render("sign_in.html", values), status)
     answer.set_cookie(
         _FORM_COOKIE, csrf, path=f"{PATH}/sign-in", secure=request.url.scheme == "https", httponly=True, samesite="strict"

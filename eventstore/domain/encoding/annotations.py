@@ -27,7 +27,7 @@ def without_new_types(hint: object) -> object:
     return hint
 
 
-class Contents:
+class InstanceContents:
     """What instances of a dataclass may contain, at any depth. `mutable`: lists or dicts. `runs_code`: dataclasses whose
     creation runs code of the author, which may make another value of what was written.
     """

@@ -21,7 +21,13 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final, Generic, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from eventstore.domain.encoding.annotations import Contents, EndlessError, made_up, refusing_parameters, without_new_types
+from eventstore.domain.encoding.annotations import (
+    EndlessError,
+    InstanceContents,
+    made_up,
+    refusing_parameters,
+    without_new_types,
+)
 from eventstore.domain.encoding.canonical import canonical_decoder, equal_matcher
 from eventstore.domain.encoding.containers import dict_codec, list_codec, optional_codec, tuple_codec
 from eventstore.domain.encoding.field_mismatch import FieldMismatch, expected
@@ -71,7 +77,7 @@ class PayloadCodec(Generic[T]):
         """Returns whether what `decode_canonical` has decoded is what `encode_equal` returns; None: it always is."""
         self.exact = codec.exact
         """Returns whether reading an instance would give one of the same types and digits; None: it always does."""
-        contents = Contents(cls)
+        contents = InstanceContents(cls)
         self._runs_code = contents.runs_code
         self._rebuilds = contents.runs_code or contents.mutable
         self._proves = True

@@ -12,7 +12,7 @@ from operator import attrgetter, call, itemgetter
 from typing import Final, cast
 
 from eventstore.domain.encoding.field_mismatch import FieldMismatch, expected
-from eventstore.domain.encoding.values import Decode, Encode, Exact, quote
+from eventstore.domain.encoding.values import Decode, EncodeValue, Exact, quote
 from eventstore.errors import EventStoreError
 from eventstore.failures import described, is_fault
 from eventstore.fields import shown
@@ -20,7 +20,7 @@ from eventstore.fields import shown
 _ABSENT: Final = object()
 
 
-def object_encoder(cls: type, names: list[str], encoders: list[Encode]) -> Encode:
+def object_encoder(cls: type, names: list[str], encoders: list[EncodeValue]) -> EncodeValue:
     if len(names) == 1:
         return _field_encoder(cls, names[0], encoders[0])
     template = "{" + ",".join(f"{quote(name)}:%s" for name in names) + "}"
@@ -38,7 +38,7 @@ def object_encoder(cls: type, names: list[str], encoders: list[Encode]) -> Encod
     return encode
 
 
-def _field_encoder(cls: type, name: str, encode_field: Encode) -> Encode:
+def _field_encoder(cls: type, name: str, encode_field: EncodeValue) -> EncodeValue:
     """As `object_encoder`, for a class with one field, as many events have: takes a third of the time."""
     get, head = attrgetter(name), f"{{{quote(name)}:"
 

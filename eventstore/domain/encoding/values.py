@@ -26,7 +26,7 @@ from uuid import UUID
 
 from eventstore.domain.encoding.field_mismatch import expected
 
-Encode: TypeAlias = Callable[[object], str]
+EncodeValue: TypeAlias = Callable[[object], str]
 """Value → JSON text. Raises FieldMismatch."""
 
 Decode: TypeAlias = Callable[[object], object]
@@ -48,7 +48,7 @@ class Codec(NamedTuple):
     `canonical_equal`: as `canonical`, for what `encode_equal` returns. `is_equal`: of a class; returns whether what
     `decode_canonical` has decoded is what `encode_equal` returns; None: it always is."""
 
-    encode: Encode
+    encode: EncodeValue
     decode: Decode
     textual: bool = False
     json_type: type | None = None
@@ -56,7 +56,7 @@ class Codec(NamedTuple):
     read: Callable[[str], object] | None = None
     decode_canonical: Callable[[bytes], object] | None = None
     exact: Exact | None = None
-    encode_equal: Encode | None = None
+    encode_equal: EncodeValue | None = None
     canonical_equal: str | None = None
     is_equal: Callable[[bytes], object] | None = None
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from eventstore.domain.projections.parking import Folded, check_room, fold_one_by_one
 from eventstore.domain.projections.projection import Projection, fold, keys_of, projection_failure
-from eventstore.domain.projections.targets.base import Checkpoint, Parked, StoredRow, Target
+from eventstore.domain.projections.targets.base import ParkedKey, StoredRow, TableCheckpoint, Target
 from eventstore.errors import ProjectionFailed
 from eventstore.model import Event
 
 
 def advance(
-    projection: Projection[Any], target: Target, events: Sequence[Event], before: int, after: Checkpoint
-) -> tuple[int, tuple[Parked, ...]]:
+    projection: Projection[Any], target: Target, events: Sequence[Event], before: int, after: TableCheckpoint
+) -> tuple[int, tuple[ParkedKey, ...]]:
     """Applies one batch: reads the states of its keys, folds, writes.
 
     Returns the number of rows written or deleted, and the keys that were parked.

@@ -13,11 +13,11 @@ from typing import Any
 
 import anyio
 
-from eventstore.domain.event_batches import Batch, Followable, check_event, event_at, follow, uuid_and_last_sequence
+from eventstore.domain.event_batches import EventBatch, Followable, check_event, event_at, follow, uuid_and_last_sequence
 from eventstore.domain.projections.advance import advance, written
 from eventstore.domain.projections.parking import check_policy, read_parked
 from eventstore.domain.projections.projection import Projection
-from eventstore.domain.projections.targets.base import Checkpoint, Parked, Target
+from eventstore.domain.projections.targets.base import ParkedKey, TableCheckpoint, Target
 from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import InvalidArgument
 from eventstore.event_identity import event_identity
@@ -39,7 +39,7 @@ class Line:
 
     def __init__(self, store: Followable, projection: Projection[Any], target: Target, turn: anyio.Lock) -> None:
         """`turn`: of the lines of a table."""
-        self.checkpoint = Checkpoint(0)
+        self.checkpoint = TableCheckpoint(0)
         self.parked_keys = 0
         self.caught_up = False
         self._store = store
@@ -65,26 +65,30 @@ class Line:
             folded = await read_parked(self._store, projection, target, texts, parked, self.checkpoint)
             again = folded.parked
             write = partial(
-                target.write, *written(folded), self.checkpoint.sequence, self.checkpoint, list(again.values()),
+                target.write,
+                *written(folded),
+                self.checkpoint.sequence,
+                self.checkpoint,
+                list(again.values()),
                 [key for key in parked if key not in again],
-            )  # fmt: skip
+            )
             await on_worker_thread(write)
             parked = again
         check_policy(projection, parked)
         self.parked_keys = len(parked)
 
-    async def follow(self, events_max: int, on_batch: Callable[[int, int, tuple[Parked, ...]], bool]) -> None:
+    async def follow(self, events_max: int, on_batch: Callable[[int, int, tuple[ParkedKey, ...]], bool]) -> None:
         """Writes batches of at most `events_max` events until `on_batch` returns False. That gets the number of events and of
         rows, and the keys that were parked. Raises as `project`.
         """
         projection, resumptions = self._projection, 0
         subscription = self._store.subscribe(self.checkpoint.sequence, projection.wanted_types, projection.aggregate_prefix)
 
-        async def handle(batch: Batch) -> bool:
+        async def handle(batch: EventBatch) -> bool:
             nonlocal resumptions
             if self._store.shards:
                 raise WasSplit
-            rows, parked, before = 0, tuple[Parked, ...](), self.checkpoint.sequence
+            rows, parked, before = 0, tuple[ParkedKey, ...](), self.checkpoint.sequence
             reached = await self._reached(batch) if batch.position > before else self.checkpoint
             if subscription.resumptions > resumptions:  # it has compared the last event it delivered, maybe another one
                 resumptions = subscription.resumptions
@@ -99,12 +103,12 @@ class Line:
 
         await follow(subscription, handle, events_max)
 
-    async def follow_again(self, events_max: int, on_batch: Callable[[int, int, tuple[Parked, ...]], bool]) -> None:
+    async def follow_again(self, events_max: int, on_batch: Callable[[int, int, tuple[ParkedKey, ...]], bool]) -> None:
         """As `follow`, of a store that was away, and may have been replaced meanwhile."""
         await self._check_checkpoint(self.checkpoint.sequence)
         await self.follow(events_max, on_batch)
 
-    async def _reached(self, batch: Batch) -> Checkpoint:
+    async def _reached(self, batch: EventBatch) -> TableCheckpoint:
         """Returns the checkpoint after the batch.
 
         A filter may have left out the event at its position; then that one is read, once for each time that the projection
@@ -113,7 +117,7 @@ class Line:
         last = batch.events[-1] if batch.events else None
         if last is None or last.sequence != batch.position:
             last = await event_at(self._store, batch.position) or last
-        return self.checkpoint if last is None else Checkpoint(last.sequence, event_identity(last))
+        return self.checkpoint if last is None else TableCheckpoint(last.sequence, event_identity(last))
 
     async def _check_checkpoint(self, last: int) -> None:
         """Refuses a table with events that the store does not have, or one that would skip events."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from eventstore.domain.event_batches import Followable
 from eventstore.domain.projections.projection import Projection, keys_of, next_state, projection_failure
-from eventstore.domain.projections.targets.base import Checkpoint, Parked, StoredRow, Target
+from eventstore.domain.projections.targets.base import ParkedKey, StoredRow, TableCheckpoint, Target
 from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import DomainRefused, ProjectionFailed
 from eventstore.failures import is_fault
@@ -33,14 +33,18 @@ class Folded:
 
     def __init__(self) -> None:
         self.rows: dict[str, StoredRow | None] = {}
-        self.parked: dict[str, Parked] = {}
+        self.parked: dict[str, ParkedKey] = {}
         self.first: ProjectionFailed | None = None
 
 
 def fold_one_by_one(
-    projection: Projection[Any], target: Target, texts: dict[str, str], events: Sequence[Event], keys: Sequence[str],
+    projection: Projection[Any],
+    target: Target,
+    texts: dict[str, str],
+    events: Sequence[Event],
+    keys: Sequence[str],
     folded: Folded,
-) -> None:  # fmt: skip
+) -> None:
     """Folds each event by itself, up to the first of each key that fails, or makes a row that the target cannot hold.
 
     `texts`: the states as JSON, which are updated.
@@ -55,7 +59,7 @@ def fold_one_by_one(
         if error is not None:
             failure = projection_failure(projection, event, error)
             folded.first = folded.first or failure
-            folded.parked[key] = Parked(key, event.sequence, _shortened(failure.message))
+            folded.parked[key] = ParkedKey(key, event.sequence, _shortened(failure.message))
             continue
         folded.rows[key] = row
         if row is None:
@@ -84,13 +88,13 @@ def _shortened(text: str) -> str:
     return encodable(text[:_ERROR_CHARACTERS_MAX]).replace("\0", "\\x00")
 
 
-def check_room(target: Target, parked: dict[str, Parked], failed: ProjectionFailed) -> None:
+def check_room(target: Target, parked: dict[str, ParkedKey], failed: ProjectionFailed) -> None:
     """Raises the failure if too many keys would be parked."""
     if len(target.parked(None)) + len(parked) > PARKED_MAX:
         raise failed
 
 
-def check_policy(projection: Projection[Any], parked: dict[str, Parked]) -> None:
+def check_policy(projection: Projection[Any], parked: dict[str, ParkedKey]) -> None:
     """Raises DomainRefused if keys are parked but the projection would stop instead: it would fold on over their gaps."""
     if parked and projection.on_failure != "park":
         raise DomainRefused(
@@ -101,9 +105,13 @@ def check_policy(projection: Projection[Any], parked: dict[str, Parked]) -> None
 
 
 async def read_parked(
-    store: Followable, projection: Projection[Any], target: Target, texts: dict[str, str], parked: dict[str, Parked],
-    upto: Checkpoint,
-) -> Folded:  # fmt: skip
+    store: Followable,
+    projection: Projection[Any],
+    target: Target,
+    texts: dict[str, str],
+    parked: dict[str, ParkedKey],
+    upto: TableCheckpoint,
+) -> Folded:
     """Folds the events that parked keys have skipped, up to the checkpoint. Keys that fail again are in `parked` of the
     result, at the event that failed now.
     """
@@ -112,8 +120,11 @@ async def read_parked(
 
     def fold_events() -> None:
         keys = keys_of(projection, events)
-        chosen = [(key, event) for key, event in zip(keys, events, strict=True)
-                  if key in parked and event.sequence >= parked[key].sequence]  # fmt: skip
+        chosen = [
+            (key, event)
+            for key, event in zip(keys, events, strict=True)
+            if key in parked and event.sequence >= parked[key].sequence
+        ]
         fold_one_by_one(projection, target, texts, [event for _, event in chosen], [key for key, _ in chosen], folded)
         events.clear()
 

@@ -11,7 +11,7 @@ from eventstore.client.routing.merging import RETRY_S, Away
 from eventstore.domain.event_batches import Followable, shards_of
 from eventstore.domain.projections.line import Line, WasSplit
 from eventstore.domain.projections.projection import Projection
-from eventstore.domain.projections.targets.base import Parked, Target
+from eventstore.domain.projections.targets.base import ParkedKey, Target
 from eventstore.errors import ConnectionLost, Elsewhere
 from eventstore.fields import check_int
 
@@ -32,7 +32,7 @@ class Progress(NamedTuple):
     rows: int
     checkpoint: int
     caught_up: bool
-    parked: tuple[Parked, ...] = ()
+    parked: tuple[ParkedKey, ...] = ()
     parked_keys: int = 0
     shard: int | None = None
     sequence: int = 0
@@ -99,7 +99,7 @@ async def project(
         else:
             await _follow_shards({number: line for number, line in lines.items() if number is not None}, events_max, on_batch)
 
-    def on_batch(number: int | None, events: int, rows: int, parked: tuple[Parked, ...]) -> bool:
+    def on_batch(number: int | None, events: int, rows: int, parked: tuple[ParkedKey, ...]) -> bool:
         caught_up = all(line.caught_up for line in lines.values())
         if on_progress is not None:
             line, parked_keys = lines[number], sum(each.parked_keys for each in lines.values())
@@ -124,13 +124,13 @@ def _sequence(lines: dict[int | None, Line]) -> int:
 
 
 async def _follow_shards(
-    lines: dict[int, Line], events_max: int, on_batch: Callable[[int, int, int, tuple[Parked, ...]], bool]
+    lines: dict[int, Line], events_max: int, on_batch: Callable[[int, int, int, tuple[ParkedKey, ...]], bool]
 ) -> None:
     """Follows all shards at the same time. Raises the first error; ConnectionLost once all that are left are away."""
     away, failed = Away(lines), list[Exception]()
 
     async def follow_shard(number: int, line: Line) -> None:
-        def written(events: int, rows: int, parked: tuple[Parked, ...]) -> bool:
+        def written(events: int, rows: int, parked: tuple[ParkedKey, ...]) -> bool:
             away.found(number)
             return on_batch(number, events, rows, parked)
 

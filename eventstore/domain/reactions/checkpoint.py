@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from eventstore.chunks.documents import PREVIOUS, Member, Tree, read_tree, write_document
+from eventstore.chunks.documents import PREVIOUS, DocumentValue, Tree, read_tree, write_document
 from eventstore.chunks.files import NO_SPACE, Files, OsFiles
 from eventstore.errors import Corrupt, FolderRefused, ReadFailed, StorageFull
 
@@ -30,7 +30,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class ReactionMarks:
     """The document. `store`: uuid of the store, None if not known. `parked_after`: nothing that is parked was recorded up to
     this sequence. `inherited`: the mark of reactions that are not in `reactions`, from a document of the last version.
     """
@@ -41,12 +41,12 @@ class Marks:
     inherited: Mark | None = None
 
 
-class Checkpoint(Protocol):
+class ReactionCheckpoint(Protocol):
     """Where the marks are kept. The methods block; `save` is durable on return."""
 
-    def load(self) -> Marks: ...
+    def load(self) -> ReactionMarks: ...
 
-    def save(self, marks: Marks) -> None: ...
+    def save(self, marks: ReactionMarks) -> None: ...
 
 
 class FileCheckpoint:
@@ -56,7 +56,7 @@ class FileCheckpoint:
         self._path = Path(path)
         self._files = files or OsFiles()
 
-    def load(self) -> Marks:
+    def load(self) -> ReactionMarks:
         """Returns what was saved; no marks if there is no file.
 
         Raises:
@@ -66,7 +66,7 @@ class FileCheckpoint:
         try:
             document = read_tree(self._files, self._path)
         except FileNotFoundError:
-            return Marks()
+            return ReactionMarks()
         except Corrupt as error:
             raise self._corrupt(str(error.what).partition(";")[0]) from None
         except OSError as error:
@@ -77,7 +77,7 @@ class FileCheckpoint:
             ) from error
         return self._parsed(document)
 
-    def save(self, marks: Marks) -> None:
+    def save(self, marks: ReactionMarks) -> None:
         """Writes the marks durably.
 
         Raises:
@@ -96,9 +96,9 @@ class FileCheckpoint:
                 str(self._path), f"the checkpoint of the reactions cannot be written ({error.strerror}); {step}"
             ) from error
 
-    def _parsed(self, document: Tree) -> Marks:
+    def _parsed(self, document: Tree) -> ReactionMarks:
         if "format" not in document:  # of the last version
-            return Marks(inherited=Mark(self._count(document, "sequence")))
+            return ReactionMarks(inherited=Mark(self._count(document, "sequence")))
         if document["format"] != _FORMAT:
             raise FolderRefused(
                 str(self._path), f"format {document['format']}; this program knows format {_FORMAT}. Use a newer one"
@@ -106,9 +106,11 @@ class FileCheckpoint:
         store, reactions = document.get("store"), document.get("reactions")
         if not isinstance(store, str | None) or not isinstance(reactions, dict):
             raise self._corrupt("it has no store or no reactions")
-        return Marks(store, self._count(document, "parked_after"), {name: self._mark(each) for name, each in reactions.items()})
+        return ReactionMarks(
+            store, self._count(document, "parked_after"), {name: self._mark(each) for name, each in reactions.items()}
+        )
 
-    def _mark(self, row: Member) -> Mark:
+    def _mark(self, row: DocumentValue) -> Mark:
         if isinstance(row, dict):
             event, replayed = row.get("event"), row.get("replayed")
             if isinstance(event, str | None) and isinstance(replayed, str | None):
@@ -130,7 +132,7 @@ class FileCheckpoint:
         )
 
 
-def _document(marks: Marks) -> Tree:
+def _document(marks: ReactionMarks) -> Tree:
     reactions: Tree = {
         name: {"sequence": mark.sequence, "event": mark.event, "replayed": mark.replayed}
         for name, mark in marks.reactions.items()

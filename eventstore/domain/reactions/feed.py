@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 import anyio
 
-from eventstore.domain.event_batches import Followable, Subscription
-from eventstore.event_identity import Place
+from eventstore.domain.event_batches import EventSubscription, Followable
+from eventstore.event_identity import LogPosition
 from eventstore.model import CaughtUp, Committed, Event, NewEvent
 from eventstore.position import After
 
@@ -28,13 +28,13 @@ class ReactionStore(Followable, Protocol):
 
     def subscribe(
         self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
-    ) -> Subscription: ...
+    ) -> EventSubscription: ...
 
     def read(self, aggregate_id: str, from_version: int = 1, to_version: int | None = None) -> AsyncIterator[Event]: ...
 
     def read_all(
         self,
-        after: int | Place = 0,
+        after: int | LogPosition = 0,
         types: Iterable[str] | None = None,
         aggregate_prefix: str | None = None,
         limit: int | None = None,
@@ -48,7 +48,7 @@ class ReactionStore(Followable, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ReactionBatch:
     """Events of one type, in order; `through`: there are no others up to this sequence."""
 
     events: list[Event]
@@ -90,7 +90,7 @@ class Feed:
             self._kept_bytes -= len(dropped.data)
             self._since = dropped.sequence
 
-    async def after(self, sequence: int, type: str, events_max: int, *, once: bool = False) -> Batch:
+    async def after(self, sequence: int, type: str, events_max: int, *, once: bool = False) -> ReactionBatch:
         """Returns the next events of a type after a sequence; waits for something new, with `once` only until caught up."""
         while self.position <= sequence and not (once and self.caught_up):
             if self._moved.is_set():
@@ -106,14 +106,14 @@ class Feed:
                     through = events[-1].sequence
                     break
                 events.append(event)
-        return Batch(events, through)
+        return ReactionBatch(events, through)
 
-    async def _read(self, sequence: int, type: str, events_max: int) -> Batch:
+    async def _read(self, sequence: int, type: str, events_max: int) -> ReactionBatch:
         end = self.position  # what is after it may not be durable
         events = [event async for event in self._store.read_all(sequence, [type], limit=events_max)]
         full = len(events) == events_max
         events = [event for event in events if event.sequence <= end]
-        return Batch(events, events[-1].sequence if full and events else end)
+        return ReactionBatch(events, events[-1].sequence if full and events else end)
 
 
 def _sequence(event: Event) -> int:

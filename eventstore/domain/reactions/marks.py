@@ -8,7 +8,7 @@ from dataclasses import replace
 import anyio
 
 from eventstore.domain.event_batches import check_event, event_at, uuid_and_last_sequence
-from eventstore.domain.reactions.checkpoint import Checkpoint, Mark, Marks
+from eventstore.domain.reactions.checkpoint import Mark, ReactionCheckpoint, ReactionMarks
 from eventstore.domain.reactions.feed import ReactionStore
 from eventstore.domain.reactions.reaction import Reaction
 from eventstore.domain.worker_thread import on_worker_thread
@@ -26,10 +26,10 @@ class MarkKeeper:
     records of what was parked, and the events of the commands that were sent. One save serves all marks that moved meanwhile.
     """
 
-    def __init__(self, store: ReactionStore, checkpoint: Checkpoint) -> None:
+    def __init__(self, store: ReactionStore, checkpoint: ReactionCheckpoint) -> None:
         self._store = store
         self._checkpoint = checkpoint
-        self._marks = Marks()
+        self._marks = ReactionMarks()
         self._changes = self._saved = 0
         self._changed = anyio.Event()
         self._saving = anyio.Lock()
@@ -69,10 +69,11 @@ class MarkKeeper:
         return Mark(sequence, event and event_identity(event))
 
     async def _checked(self, name: str, mark: Mark) -> Mark:
-        what, next_step = f"the checkpoint of reaction {name!r}", (
+        what = f"the checkpoint of reaction {name!r}"
+        next_step = (
             f"set it back with `eventstore reactions replay {name} --from SEQUENCE`, to the first event that it did not see or "
             "that is new: commands that are in the store take effect only once"
-        )  # fmt: skip
+        )
         if self._marks.store not in (None, self._uuid):
             raise Diverged(
                 f"{what} was made from store {self._marks.store}, and this is {self._uuid}; {next_step}",
@@ -119,6 +120,6 @@ class MarkKeeper:
             async with self._store.subscribe(END) as items:  # its first item comes once everything so far is durable
                 async for _ in items:
                     break
-            marks = Marks(self._uuid, parked_after, reactions)
+            marks = ReactionMarks(self._uuid, parked_after, reactions)
             await on_worker_thread(self._checkpoint.save, marks)
             self._saved = changes

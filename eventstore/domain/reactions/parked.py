@@ -50,7 +50,7 @@ class Parked:
     record: int
 
 
-class Lane(NamedTuple):
+class ReactionLane(NamedTuple):
     reaction: str
     aggregate_id: str
 
@@ -68,7 +68,7 @@ class ParkedEvents:
         """`publication`: what is parked is that of one, `topic:NAME`; None: that of reactions."""
         self._store = store
         self._publication = publication
-        self._lanes: dict[Lane, dict[int, Parked]] = {}  # by version
+        self._lanes: dict[ReactionLane, dict[int, Parked]] = {}  # by version
         self._counts: dict[str, int] = {}
         self._changing = anyio.Lock()
         self.passed_over = 0
@@ -93,7 +93,7 @@ class ParkedEvents:
         found = parking_record(record.aggregate_id, record.type, record.data)
         if found.publication != self._publication:
             return
-        lane, fields = Lane(found.reaction, found.aggregate_id), found.fields
+        lane, fields = ReactionLane(found.reaction, found.aggregate_id), found.fields
         if record.type == UNPARKED:
             removed = self._remove(lane, found.version)
             if removed is not None and on_unparked is not None:
@@ -112,18 +112,18 @@ class ParkedEvents:
             if lane.reaction == reaction:
                 yield from (parked[version] for version in sorted(parked))
 
-    def first(self, lane: Lane) -> Parked | None:
+    def first(self, lane: ReactionLane) -> Parked | None:
         parked = self._lanes.get(lane)
         return parked[min(parked)] if parked else None
 
-    def holds(self, lane: Lane, version: int) -> bool:
+    def holds(self, lane: ReactionLane, version: int) -> bool:
         return version in self._lanes.get(lane, ())
 
     def oldest_record(self) -> int | None:
         """Returns the sequence of the oldest record of something that is parked."""
         return min((each.record for parked in self._lanes.values() for each in parked.values()), default=None)
 
-    async def park_behind(self, lane: Lane, event: Event) -> bool:
+    async def park_behind(self, lane: ReactionLane, event: Event) -> bool:
         """Parks the event if an earlier one of its aggregate is parked; returns whether it was or is."""
         if lane not in self._lanes:
             return False
@@ -137,7 +137,7 @@ class ParkedEvents:
                 await self._park(lane, event, f"waits for version {min(parked)}", 0)
             return True
 
-    async def park(self, lane: Lane, event: Event, why: str, attempts: int) -> None:
+    async def park(self, lane: ReactionLane, event: Event, why: str, attempts: int) -> None:
         """Parks an event, durably once the store says so.
 
         Raises:
@@ -146,7 +146,7 @@ class ParkedEvents:
         async with self._changing:
             await self._park(lane, event, why, attempts)
 
-    async def _park(self, lane: Lane, event: Event, why: str, attempts: int) -> None:
+    async def _park(self, lane: ReactionLane, event: Event, why: str, attempts: int) -> None:
         if self.count(lane.reaction) >= PARKED_MAX:
             raise DomainRefused(
                 f"{lane.reaction} has {PARKED_MAX:,} events parked, the limit; mend the reason, then "
@@ -155,9 +155,13 @@ class ParkedEvents:
             )
         why = why[:WHY_CHARACTERS_MAX]
         fields = {
-            "reaction": lane.reaction, "version": event.version, "sequence": event.sequence, "type": event.type, "why": why,
+            "reaction": lane.reaction,
+            "version": event.version,
+            "sequence": event.sequence,
+            "type": event.type,
+            "why": why,
             "attempts": attempts,
-        }  # fmt: skip
+        }
         done = await self._record(lane, PARKED, fields)
         self._add(
             Parked(*lane, event.version, event.sequence, event.type, why, attempts, int(time.time() * 1e6), done.sequence)
@@ -166,24 +170,24 @@ class ParkedEvents:
     async def unpark(self, parked: Parked, how: str, who: str, why: str, **more: str) -> None:
         """Takes an event off, as "done" or "skipped". `more`: fields that the record gets, too."""
         async with self._changing:
-            lane = Lane(parked.reaction, parked.aggregate_id)
+            lane = ReactionLane(parked.reaction, parked.aggregate_id)
             fields = {"reaction": lane.reaction, "version": parked.version, "how": how, "who": who, "why": why, **more}
             await self._record(lane, UNPARKED, fields)
             self._remove(lane, parked.version)
 
-    async def _record(self, lane: Lane, type_: str, fields: dict[str, Any]) -> Committed:
+    async def _record(self, lane: ReactionLane, type_: str, fields: dict[str, Any]) -> Committed:
         reserved = reserved_id(lane.aggregate_id)
         if carried_by(reserved) != lane.aggregate_id:
             fields["aggregate_id"] = lane.aggregate_id
         return await self._store.append_reserved(reserved, NewEvent(type_, fields))
 
     def _add(self, parked: Parked) -> None:
-        of_lane = self._lanes.setdefault(Lane(parked.reaction, parked.aggregate_id), {})
+        of_lane = self._lanes.setdefault(ReactionLane(parked.reaction, parked.aggregate_id), {})
         if parked.version not in of_lane:
             self._counts[parked.reaction] = self.count(parked.reaction) + 1
         of_lane[parked.version] = parked
 
-    def _remove(self, lane: Lane, version: int) -> Parked | None:
+    def _remove(self, lane: ReactionLane, version: int) -> Parked | None:
         parked = self._lanes.get(lane, {})
         removed = parked.pop(version, None)
         if removed is not None:

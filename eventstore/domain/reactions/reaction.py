@@ -30,7 +30,7 @@ class SendCommand(Protocol):
     async def __call__(self, command: object, command_id: str, *, metadata: Mapping[str, object]) -> Committed | None: ...
 
 
-class Send:
+class CommandSender:
     """Sends the commands of a reaction. `cause` is the stored event: its aggregate, version, time."""
 
     def __init__(self, reaction: str, cause: Event, send: SendCommand) -> None:
@@ -53,7 +53,7 @@ class Send:
         return await self._send(command, command_id, metadata=caused if metadata is None else {**caused, **metadata})
 
 
-ReactionFunction: TypeAlias = Callable[[Any, Send], Awaitable[None]]
+ReactionFunction: TypeAlias = Callable[[Any, CommandSender], Awaitable[None]]
 
 
 class Reaction:
@@ -87,7 +87,7 @@ class Reaction:
 
     async def run(self, cause: Event, send: SendCommand) -> None:
         """Calls the function for a stored event. Raises the function's errors."""
-        await self.function(self.event.decode(cause), Send(self.name, cause, send))
+        await self.function(self.event.decode(cause), CommandSender(self.name, cause, send))
 
     def __repr__(self) -> str:
         return f"<reaction {self.name} to {class_path(self.event.cls)}>"

@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 
 from eventstore.domain.domain import Domain
-from eventstore.domain.reactions.checkpoint import Checkpoint, Mark
+from eventstore.domain.reactions.checkpoint import Mark, ReactionCheckpoint
 from eventstore.domain.reactions.feed import Feed, ReactionStore
 from eventstore.domain.reactions.marks import MarkKeeper
 from eventstore.domain.reactions.parked import ParkedEvents
@@ -33,7 +33,7 @@ async def react(
     store: ReactionStore,
     domain: Domain,
     send: SendCommand,
-    checkpoint: Checkpoint,
+    checkpoint: ReactionCheckpoint,
     *,
     events_max: int = EVENTS_MAX,
     until_caught_up: bool = False,
@@ -60,7 +60,12 @@ class Reactor:
     """The reactions of a domain. `runs`: each by its name; `save_failure`: why the checkpoint cannot be written."""
 
     def __init__(
-        self, store: ReactionStore, domain: Domain, send: SendCommand, checkpoint: Checkpoint, events_max: int = EVENTS_MAX
+        self,
+        store: ReactionStore,
+        domain: Domain,
+        send: SendCommand,
+        checkpoint: ReactionCheckpoint,
+        events_max: int = EVENTS_MAX,
     ) -> None:
         self._store = store
         self._keeper = MarkKeeper(store, checkpoint)

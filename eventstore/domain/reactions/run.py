@@ -14,7 +14,7 @@ from eventstore.domain.handler import line_of, text_of
 from eventstore.domain.reactions.checkpoint import Mark
 from eventstore.domain.reactions.feed import Feed
 from eventstore.domain.reactions.marks import MarkKeeper
-from eventstore.domain.reactions.parked import Lane, ParkedEvents
+from eventstore.domain.reactions.parked import ParkedEvents, ReactionLane
 from eventstore.domain.reactions.reaction import Reaction, SendCommand
 from eventstore.errors import Closed, EventStoreError, Poisoned, ProjectionFailed
 from eventstore.event_identity import event_identity
@@ -28,7 +28,7 @@ _PAUSE_S_MAX: Final = 5.0
 _log = logging.getLogger(__name__)
 
 ReadEvent: TypeAlias = Callable[[str, int], Awaitable[Event]]
-State: TypeAlias = Literal["running", "stopped", "refused"]
+RunState: TypeAlias = Literal["running", "stopped", "refused"]
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Status:
     one, kept when it is over. `first`: the earliest event in its hands: sequence and time; None if it waits for events.
     """
 
-    state: State = "running"
+    state: RunState = "running"
     error: str | None = None
     first: tuple[int, int] | None = None
 
@@ -108,7 +108,7 @@ class ReactionRun:
             raise errors[0]
 
     async def _handle_event(self, event: Event) -> None:
-        lane = Lane(self.reaction.name, event.aggregate_id)
+        lane = ReactionLane(self.reaction.name, event.aggregate_id)
         if await self._parked.park_behind(lane, event):
             return
         try:
@@ -158,7 +158,7 @@ class ReactionRun:
 
         With `skip` the first one is taken off without being handled.
         """
-        lane, done = Lane(self.reaction.name, aggregate_id), 0
+        lane, done = ReactionLane(self.reaction.name, aggregate_id), 0
         async with self._retrying:
             while (parked := self._parked.first(lane)) is not None:
                 if not skip:

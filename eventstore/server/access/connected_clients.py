@@ -9,7 +9,7 @@ from typing import Final
 from eventstore.flat import Scalar
 from eventstore.security.access_list import Identity
 from eventstore.server.access.doorkeeper import Doorkeeper
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 
 _LINES_MAX: Final = 20
@@ -24,7 +24,7 @@ def client_rows(gate: Gate, door: Doorkeeper | None, skip: int, limit: int) -> I
     return chain.from_iterable(_row(each, None if door is None else door.identity_of(each)) for each in asked)
 
 
-def _row(connection: Connection, identity: Identity | None) -> tuple[Scalar, ...]:
+def _row(connection: ServerConnection, identity: Identity | None) -> tuple[Scalar, ...]:
     told = [each for each in connection.bound.values() if type(each).use is not None]
     count = len(connection.uses) + len(told)
     does = sorted(connection.uses)[:_LINES_MAX]
@@ -33,6 +33,11 @@ def _row(connection: Connection, identity: Identity | None) -> tuple[Scalar, ...
         does.append(f"and {count - _LINES_MAX} more")
     doing = connection.doing if isinstance(connection.doing, str) else connection.doing.__name__
     return (
-        connection.name, f"{connection.host}:{connection.port}", None if identity is None else identity.name,
-        connection.since_us, "\n".join(does), doing, connection.unsent_bytes,
-    )  # fmt: skip
+        connection.name,
+        f"{connection.host}:{connection.port}",
+        None if identity is None else identity.name,
+        connection.since_us,
+        "\n".join(does),
+        doing,
+        connection.unsent_bytes,
+    )

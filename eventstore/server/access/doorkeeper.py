@@ -25,7 +25,7 @@ from eventstore.security.permissions import ANYONE, Permission
 from eventstore.security.tls_socket import TlsSocket
 from eventstore.server.access.auditor import Auditor
 from eventstore.server.access.identity_budgets import IdentityBudgets
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.net.peers import network_of, peer_of_identity
 
@@ -39,7 +39,7 @@ _FORGIVEN_S: Final = 60.0
 _ADDRESSES_MAX: Final = 10_000
 _log = logging.getLogger(__name__)
 
-Route = Callable[[Connection, int, Any], None]
+Route = Callable[[ServerConnection, int, Any], None]
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Admitted:
 
     proof: Credential
     identity: Identity
-    connections: set[Connection]
+    connections: set[ServerConnection]
     """All of the identity."""
 
 
@@ -58,22 +58,26 @@ class Doorkeeper:
     """
 
     def __init__(
-        self, access: AccessList, gate: Gate, audit: Auditor | None = None, *,
+        self,
+        access: AccessList,
+        gate: Gate,
+        audit: Auditor | None = None,
+        *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`audit`: None at the address of a node, which has no store: its log says what is refused."""
         self._access, self._gate, self._audit, self._now = access, gate, audit, now
-        self._admitted: dict[Connection, Admitted] = {}
-        self._connections: dict[str, set[Connection]] = {}
+        self._admitted: dict[ServerConnection, Admitted] = {}
+        self._connections: dict[str, set[ServerConnection]] = {}
         self.budgets = IdentityBudgets(gate)
         self.has_topic: Callable[[str], bool] = lambda _: False
         self.changes: Callable[[Any], bool] = lambda _: True
         self._failures: dict[str, tuple[int, float]] = {}
-        self._late: list[tuple[float, Connection, bytes]] = []
+        self._late: list[tuple[float, ServerConnection, bytes]] = []
         self._news = trio.Event()
         self.refused = self.denied = self.sent_away = 0
 
-    def admit(self, connection: Connection, request_id: int, request: Hello) -> bool:
+    def admit(self, connection: ServerConnection, request_id: int, request: Hello) -> bool:
         """Whether the client may come in; if not, it is answered later.
 
         Raises:
@@ -103,14 +107,14 @@ class Doorkeeper:
             connection.charge(connection)  # for this HELLO: until now it was not known whose it is
         return True
 
-    def identity_of(self, connection: Connection) -> Identity | None:
+    def identity_of(self, connection: ServerConnection) -> Identity | None:
         """Returns who a connection is of."""
         found = self._admitted.get(connection)
         return None if found is None else found.identity
 
     # ---- those who are not let in
 
-    def _refuse(self, connection: Connection, request_id: int, who: str, why: str) -> None:
+    def _refuse(self, connection: ServerConnection, request_id: int, who: str, why: str) -> None:
         self.refused += 1
         now = trio.current_time()
         delay = self._delay_of(network_of(connection.host), now)
@@ -159,7 +163,7 @@ class Doorkeeper:
         needs = DECLARATIONS[kind].needs
         audited = self._audit is not None and needs.permission in AUDITED_PERMISSIONS
 
-        def checked(connection: Connection, request_id: int, request: Any) -> None:
+        def checked(connection: ServerConnection, request_id: int, request: Any) -> None:
             try:
                 self._admitted[connection].identity.grants.check_request(needs, request, self.has_topic, self.changes)
             except PermissionDenied:
@@ -172,7 +176,7 @@ class Doorkeeper:
 
         return checked
 
-    def _record_first(self, connection: Connection, request_id: int, request: Request, route: Route) -> None:
+    def _record_first(self, connection: ServerConnection, request_id: int, request: Request, route: Route) -> None:
         """Has a request carried out once it is in the audit trail; what follows on its connection waits. Raises Overloaded."""
         assert self._audit is not None, "only then is it audited"
 
@@ -192,22 +196,22 @@ class Doorkeeper:
         self._audit.note(record, recorded)
         self._gate.hold(connection, HELD_BY_AUDIT)
 
-    def _limit(self, connection: Connection, identity: Identity) -> None:
+    def _limit(self, connection: ServerConnection, identity: Identity) -> None:
         """Has every frame of a connection counted from now on, whatever it asks for, and its answers, if there are limits."""
         connection.charge = None if identity.limits == UNLIMITED else self._charge
         self.budgets.count_answers(connection, identity)
 
-    def _charge(self, connection: Connection) -> None:
+    def _charge(self, connection: ServerConnection) -> None:
         admitted = self._admitted[connection]
         self.budgets.charge(connection, admitted.identity, admitted.connections)
 
-    def refused_appends(self, connection: Connection, aggregate_ids: Sequence[str]) -> Mapping[int, EventStoreError]:
+    def refused_appends(self, connection: ServerConnection, aggregate_ids: Sequence[str]) -> Mapping[int, EventStoreError]:
         """Returns the error of each aggregate that the connection may not append to, by its place."""
         refused = self._admitted[connection].identity.grants.refused_appends(aggregate_ids)
         self.denied += len(refused)
         return refused
 
-    def check_command(self, connection: Connection, row: WireCommand) -> None:
+    def check_command(self, connection: ServerConnection, row: WireCommand) -> None:
         """Raises PermissionDenied."""
         try:
             self._admitted[connection].identity.grants.check(Permission.COMMAND, row[0])
@@ -215,7 +219,7 @@ class Doorkeeper:
             self.denied += 1
             raise
 
-    def may_command(self, connection: Connection, name: str) -> bool:
+    def may_command(self, connection: ServerConnection, name: str) -> bool:
         """Whether a client may send commands of a type, and so be told of it."""
         return self._admitted[connection].identity.grants.allows(Permission.COMMAND, name)
 
@@ -246,7 +250,7 @@ class Doorkeeper:
                 admitted.identity = current
                 self._limit(connection, current)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: ServerConnection) -> None:
         admitted = self._admitted.pop(connection)
         admitted.connections.discard(connection)
         if not admitted.connections:

@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from eventstore.security.access_list import Identity
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 
 HELD_BY_IDENTITY: Final = 16
@@ -54,11 +54,11 @@ class IdentityBudgets:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._bytes: dict[str, _Bytes] = {}
-        self._waiting: dict[Connection, tuple[Identity, Iterable[Connection]]] = {}
+        self._waiting: dict[ServerConnection, tuple[Identity, Iterable[ServerConnection]]] = {}
         self._news = trio.Event()
         self.held = 0
 
-    def count_answers(self, connection: Connection, identity: Identity) -> None:
+    def count_answers(self, connection: ServerConnection, identity: Identity) -> None:
         """Counts the answers to a connection, if its identity has a limit of bytes."""
         if identity.limits.bytes_a_second is not None and not isinstance(connection.unsent, _CountedFrames):
             connection.unsent = _CountedFrames(self._used(identity), connection.unsent)
@@ -66,7 +66,7 @@ class IdentityBudgets:
     def _used(self, identity: Identity) -> _Bytes:
         return self._bytes.setdefault(identity.name, _Bytes(at=perf_counter()))
 
-    def charge(self, connection: Connection, identity: Identity, others: Iterable[Connection]) -> None:
+    def charge(self, connection: ServerConnection, identity: Identity, others: Iterable[ServerConnection]) -> None:
         """Counts the request that a connection has just brought. `others`: all connections of the identity, at any time."""
         rate = identity.limits.bytes_a_second
         if rate is not None:
@@ -79,7 +79,7 @@ class IdentityBudgets:
             self._gate.hold(connection, HELD_BY_IDENTITY)
             self._news.set()
 
-    def _is_over(self, identity: Identity, others: Iterable[Connection], one_more: int = 0) -> bool:
+    def _is_over(self, identity: Identity, others: Iterable[ServerConnection], one_more: int = 0) -> bool:
         """`one_more`: the request that is being taken, and is not counted by its connection yet."""
         limits = identity.limits
         if limits.bytes_a_second is not None:

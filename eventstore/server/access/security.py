@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from eventstore.client.options import Options, token_in
+from eventstore.client.options import ClientOptions, token_in
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError
 from eventstore.fields import escaped
 from eventstore.fields import shown as quoted
@@ -177,8 +177,10 @@ class Security:
         if own is not None and not is_of_node(self.access, own, self._now()):
             _log.error(
                 "other nodes will refuse this one: no identity in %s has its certificate %s and the permission 'cluster'; %s",
-                self.path, quoted(own.subject), self._how_to_name(own),
-            )  # fmt: skip
+                self.path,
+                quoted(own.subject),
+                self._how_to_name(own),
+            )
 
     def _how_to_name(self, shown: Shown) -> str:
         assert self.access is not None, "there are identities"
@@ -237,14 +239,16 @@ class Security:
 
         return identity
 
-    def visitor_options(self, token: str | None, name: str, *, to_self: bool) -> Options:
+    def visitor_options(self, token: str | None, name: str, *, to_self: bool) -> ClientOptions:
         """Returns how the console of this process connects to it, and with `to_self` False also to others of its cluster."""
         context = self.own_context if self.tls is None or not to_self else self.tls.context_to_self()
-        return Options(connect_timeout=_VISITOR_S, reconnect_timeout=_VISITOR_S, name=name, ssl_context=context, token=token)
+        return ClientOptions(
+            connect_timeout=_VISITOR_S, reconnect_timeout=_VISITOR_S, name=name, ssl_context=context, token=token
+        )
 
-    def own_options(self, name: str, reconnect_s: float) -> Options:
+    def own_options(self, name: str, reconnect_s: float) -> ClientOptions:
         """Returns how this server connects to others of its cluster."""
-        return Options(reconnect_timeout=reconnect_s, name=name, ssl_context=self.own_context, token=self.own_token)
+        return ClientOptions(reconnect_timeout=reconnect_s, name=name, ssl_context=self.own_context, token=self.own_token)
 
     @property
     def own_context(self) -> SSLContext | None:

@@ -16,20 +16,31 @@ from eventstore.settings.server import ServerSettings
 OF_CLUSTERS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         (
-            "replica_epoch", "replicas_in_sync", "replicas_wanted", "replicas_needed", "replica_lag_seconds", "moves_paused",
+            "replica_epoch",
+            "replicas_in_sync",
+            "replicas_wanted",
+            "replicas_needed",
+            "replica_lag_seconds",
+            "moves_paused",
             "log_bytes",
-        ), (),
+        ),
+        (),
     ),
-    "replica_behind_seconds": ("node",), "replica_behind_bytes": ("node",), "shard_unserved": ("shard",),
-}  # fmt: skip
+    "replica_behind_seconds": ("node",),
+    "replica_behind_bytes": ("node",),
+    "shard_unserved": ("shard",),
+}
 """Those of replicas and nodes, which are declared above this package; a test compares them."""
 
 _DECLARED: Final[tuple[Metric[Any] | LabelledMetric, ...]] = (
-    *chain.from_iterable(METRICS_BY_SUBJECT.values()), *LABELLED, *PROJECTION_METRICS,
-)  # fmt: skip
+    *chain.from_iterable(METRICS_BY_SUBJECT.values()),
+    *LABELLED,
+    *PROJECTION_METRICS,
+)
 KNOWN_FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
-    **OF_CLUSTERS, **{figure_name(each.name): labels_of(each) for each in _DECLARED if each.kind != "text"},
-}  # fmt: skip
+    **OF_CLUSTERS,
+    **{figure_name(each.name): labels_of(each) for each in _DECLARED if each.kind != "text"},
+}
 """The names of the labels by the name of the figure."""
 
 

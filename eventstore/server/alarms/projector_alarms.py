@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from eventstore.alarms.alarms import Alarms
 from eventstore.alarms.figure import Figure
-from eventstore.metrics import Source
+from eventstore.metrics import MetricSource
 from eventstore.server.projection_watch import PROJECTION_METRICS, ProjectionWatch
 from eventstore.server.prometheus import figures_of
 from eventstore.settings.alarms import AlarmSettings
@@ -21,7 +21,7 @@ class ProjectorAlarms:
         self.alarms = Alarms(settings, None if settings.rules is None else _known_figures())
         self.alarms.source = f"projector {watch.projection.name} on {socket.gethostname()}"
         self.alarms.seen_by = ""  # a projector serves no requests
-        self._sources = (Source(PROJECTION_METRICS, lambda: watch),)
+        self._sources = (MetricSource(PROJECTION_METRICS, lambda: watch),)
 
     async def run(self) -> None:
         """Evaluates until cancelled."""

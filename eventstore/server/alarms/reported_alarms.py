@@ -9,7 +9,7 @@ from prometheus_client.core import Metric as Family
 
 from eventstore.alarms.alarm_metrics import ALARM, ALARM_METRICS, raised_by_name
 from eventstore.alarms.alarms import Alarms
-from eventstore.metrics import Source
+from eventstore.metrics import MetricSource
 from eventstore.server.prometheus import LabelledCollector, labelled_family
 from eventstore.server.reports import Reports
 
@@ -38,5 +38,5 @@ def watch_alarms(alarms: Alarms, source: str, reports: Reports, nursery: trio.Nu
 
 def report_alarms(alarms: Alarms, reports: Reports) -> None:
     """Has the alarms reported; they are evaluated elsewhere."""
-    reports.add([Source(ALARM_METRICS, lambda: alarms)], [AlarmCollector(alarms)])
+    reports.add([MetricSource(ALARM_METRICS, lambda: alarms)], [AlarmCollector(alarms)])
     reports.watch(alarms)

@@ -17,7 +17,7 @@ from eventstore.broker.message_lookups import FoundMessages
 from eventstore.protocol import encode_messages, encode_ok
 from eventstore.protocol.codes import AnswerCode
 from eventstore.protocol.request_declaration import DECLARATIONS, Request
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.deferred_replies import DeferredReplies
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.dispatch import Route
@@ -51,7 +51,7 @@ def routes_of(handlers: object, gate: Gate, replies: DeferredReplies) -> dict[ty
 
 
 def _at_once(handle: Callable[[Any], Sequence[Any]], encode: _Encode, gate: Gate) -> Route:
-    def route(connection: Connection, request_id: int, request: Request) -> None:
+    def route(connection: ServerConnection, request_id: int, request: Request) -> None:
         for piece in encode(request_id, handle(request)):
             gate.send(connection, piece)
 
@@ -59,7 +59,7 @@ def _at_once(handle: Callable[[Any], Sequence[Any]], encode: _Encode, gate: Gate
 
 
 def _later(handle: Callable[[Any], Any], encode: _Encode, size: Size, replies: DeferredReplies) -> Route:
-    def route(connection: Connection, request_id: int, request: Request) -> None:
+    def route(connection: ServerConnection, request_id: int, request: Request) -> None:
         async def make() -> Sequence[bytes]:
             return encode(request_id, await handle(request))
 

@@ -18,7 +18,7 @@ from eventstore.flat import Scalar
 from eventstore.protocol import encode_error, sent_values
 from eventstore.protocol.broker_requests import SendMessages, WireMessage
 from eventstore.records.topic_names import check_name
-from eventstore.server.net.connection import HELD_BY_MESSAGES, Connection
+from eventstore.server.net.connection import HELD_BY_MESSAGES, ServerConnection
 from eventstore.server.net.deferred_replies import explain_failure
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.batch_replies import BatchReplies
@@ -45,10 +45,10 @@ class MessageBatcher:
         self._broker = broker
         self._nursery = nursery
         self._batches: dict[str, _Batch] = {}
-        self._creating: dict[str, list[tuple[Connection, int, SendMessages]]] = {}
+        self._creating: dict[str, list[tuple[ServerConnection, int, SendMessages]]] = {}
         self._creating_bytes = 0
         self._created = trio.lowlevel.ParkingLot()
-        self._held: set[Connection] = set()
+        self._held: set[ServerConnection] = set()
         self.stopping = False
 
     @property
@@ -65,7 +65,7 @@ class MessageBatcher:
         """The number of connections that are not read until there is room."""
         return len(self._held)
 
-    def send(self, connection: Connection, request_id: int, request: SendMessages) -> None:
+    def send(self, connection: ServerConnection, request_id: int, request: SendMessages) -> None:
         """Takes messages; the request is answered when they are durable.
 
         Raises:
@@ -91,7 +91,7 @@ class MessageBatcher:
         if self._full:
             self._hold(connection)
 
-    def _take(self, connection: Connection, request_id: int, request: SendMessages) -> None:
+    def _take(self, connection: ServerConnection, request_id: int, request: SendMessages) -> None:
         batch = self._batches.get(request.topic)
         if batch is None:
             batch = self._batches[request.topic] = _Batch(self._gate)
@@ -119,7 +119,7 @@ class MessageBatcher:
 
     # -- flow control -------------------------------------------------------------------------------------------------
 
-    def _hold(self, connection: Connection) -> None:
+    def _hold(self, connection: ServerConnection) -> None:
         if not self._held:
             self._nursery.start_soon(self._release_when_there_is_room)
         self._held.add(connection)
@@ -138,7 +138,7 @@ class MessageBatcher:
 
     # -- topics that are created by sending to them -------------------------------------------------------------------
 
-    def _wait_for_topic(self, connection: Connection, request_id: int, request: SendMessages) -> None:
+    def _wait_for_topic(self, connection: ServerConnection, request_id: int, request: SendMessages) -> None:
         self._gate.owe(connection)
         self._creating[request.topic].append((connection, request_id, request))
         self._creating_bytes += _bytes_of(request)

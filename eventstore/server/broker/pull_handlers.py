@@ -25,7 +25,7 @@ from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.message_answers import QueuePage
 from eventstore.records.message import HEADER
 from eventstore.server.net.budgets import Reservation
-from eventstore.server.net.connection import BOUND_MAX, Connection
+from eventstore.server.net.connection import BOUND_MAX, ServerConnection
 from eventstore.server.net.deferred_replies import explain_failed_read
 from eventstore.server.net.fair_turns import NOTED_S
 from eventstore.server.net.gate import Gate
@@ -46,7 +46,7 @@ class _Waiting:
 
     use = None
 
-    def __init__(self, task: RequestTask, connection: Connection, request_id: int, weight: int) -> None:
+    def __init__(self, task: RequestTask, connection: ServerConnection, request_id: int, weight: int) -> None:
         self.task = task
         self.connection = connection
         self.request_id = request_id
@@ -75,7 +75,7 @@ class MessagePulls:
         """The number of pulls that are not answered yet."""
         return len(self._waiting)
 
-    def begin(self, connection: Connection, request_id: int, request: Pull) -> None:
+    def begin(self, connection: ServerConnection, request_id: int, request: Pull) -> None:
         """Takes a PULL; it is answered at once or later.
 
         Raises:
@@ -112,7 +112,7 @@ class MessagePulls:
             self._settle(waiting)
         self._nursery.start_soon(self._serve, waiting, pending, request)
 
-    def _answered_now(self, connection: Connection, request_id: int, request: Pull, pending: PendingPull) -> bool:
+    def _answered_now(self, connection: ServerConnection, request_id: int, request: Pull, pending: PendingPull) -> bool:
         """Answers from memory if possible, and if there is room for the answer; returns whether it did."""
         outbound = self._gate.outbound
         if not outbound.has_room(connection) or outbound.full:

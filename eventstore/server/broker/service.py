@@ -18,7 +18,7 @@ import trio
 from eventstore.broker.broker import Broker
 from eventstore.broker.groups.in_hand import InHand
 from eventstore.broker.statistics import Rates
-from eventstore.metrics import Metric, Source, counter, gauge, text
+from eventstore.metrics import Metric, MetricSource, counter, gauge, text
 from eventstore.protocol.broker_requests import Pull, SendMessages
 from eventstore.protocol.group_requests import SetRetries
 from eventstore.protocol.request_declaration import Request
@@ -41,9 +41,13 @@ class BrokerService:
     """An open broker, as the clients of one gate see it."""
 
     def __init__(
-        self, gate: Gate, broker: Broker, nursery: trio.Nursery,
-        may_answer: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint, shard: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        gate: Gate,
+        broker: Broker,
+        nursery: trio.Nursery,
+        may_answer: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+        shard: int | None = None,
+    ) -> None:
         """`may_answer`: see `TopicHandlers`. `shard`: whose broker it is, in a cluster."""
         self.broker = broker
         self._shard = shard
@@ -104,9 +108,9 @@ class _Counted:
         return self.service.broker
 
 
-def broker_source(service: BrokerService) -> Source[_Counted]:
+def broker_source(service: BrokerService) -> MetricSource[_Counted]:
     """Returns the broker's metrics. Safe on any thread."""
-    return Source(BROKER_METRICS, lambda: _Counted(service, service.broker.statistics.rates()))
+    return MetricSource(BROKER_METRICS, lambda: _Counted(service, service.broker.statistics.rates()))
 
 
 def _oldest(broker: Broker) -> InHand | None:
@@ -153,73 +157,81 @@ def _held_back(counted: _Counted) -> str | None:
 
 BROKER_METRICS: Final[tuple[Metric[_Counted], ...]] = (
     gauge(
-        "broker_topics", "topics, including those the broker keeps for retries and dead letters",
+        "broker_topics",
+        "topics, including those the broker keeps for retries and dead letters",
         lambda counted: len(counted.broker.topics.by_name),
     ),
     gauge("broker_queues", "queues of all topics", lambda counted: len(counted.broker.engine.queues)),
     gauge("broker_groups", "consumer groups", lambda counted: len(counted.broker.groups.by_name)),
     gauge(
-        "broker_members", "consumers that are alive",
+        "broker_members",
+        "consumers that are alive",
         lambda counted: sum(len(group.members) for group in list(counted.broker.groups.by_name.values())),
         "it is lower than the number of consumers you run",
     ),
     counter(
-        "broker_messages", "messages stored since the broker was created",
+        "broker_messages",
+        "messages stored since the broker was created",
         lambda counted: counted.broker.engine.visible_number,
         "its rate is the throughput",
     ),
     counter(
-        "broker_messages_refused", "messages refused for their content",
+        "broker_messages_refused",
+        "messages refused for their content",
         lambda counted: counted.broker.engine.sender.refused,
         "a sender is broken",
     ),
     gauge("broker_chunks", "message chunks", lambda counted: len(counted.broker.engine.files.headers)),
     gauge(
-        "broker_chunks_mapped", "of these, mapped into memory for consumers that lag",
+        "broker_chunks_mapped",
+        "of these, mapped into memory for consumers that lag",
         lambda counted: len(counted.broker.engine.files.mapped),
     ),
     gauge(
-        "broker_oldest_in_hand_seconds", "how long a consumer has had the same message in hand, the longest of all groups",
+        "broker_oldest_in_hand_seconds",
+        "how long a consumer has had the same message in hand, the longest of all groups",
         _oldest_s,
         "it is longer than any handler should take: one hangs, and its queue waits",
     ),
     text("broker_oldest_in_hand", "the member, group, queue and offset of that message", _oldest_named),
     text("broker_held_back", "the group and queue that keep retention from deleting", _held_back),
     counter(
-        "broker_batches", "write and sync operations", lambda counted: counted.broker.committer.batches,
+        "broker_batches",
+        "write and sync operations",
+        lambda counted: counted.broker.committer.batches,
         "`broker_messages / broker_batches`: how well messages share syncs",
     ),
     counter(
-        "broker_refused_batches", "write and sync operations that failed: what they were to write was refused",
+        "broker_refused_batches",
+        "write and sync operations that failed: what they were to write was refused",
         lambda counted: counted.broker.committer.refused.count,
         "it grows: the disk is full; `attention` has its folder",
     ),
     counter(
-        "broker_batches_in_place", "of the batches, for a lone sender, without a thread",
+        "broker_batches_in_place",
+        "of the batches, for a lone sender, without a thread",
         lambda counted: counted.broker.committer.batches_in_place,
     ),
     counter(
-        "broker_write_microseconds", "time spent in write and sync",
+        "broker_write_microseconds",
+        "time spent in write and sync",
         lambda counted: round(counted.broker.committer.write_seconds * 1_000_000),
     ),
     gauge(
-        "broker_waiting_bytes", "bytes sent and not written yet", lambda counted: counted.service.messages.waiting_bytes,
+        "broker_waiting_bytes",
+        "bytes sent and not written yet",
+        lambda counted: counted.service.messages.waiting_bytes,
         "it is near `broker_waiting_bytes_max`: the disk is the bottleneck",
     ),
     gauge(
-        "broker_senders_held", "connections that are not read because of that",
+        "broker_senders_held",
+        "connections that are not read because of that",
         lambda counted: counted.service.messages.held,
     ),
     gauge("broker_pulls", "pulls that are not answered yet", lambda counted: counted.service.pulls.count),
-    gauge(
-        "broker_messages_written_a_second", "messages sent in the last second", lambda counted: round(counted.rates.written)
-    ),
-    gauge(
-        "broker_bytes_written_a_second", "bytes sent in the last second", lambda counted: round(counted.rates.written_bytes)
-    ),
-    gauge(
-        "broker_messages_read_a_second", "messages pulled in the last second", lambda counted: round(counted.rates.read)
-    ),
+    gauge("broker_messages_written_a_second", "messages sent in the last second", lambda counted: round(counted.rates.written)),
+    gauge("broker_bytes_written_a_second", "bytes sent in the last second", lambda counted: round(counted.rates.written_bytes)),
+    gauge("broker_messages_read_a_second", "messages pulled in the last second", lambda counted: round(counted.rates.read)),
     gauge("broker_bytes_read_a_second", "bytes pulled in the last second", lambda counted: round(counted.rates.read_bytes)),
     gauge(
         "broker_torn_bytes_at_start",
@@ -228,8 +240,9 @@ BROKER_METRICS: Final[tuple[Metric[_Counted], ...]] = (
         "over 0: the previous process died while writing",
     ),
     gauge(
-        "broker_poisoned", "1: the broker takes no more messages; events are served",
+        "broker_poisoned",
+        "1: the broker takes no more messages; events are served",
         lambda counted: counted.broker.engine.failed is not None,
         "at once: see [what to do](OPERATIONS.md#when-something-goes-wrong)",
     ),
-)  # fmt: skip
+)

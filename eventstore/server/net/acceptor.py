@@ -18,7 +18,7 @@ from typing import Final
 
 from eventstore.errors import Overloaded
 from eventstore.protocol import encode_error
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.run_queue import SLICE_S
 from eventstore.server.net.tls_connection import MakeConnection
 
@@ -41,10 +41,10 @@ class Acceptor:
         self,
         listener: socket.socket,
         selector: selectors.BaseSelector,
-        connections: Collection[Connection],
+        connections: Collection[ServerConnection],
         connections_max: int,
-        drop: Callable[[Connection], None],
-        make: MakeConnection = Connection,
+        drop: Callable[[ServerConnection], None],
+        make: MakeConnection = ServerConnection,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         listener.setblocking(False)
@@ -55,7 +55,7 @@ class Acceptor:
         self._drop = drop
         self._make, self._clock = make, clock
         self._watched = self._closed = False
-        self._spare: deque[Connection] = deque()
+        self._spare: deque[ServerConnection] = deque()
         self._spare_until = 0.0
         self.accepted = self.turned_away = self.gave_way = 0
 
@@ -65,7 +65,7 @@ class Acceptor:
             self._watched = True
             self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def accept(self, now: float) -> Iterator[Connection]:
+    def accept(self, now: float) -> Iterator[ServerConnection]:
         """Yields new connections. Add each to `connections` before the next is requested."""
         end = self._clock() + SLICE_S
         for number in range(_ACCEPT_AT_ONCE):
@@ -122,7 +122,7 @@ class Acceptor:
         self._spare_until = now + _SPARE_S
         return True
 
-    def _turn_away(self, connection: Connection, now: float) -> None:
+    def _turn_away(self, connection: ServerConnection, now: float) -> None:
         self.turned_away += 1
         limit = self._connections_max
         connection.send(encode_error(0, Overloaded(f"{limit} connections are open, the limit; try later", limit=limit)))
@@ -147,5 +147,5 @@ class Acceptor:
         self._listener.close()  # otherwise new clients would wait in the kernel's queue
 
 
-def _can_go(connection: Connection, now: float) -> bool:
+def _can_go(connection: ServerConnection, now: float) -> bool:
     return connection.is_idle and now - connection.heard > _IDLE_S_MIN

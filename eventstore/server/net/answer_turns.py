@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.run_queue import ACTIVE_S, QUICK_S_MAX, SLICE_S, TURN_S, RunQueue
 
 _SHARE: Final = 1 / 3
@@ -48,7 +48,7 @@ class _Turn:
 
     __slots__ = ("begins", "connection", "expected")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
         self.begins = trio.Event()
         self.expected = 0.0
@@ -66,7 +66,7 @@ class AnswerTurns:
         self._least_s = 0.0  # what that one had
         self._last_s = _LONG_S
 
-    async def wait(self, connection: Connection) -> float:
+    async def wait(self, connection: ServerConnection) -> float:
         """Returns when it is the connection's turn; and how long its answer is expected to take, for `took`."""
         if connection.closed or (connection.slow_answer_s == 0.0 and self._left(self._unexpected) <= QUICK_S_MAX):
             return 0.0
@@ -83,7 +83,7 @@ class AnswerTurns:
                     del self._waiting[peer]
         return turn.expected
 
-    def took(self, connection: Connection, seconds: float, expected: float, waited: float = 0.0) -> None:
+    def took(self, connection: ServerConnection, seconds: float, expected: float, waited: float = 0.0) -> None:
         """Notes how long an answer took of the event loop and of threads that compute; `waited`: of that, for a processor. One
         that waited was not slow, but what is slow has its share of the time that the server gets.
         """

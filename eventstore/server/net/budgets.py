@@ -29,7 +29,7 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from eventstore.errors import Overloaded
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 
 _INBOUND_CHECK_SECONDS: Final = 0.01  # adding up thousands of frames is too slow to do in every turn
 _BLOCKED_SECONDS_MAX: Final = 1.0
@@ -68,7 +68,7 @@ class InboundBudget:
     """
 
     def __init__(
-        self, bytes_max: int, holding: Collection[Connection], turn_away: Callable[[Connection, Overloaded], None]
+        self, bytes_max: int, holding: Collection[ServerConnection], turn_away: Callable[[ServerConnection, Overloaded], None]
     ) -> None:
         self._bytes_max = bytes_max
         self._holding = holding
@@ -92,8 +92,11 @@ class InboundBudget:
             _log.warning(
                 "closing a connection (%s): unfinished requests of all connections take %d bytes, the limit is %d; "
                 "%d are from this one",
-                connection.name or "no hello", total, limit, held[connection],
-            )  # fmt: skip
+                connection.name or "no hello",
+                total,
+                limit,
+                held[connection],
+            )
             message = f"unfinished requests take {total} bytes, the limit is {limit}; send it again"
             self._turn_away(connection, Overloaded(message, limit=limit))
             total -= held[connection]
@@ -101,7 +104,7 @@ class InboundBudget:
                 return
 
 
-def _held_since(connection: Connection) -> float:
+def _held_since(connection: ServerConnection) -> float:
     return connection.heard if connection.frame_since is None else connection.frame_began
 
 
@@ -116,7 +119,7 @@ class Reservation:
 
     __slots__ = ("_budget", "_connection", "_may_share", "_size", "reserved")
 
-    def __init__(self, budget: OutboundBudget, connection: Connection, size: int, may_share: bool) -> None:
+    def __init__(self, budget: OutboundBudget, connection: ServerConnection, size: int, may_share: bool) -> None:
         self._budget = budget
         self._connection = connection
         self._size = size
@@ -136,14 +139,14 @@ class Reservation:
 
 
 class OutboundBudget:
-    """Counts unsent and reserved bytes. Call `count` whenever `Connection.unsent_bytes` has changed."""
+    """Counts unsent and reserved bytes. Call `count` whenever `ServerConnection.unsent_bytes` has changed."""
 
     def __init__(self, connection_bytes_max: int, bytes_max: int, connections_max: int = 0) -> None:
         """`connections_max`: as many have a `share`, the bytes of a page for one that holds nothing; 0: none has."""
         self.share = bytes_max // 4 // connections_max if connections_max else 0
         self._connection_bytes_max = connection_bytes_max
         self._bytes_max = bytes_max - self.share * connections_max
-        self._waiting: dict[Connection, deque[trio.Event]] = {}
+        self._waiting: dict[ServerConnection, deque[trio.Event]] = {}
         self.bytes = 0
 
     @property
@@ -157,18 +160,18 @@ class OutboundBudget:
         """
         return (1, min(self.share, bytes_max)) if self.bytes >= self._bytes_max else (requests_max, bytes_max)
 
-    def allowance(self, connection: Connection) -> int | None:
+    def allowance(self, connection: ServerConnection) -> int | None:
         """Returns how many bytes a page may have that is made now; None: as many as it wants. 0: it has to wait."""
         if not self.full:
             return None
         return 0 if _holds_any(connection) else self.share // 2
 
-    def has_room(self, connection: Connection) -> bool:
+    def has_room(self, connection: ServerConnection) -> bool:
         """Whether the connection's own bound allows another page."""
         return connection.unsent_bytes + connection.reserved_bytes < self._connection_bytes_max
 
     async def make_page(
-        self, connection: Connection, size: int, make: Callable[[Reservation], Awaitable[T]], measure: Callable[[T], int]
+        self, connection: ServerConnection, size: int, make: Callable[[Reservation], Awaitable[T]], measure: Callable[[T], int]
     ) -> T | None:
         """Returns a page that fits into the budget, or None if the connection is closed.
 
@@ -187,7 +190,7 @@ class OutboundBudget:
                 return page
             del page  # else it would be in memory, uncounted, until there is room to make it again
 
-    async def reserve(self, connection: Connection, size: int, may_share: bool = False) -> int:
+    async def reserve(self, connection: ServerConnection, size: int, may_share: bool = False) -> int:
         """Waits until a page of about `size` bytes may be made; returns what it reserved, 0 if the connection is closed.
 
         With `may_share` that is the connection's share, if it holds nothing and all other room is taken. Call `release` when
@@ -206,13 +209,13 @@ class OutboundBudget:
         self._wake_next()
         return 0
 
-    def _take(self, connection: Connection, size: int) -> int:
+    def _take(self, connection: ServerConnection, size: int) -> int:
         connection.reserved_bytes += size
         self.bytes += size
         self._wake_next()
         return size
 
-    def release(self, connection: Connection, size: int) -> None:
+    def release(self, connection: ServerConnection, size: int) -> None:
         """Undoes a `reserve`: the page was made, or will not be."""
         connection.reserved_bytes -= size
         self.bytes -= size
@@ -220,17 +223,17 @@ class OutboundBudget:
             connection.room.unpark_all()
         self._wake_next_of(connection)
 
-    def fits(self, connection: Connection, size: int, reserved: int) -> bool:
+    def fits(self, connection: ServerConnection, size: int, reserved: int) -> bool:
         """Whether a page of `size` bytes may be sent after its reservation of `reserved` bytes was released."""
         return size <= reserved or (self.has_room(connection) and not self.full)
 
-    def count(self, connection: Connection) -> None:
+    def count(self, connection: ServerConnection) -> None:
         """Adjusts the total to the connection's unsent bytes."""
         self.bytes += connection.unsent_bytes - connection.counted_bytes
         connection.counted_bytes = connection.unsent_bytes
         self._wake_next_of(connection)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ServerConnection) -> None:
         """Subtracts what a closed connection did not read."""
         self.bytes -= connection.counted_bytes
         connection.counted_bytes = 0
@@ -238,7 +241,7 @@ class OutboundBudget:
             waiter.set()
         self._wake_next()
 
-    def blocking(self, connections: Iterable[Connection], now: float) -> Iterator[Connection]:
+    def blocking(self, connections: Iterable[ServerConnection], now: float) -> Iterator[ServerConnection]:
         """Yields connections to close so that waiting pages get room. Close each before the next is requested."""
         if not self._waiting:
             return
@@ -252,7 +255,7 @@ class OutboundBudget:
                 return
             yield connection
 
-    async def _wait_for_room(self, connection: Connection) -> None:
+    async def _wait_for_room(self, connection: ServerConnection) -> None:
         waiter = trio.Event()
         self._waiting.setdefault(connection, deque()).append(waiter)
         try:
@@ -270,19 +273,19 @@ class OutboundBudget:
         if self._waiting and not self.full:
             self._wake(next(iter(self._waiting)))
 
-    def _wake_next_of(self, connection: Connection) -> None:
+    def _wake_next_of(self, connection: ServerConnection) -> None:
         """Wakes one waiter, and one of this connection if it holds nothing any more, which may use its share."""
         if self._waiting:
             if self.share and connection in self._waiting and not _holds_any(connection):
                 self._wake(connection)
             self._wake_next()
 
-    def _wake(self, connection: Connection) -> None:
+    def _wake(self, connection: ServerConnection) -> None:
         waiter = self._waiting[connection][0]
         self._remove(connection, waiter)
         waiter.set()
 
-    def _remove(self, connection: Connection, waiter: trio.Event) -> None:
+    def _remove(self, connection: ServerConnection, waiter: trio.Event) -> None:
         """Forgets a waiter. Those of other connections are next."""
         waiters = self._waiting.pop(connection)
         waiters.remove(waiter)
@@ -290,5 +293,5 @@ class OutboundBudget:
             self._waiting[connection] = waiters
 
 
-def _holds_any(connection: Connection) -> bool:
+def _holds_any(connection: ServerConnection) -> bool:
     return bool(connection.unsent_bytes or connection.reserved_bytes)

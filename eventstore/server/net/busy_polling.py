@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import trio
 
 from eventstore.server.net.budgets import Backlog
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 
 CAN_BUSY_POLL: Final = (os.cpu_count() or 1) > 1  # on a single processor it would keep the client from running
 _EAGER_SECONDS: Final = 0.002  # a client whose last request is at most this old is polled for; covers a write in place
@@ -26,7 +26,7 @@ Ready: TypeAlias = list[tuple[selectors.SelectorKey, int]]
 
 def is_eager(ready: Ready) -> bool:
     """Whether a single client sends, and sent its previous request just before."""
-    connection: Connection | None = ready[0][0].data if len(ready) == 1 else None
+    connection: ServerConnection | None = ready[0][0].data if len(ready) == 1 else None
     return connection is not None and trio.current_time() - connection.heard < _EAGER_SECONDS
 
 

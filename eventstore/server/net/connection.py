@@ -21,10 +21,10 @@ from eventstore.server.net.peers import network_of
 
 HELD_BY_MESSAGES: Final = 1
 HELD_BY_COMMANDS: Final = 2
-"""Why a connection is not read, in `Connection.held`: the sum of the reasons."""
-BOUND_MAX: Final = 64  # requests in `Connection.bound`: subscriptions, pulls and MAPs that wait
+"""Why a connection is not read, in `ServerConnection.held`: the sum of the reasons."""
+BOUND_MAX: Final = 64  # requests in `ServerConnection.bound`: subscriptions, pulls and MAPs that wait
 USES_MAX: Final = 16
-BUSY: Final = 2  # `Connection.busy` of one that waits for its slice: one long slice may be the fault of the machine
+BUSY: Final = 2  # `ServerConnection.busy` of one that waits for its slice: one long slice may be the fault of the machine
 _RECEIVE_BYTES: Final = 256 * 1024
 _FIRST_RECEIVE_BYTES: Final = LENGTH_BYTES + HELLO_BYTES_MAX
 _JOINED_BYTES_MAX: Final = 256 * 1024  # copying more than that costs more than another call of the kernel
@@ -57,7 +57,7 @@ class ConnectionBound(Protocol):
     def cancel(self) -> None: ...
 
 
-class Connection:
+class ServerConnection:
     """A non-blocking socket.
 
     - `pending`: payloads that wait until earlier requests are answered. `pending_bytes`: of these, as memory holds them.
@@ -80,12 +80,50 @@ class Connection:
     """
 
     __slots__ = (
-        "_receive_bytes", "accepted", "blocked_since", "bound", "busy", "charge", "closed", "counted_bytes", "doing", "due_s",
-        "durability", "frame_began", "frame_since", "greeted", "heard", "held", "host", "in_parts", "name", "owed", "peer",
-        "pending", "pending_bytes", "port", "queued", "reader", "request_bytes", "reserved_bytes", "rested_at", "resting",
-        "room", "sent_of_first", "since_us", "slow_answer_s", "socket", "taken_at", "taken_s", "unsent", "unsent_bytes",
-        "uses", "waiting_bytes", "watched", "writable",
-    )  # fmt: skip
+        "_receive_bytes",
+        "accepted",
+        "blocked_since",
+        "bound",
+        "busy",
+        "charge",
+        "closed",
+        "counted_bytes",
+        "doing",
+        "due_s",
+        "durability",
+        "frame_began",
+        "frame_since",
+        "greeted",
+        "heard",
+        "held",
+        "host",
+        "in_parts",
+        "name",
+        "owed",
+        "peer",
+        "pending",
+        "pending_bytes",
+        "port",
+        "queued",
+        "reader",
+        "request_bytes",
+        "reserved_bytes",
+        "rested_at",
+        "resting",
+        "room",
+        "sent_of_first",
+        "since_us",
+        "slow_answer_s",
+        "socket",
+        "taken_at",
+        "taken_s",
+        "unsent",
+        "unsent_bytes",
+        "uses",
+        "waiting_bytes",
+        "watched",
+        "writable",
+    )
 
     def __init__(self, own_socket: socket.socket, address: tuple[Any, ...], now: float) -> None:
         """`address`: of the peer, as `accept` returns it."""
@@ -100,7 +138,7 @@ class Connection:
         self.doing: type | str = "no request"
         self.greeted, self.in_parts, self.closed, self.writable = False, False, False, True
         self.durability: Callable[[], int | None] | None = None
-        self.charge: Callable[[Connection], None] | None = None
+        self.charge: Callable[[ServerConnection], None] | None = None
         self.pending: deque[bytes] = deque()
         self.taken_s = self.taken_at = self.due_s = 0.0
         self.resting, self.queued, self.rested_at = False, False, float("-inf")

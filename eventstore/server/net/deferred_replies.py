@@ -13,7 +13,7 @@ from eventstore.chunks.files import NO_SPACE
 from eventstore.errors import EventStoreError, ReadFailed, StorageFull
 from eventstore.protocol import encode_error
 from eventstore.server.net.budgets import Reservation
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.fair_turns import NOTED_S
 from eventstore.server.net.gate import Gate
 from eventstore.server.net.run_queue import SLICE_S
@@ -48,10 +48,10 @@ class DeferredReplies:
         self._nursery = nursery
         self._at_once = at_once
         self._explain = explain or explain_failure
-        self._queued: dict[Connection, deque[tuple[int, MakePage, int | None]]] = {}
-        self._workers: dict[Connection, int] = {}
+        self._queued: dict[ServerConnection, deque[tuple[int, MakePage, int | None]]] = {}
+        self._workers: dict[ServerConnection, int] = {}
 
-    def later(self, connection: Connection, request_id: int, make: Make, size: int | None = None) -> None:
+    def later(self, connection: ServerConnection, request_id: int, make: Make, size: int | None = None) -> None:
         """Answers the request with what `make` returns.
 
         `size`: about how many bytes the answer will have. It is made when there is room for it, made again if it grew past
@@ -60,7 +60,7 @@ class DeferredReplies:
         """
         self.page_later(connection, request_id, lambda _: make(), size)
 
-    def page_later(self, connection: Connection, request_id: int, make: MakePage, size: int | None) -> None:
+    def page_later(self, connection: ServerConnection, request_id: int, make: MakePage, size: int | None) -> None:
         """Does the same with an answer that can be smaller, if there is little room."""
         self._gate.owe(connection)
         self._queued.setdefault(connection, deque()).append((request_id, make, size))
@@ -68,7 +68,7 @@ class DeferredReplies:
             self._workers[connection] = self._workers.get(connection, 0) + 1
             self._nursery.start_soon(self._work, connection)
 
-    async def _work(self, connection: Connection) -> None:
+    async def _work(self, connection: ServerConnection) -> None:
         queued, busy_s = self._queued[connection], 0.0
         try:
             while queued:
@@ -91,7 +91,7 @@ class DeferredReplies:
                 del self._workers[connection]
                 del self._queued[connection]
 
-    async def _answer(self, connection: Connection, request_id: int, make: MakePage, size: int | None) -> None:
+    async def _answer(self, connection: ServerConnection, request_id: int, make: MakePage, size: int | None) -> None:
         async def page(reservation: Reservation) -> Sequence[bytes]:
             async with reservation as bytes_max:
                 return await self._made(request_id, make, bytes_max)

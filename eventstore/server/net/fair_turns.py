@@ -1,10 +1,10 @@
 """Fair turns: how much of the server's time one connection may take while others want some.
 
-In a turn a connection is served for a slice of time; what it has sent beyond that waits in `Connection.pending` for the next
-turns. Besides, what it took is added up: the time its requests were served, and the usual cost of the rows they brought, which
-is due later. That sum drains at the rate of its share. Where it has grown too large the connection rests: nothing is taken from
-it until it has drained. The share is all of the time less a tenth for each other connection that is being served, and a
-quarter at least. So a client whose requests are few never rests, and one that is alone is never held up.
+In a turn a connection is served for a slice of time; what it has sent beyond that waits in `ServerConnection.pending` for the
+next turns. Besides, what it took is added up: the time its requests were served, and the usual cost of the rows they brought,
+which is due later. That sum drains at the rate of its share. Where it has grown too large the connection rests: nothing is
+taken from it until it has drained. The share is all of the time less a tenth for each other connection that is being served,
+and a quarter at least. So a client whose requests are few never rests, and one that is alone is never held up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import trio
 from eventstore.fields import counted
 from eventstore.server.net.answer_turns import AnswerTurns
 from eventstore.server.net.busy_polling import Ready
-from eventstore.server.net.connection import BUSY, Connection
+from eventstore.server.net.connection import BUSY, ServerConnection
 from eventstore.server.net.run_queue import ACTIVE_S, SLICE_S, TURN_S, RunQueue
 
 _ALONE_S: Final = 0.25
@@ -43,12 +43,12 @@ _log = logging.getLogger(__name__)
 class FairTurns:
     """Measures what the connections of a gate take. `slowed` counts how often one had to rest."""
 
-    def __init__(self, connections: Collection[Connection], clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, connections: Collection[ServerConnection], clock: Callable[[], float] = perf_counter) -> None:
         self._connections = connections
         self.clock = clock
         self.queue = RunQueue()
         self.answers = AnswerTurns(self.queue, clock)
-        self._resting: list[tuple[float, int, Connection]] = []
+        self._resting: list[tuple[float, int, ServerConnection]] = []
         self._waits = trio.CancelScope()
         self._order = count()
         self._log_due = self._newcomers_end = self._queue_began = self._queue_ended = 0.0
@@ -71,7 +71,7 @@ class FairTurns:
         else:
             await trio.lowlevel.checkpoint()
 
-    def serve_queue(self, receive: Callable[[Connection, float], None], now: float) -> None:
+    def serve_queue(self, receive: Callable[[ServerConnection, float], None], now: float) -> None:
         """Serves those whose turn it is. They rest as long, or twice as long for several others, if those asked for something
         since they were served before.
         """
@@ -119,24 +119,24 @@ class FairTurns:
         """Returns when the slice of a connection ends that is served from `started` on."""
         return started + (SLICE_S if len(self._connections) > 1 else _ALONE_S)
 
-    def served(self, connection: Connection, took: float) -> None:
+    def served(self, connection: ServerConnection, took: float) -> None:
         """Notes a slice that was long, or ended before the requests did."""
         connection.busy = BUSY if connection.pending else min(connection.busy + 1, BUSY) if took > TURN_S else 0
         if took > NOTED_S:
             self.charge(connection, took)
 
-    def charge(self, connection: Connection, seconds: float) -> None:
+    def charge(self, connection: ServerConnection, seconds: float) -> None:
         """Adds to what a connection took; it may have to rest."""
         taken = self.took_lately(connection) + seconds
         connection.taken_s, connection.taken_at = taken, self.clock()
         if taken > _TAKEN_S_MAX and not connection.resting and not connection.closed:
             self._consider(connection, taken)
 
-    def took_lately(self, connection: Connection) -> float:
+    def took_lately(self, connection: ServerConnection) -> float:
         """Returns what a connection took, less what has drained since, in seconds."""
         return max(0.0, connection.taken_s - (self.clock() - connection.taken_at) * _SHARE_MIN)
 
-    def _consider(self, connection: Connection, taken: float) -> None:
+    def _consider(self, connection: ServerConnection, taken: float) -> None:
         now = trio.current_time()
         others = self._others(connection, now)
         share = max(_SHARE_MIN, 1.0 - _SHARE_OF_ANOTHER * others)
@@ -155,31 +155,32 @@ class FairTurns:
             self._log_due = now + _LOG_S
             _log.warning(
                 "a client takes more than its share of the server's time (%s); it is served more slowly, for %s",
-                self.last_slowed, counted(others, "other client"),
-            )  # fmt: skip
+                self.last_slowed,
+                counted(others, "other client"),
+            )
 
-    def others_wait(self, besides: Container[Connection] = ()) -> bool:
+    def others_wait(self, besides: Container[ServerConnection] = ()) -> bool:
         """Whether a connection that is none of these waits for an answer."""
         return any(each.owed > 0 and each not in besides for each in self._connections)
 
-    def _others(self, connection: Connection, now: float) -> int:
+    def _others(self, connection: ServerConnection, now: float) -> int:
         """Returns how many others are being served."""
         recent = now - ACTIVE_S
         return sum(each is not connection and (each.owed > 0 or each.heard > recent) for each in self._connections)
 
-    async def rested(self, connection: Connection) -> None:
+    async def rested(self, connection: ServerConnection) -> None:
         """Returns when the connection does not rest."""
         ends = [until for until, _, each in self._resting if each is connection]
         if ends:
             await trio.sleep_until(ends[0])
 
-    async def run(self, resume: Callable[[Connection], None]) -> None:
+    async def run(self, resume: Callable[[ServerConnection], None]) -> None:
         """Calls `resume` with each connection whose rest is over, and has answers begin that wait; until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.answers.run)
             await self.end_rests(resume)
 
-    async def end_rests(self, resume: Callable[[Connection], None]) -> None:
+    async def end_rests(self, resume: Callable[[ServerConnection], None]) -> None:
         """Calls `resume` with each connection whose rest is over, until cancelled. Sleeps while none rests."""
         while True:
             self._waits = trio.CancelScope(deadline=self._resting[0][0] if self._resting else inf)

@@ -24,7 +24,7 @@ from eventstore.protocol import encode_error, encode_goodbye
 from eventstore.server.net.acceptor import Acceptor
 from eventstore.server.net.budgets import Backlog, InboundBudget, OutboundBudget
 from eventstore.server.net.busy_polling import CAN_BUSY_POLL, Ready, is_eager, poll_busily
-from eventstore.server.net.connection import BUSY, OBJECT_BYTES, Connection, GateLimits
+from eventstore.server.net.connection import BUSY, OBJECT_BYTES, GateLimits, ServerConnection
 from eventstore.server.net.fair_turns import NOTED_S, FairTurns
 from eventstore.server.net.run_queue import QUICK_S_MAX
 from eventstore.server.net.timeouts import Timeouts
@@ -44,18 +44,18 @@ class Gate:
     `holding`: the connections with received bytes that are not processed yet; the inbound budget looks at no others.
     """
 
-    def __init__(self, listener: socket.socket, limits: GateLimits, make: MakeConnection = Connection) -> None:
+    def __init__(self, listener: socket.socket, limits: GateLimits, make: MakeConnection = ServerConnection) -> None:
         self._limits = limits
         self._selector = selectors.DefaultSelector()
         self._complaint_due = 0.0
         self._served_bytes_max = min(limits.unsent_bytes_max, _ANSWER_BYTES_PER_TURN)
-        self._touched: set[Connection] = set()
+        self._touched: set[ServerConnection] = set()
         self._settled: trio.Event | None = None
-        self._handle: Callable[[Connection, bytes], None]
+        self._handle: Callable[[ServerConnection, bytes], None]
         self._end_turn: Callable[[], None]
         self.may_send: Callable[[], bool] | None = None
-        self.connections: dict[Connection, None] = {}
-        self.holding: set[Connection] = set()
+        self.connections: dict[ServerConnection, None] = {}
+        self.holding: set[ServerConnection] = set()
         self.outbound = OutboundBudget(limits.unsent_bytes_max, limits.outgoing_bytes_max, limits.connections_max)
         self.acceptor = Acceptor(listener, self._selector, self.connections, limits.connections_max, self.drop, make)
         self._inbound = InboundBudget(limits.incoming_bytes_max, self.holding, self._turn_away)
@@ -64,7 +64,9 @@ class Gate:
 
     # -- the turn -----------------------------------------------------------------------------------------------------
 
-    async def run(self, handle: Callable[[Connection, bytes], None], end_turn: Callable[[], None], backlog: Backlog) -> None:
+    async def run(
+        self, handle: Callable[[ServerConnection, bytes], None], end_turn: Callable[[], None], backlog: Backlog
+    ) -> None:
         """Serves until cancelled.
 
         `handle` gets each payload; `end_turn` is called after each turn. While `backlog` is full, nothing is received.
@@ -139,7 +141,7 @@ class Gate:
                 queue.add(connection)
                 self._touched.add(connection)
 
-    def _receive(self, connection: Connection, now: float) -> None:
+    def _receive(self, connection: ServerConnection, now: float) -> None:
         """Handles received or pending payloads, until the connection reaches a limit."""
         try:
             clock, pending = self.turns.clock, connection.pending
@@ -187,12 +189,12 @@ class Gate:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def owe(self, connection: Connection, due_s: float = 0.0) -> None:
+    def owe(self, connection: ServerConnection, due_s: float = 0.0) -> None:
         """Counts a request that will be answered later, by `answer`, and will take about `due_s` of the loop's time."""
         connection.owed += 1
         connection.due_s += due_s
 
-    def answer(self, connection: Connection, *frames: bytes) -> None:
+    def answer(self, connection: ServerConnection, *frames: bytes) -> None:
         """Queues the answer to a request that `owe` counted."""
         connection.owed -= 1
         if not connection.closed:
@@ -200,18 +202,18 @@ class Gate:
                 connection.send(frame)
             self._touched.add(connection)
 
-    def settle(self, connection: Connection) -> None:
+    def settle(self, connection: ServerConnection) -> None:
         """Stops counting a request; its connection may ask for more at the next `flush`."""
         connection.owed -= 1
         self._touched.add(connection)
 
-    def send(self, connection: Connection, frame: bytes) -> None:
+    def send(self, connection: ServerConnection, frame: bytes) -> None:
         """Queues a frame, to be sent at the end of the turn or by the next `flush`."""
         if not connection.closed:
             connection.send(frame)
             self._touched.add(connection)
 
-    def send_page(self, connection: Connection, *frames: bytes) -> None:
+    def send_page(self, connection: ServerConnection, *frames: bytes) -> None:
         """Queues a page made on the event loop, and counts it at once: a turn may make many."""
         for frame in frames:
             self.send(connection, frame)
@@ -234,7 +236,7 @@ class Gate:
                 self.drop(connection)
         self._check_settled()
 
-    def _watch(self, connection: Connection, now: float) -> None:
+    def _watch(self, connection: ServerConnection, now: float) -> None:
         """Registers what the connection waits for; it is not read while it has too many requests or unread answers.
 
         Pending requests are handled in a turn like all others: the connection waits to become writable as soon as it may
@@ -253,14 +255,14 @@ class Gate:
             connection.restart_timeouts(now)
         connection.watch(self._selector, wanted)
 
-    def hold(self, connection: Connection, why: int, held: bool = True) -> None:
+    def hold(self, connection: ServerConnection, why: int, held: bool = True) -> None:
         """Adds or removes a reason not to read from the connection. Takes effect at the next `flush`."""
         connection.held = connection.held | why if held else connection.held & ~why
         self._touched.add(connection)
 
     # -- closing ------------------------------------------------------------------------------------------------------
 
-    def drop(self, connection: Connection, *, after_answers: bool = False) -> None:
+    def drop(self, connection: ServerConnection, *, after_answers: bool = False) -> None:
         """Closes the connection, so that the client can still read its answers with `after_answers`. Its appends are stored."""
         if connection.closed:
             return
@@ -273,7 +275,7 @@ class Gate:
         connection.hang_up() if after_answers else connection.close()
         self._check_settled()
 
-    def _turn_away(self, connection: Connection, error: EventStoreError, *, after_answers: bool = False) -> None:
+    def _turn_away(self, connection: ServerConnection, error: EventStoreError, *, after_answers: bool = False) -> None:
         self.send(connection, encode_error(0, error))
         self.flush()
         self.drop(connection, after_answers=after_answers)

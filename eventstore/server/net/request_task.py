@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 
 HELD_BY_ENDED: Final = 32
@@ -21,7 +21,7 @@ class RequestTask:
 
     __slots__ = ("_begun", "_connection", "_gate", "scope")
 
-    def __init__(self, gate: Gate, connection: Connection) -> None:
+    def __init__(self, gate: Gate, connection: ServerConnection) -> None:
         self._gate = gate
         self._connection = connection
         self._begun = False

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 
 SLICE_S: Final = 0.0005
 TURN_S: Final = 0.001
@@ -30,7 +30,7 @@ class RunQueue:
     """
 
     def __init__(self) -> None:
-        self._peers: dict[str, deque[Connection]] = {}
+        self._peers: dict[str, deque[ServerConnection]] = {}
         self.spent_s = 0.0
         self.rests_until = self.quick_at = self._several_at = 0.0
         self.quick = 0
@@ -54,18 +54,18 @@ class RunQueue:
         """
         return now - self._several_at < ACTIVE_S
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: ServerConnection) -> None:
         """Has a connection wait, until `served` yields it. It is not read meanwhile."""
         connection.queued = True
         self._peers.setdefault(connection.peer, deque()).append(connection)
 
-    def served(self) -> Iterator[Connection]:
+    def served(self) -> Iterator[ServerConnection]:
         """Yields the connections whose turn it is. Add to `spent_s` what each took before the next is requested."""
         end = self.spent_s + TURN_S
         while self._peers and self.spent_s < end:
             yield self._next_of(next(iter(self._peers)))
 
-    def _next_of(self, peer: str) -> Connection:
+    def _next_of(self, peer: str) -> ServerConnection:
         waiting = self._peers.pop(peer)
         connection = waiting.popleft()
         connection.queued = False

@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 from eventstore.server.net.budgets import Backlog, OutboundBudget
-from eventstore.server.net.connection import Connection, GateLimits
+from eventstore.server.net.connection import GateLimits, ServerConnection
 from eventstore.timing.shared_ticks import sleep_to_tick
 
 _PAUSE_S: Final = 0.25
@@ -24,9 +24,9 @@ class Timeouts:
     def __init__(
         self,
         limits: GateLimits,
-        connections: Collection[Connection],
+        connections: Collection[ServerConnection],
         outbound: OutboundBudget,
-        drop: Callable[[Connection], None],
+        drop: Callable[[ServerConnection], None],
     ) -> None:
         self._limits = limits
         self._connections = connections
@@ -69,11 +69,12 @@ class Timeouts:
         for connection in self._outbound.blocking(self._connections, now):
             _log.warning(
                 "closing a connection (%s): it reads none of its %d unsent bytes, and other answers wait for that room",
-                connection.name or "no hello", connection.unsent_bytes,
-            )  # fmt: skip
+                connection.name or "no hello",
+                connection.unsent_bytes,
+            )
             self._drop(connection)
 
-    def _suspects(self, now: float) -> list[Connection]:
+    def _suspects(self, now: float) -> list[ServerConnection]:
         """Returns the connections that may be overdue, by one cheap test each: there are thousands, four times a second."""
         idle_since = now - self._limits.idle_timeout_s
         return [
@@ -82,7 +83,7 @@ class Timeouts:
             if each.frame_since is not None or each.blocked_since is not None or not each.greeted or each.heard < idle_since
         ]
 
-    def _overdue(self, connection: Connection, now: float) -> str | None:
+    def _overdue(self, connection: ServerConnection, now: float) -> str | None:
         limits = self._limits
         if connection.blocked_since is not None and now - connection.blocked_since > limits.slow_client_timeout_s:
             return f"it has not read its answers for {limits.slow_client_timeout_s:g} s"

@@ -15,7 +15,7 @@ from eventstore.protocol import encode_error
 from eventstore.security.handshakes import NOT_ENDED, PLAIN, FailedHandshakes
 from eventstore.security.tls import ServerTls
 from eventstore.security.tls_socket import TlsSocket
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 
 _HANDSHAKE: Final = b"\x16\x03"  # TLS begins so, then a byte that is not 0; a frame of that length has 0 there
 _REFUSED_BYTES: Final = 4096
@@ -24,11 +24,11 @@ _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _TLS_ONLY: Final = "this address takes TLS only: connect to tls://HOST:PORT, or with --etcd give --tls-ca (EVENTSTORE_TLS_CA)"
 _log = logging.getLogger(__name__)
 
-MakeConnection = Callable[[socket.socket, tuple[Any, ...], float], Connection]
+MakeConnection = Callable[[socket.socket, tuple[Any, ...], float], ServerConnection]
 
 
-class TlsConnection(Connection):
-    """As `Connection`, over a `TlsSocket`. Before the handshake is over it counts as one that has not said hello."""
+class TlsConnection(ServerConnection):
+    """As `ServerConnection`, over a `TlsSocket`. Before the handshake is over it counts as one that has not said hello."""
 
     __slots__ = ("_begun", "_expires", "_failed", "_looked", "_noted", "_raw", "tls")
 
@@ -41,8 +41,8 @@ class TlsConnection(Connection):
         super().__init__(cast("socket.socket", tls), address, now)
 
     def receive(self, now: float) -> list[bytes] | None:
-        """As `Connection.receive`. One who does not speak TLS is told so; one who has gone already gets no answer, which would
-        take 0.3 ms to compute.
+        """As `ServerConnection.receive`. A client that does not speak TLS is told so; one that has gone already gets no answer,
+        which would take 0.3 ms to compute.
         """
         if not self._looked:
             if self._is_plain():
@@ -77,7 +77,7 @@ class TlsConnection(Connection):
         return self._expires is not None and self._expires <= now
 
     def close(self) -> None:
-        """As `Connection.close`. A handshake that was begun and not ended has failed."""
+        """As `ServerConnection.close`. A handshake that was begun and not ended has failed."""
         if self._begun and not self.tls.greeted:
             self._note(NOT_ENDED)
         super().close()
@@ -88,7 +88,7 @@ class TlsConnection(Connection):
             self._failed.note(self.host, why)
 
     def flush(self, now: float) -> bool:
-        """As `Connection.flush`. What the handshake left unsent is sent first."""
+        """As `ServerConnection.flush`. What the handshake left unsent is sent first."""
         if self.writable and self.tls.owes and not self.unsent:
             try:
                 if not self.tls.push():
@@ -104,9 +104,9 @@ class TlsConnection(Connection):
 def connections_over(tls: ServerTls | None) -> MakeConnection:
     """Returns what makes a connection of an accepted socket: over TLS, with the certificate of that moment, or plain."""
     if tls is None:
-        return Connection
+        return ServerConnection
 
-    def connection(own: socket.socket, address: tuple[Any, ...], now: float) -> Connection:
+    def connection(own: socket.socket, address: tuple[Any, ...], now: float) -> ServerConnection:
         own.setblocking(False)
         if _has_gone(own):  # thousands of them a second would keep others out, if each became a connection first
             first = _first_of(own)

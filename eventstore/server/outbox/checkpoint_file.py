@@ -9,7 +9,7 @@ from typing import Final
 from eventstore.chunks.documents import read_tree, write_document
 from eventstore.chunks.files import Files, OsFiles
 from eventstore.errors import Corrupt
-from eventstore.server.outbox.outbox_resume import Checkpoint, checkpoint_of
+from eventstore.server.outbox.outbox_resume import OutboxCheckpoint, checkpoint_of
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class CheckpointFile:
         self._path = path
         self._files = files or OsFiles()
 
-    def load(self) -> Checkpoint | None:
+    def load(self) -> OutboxCheckpoint | None:
         """Returns the checkpoint, if there is one. An unreadable one is ignored: the topic has nearly the same information."""
         try:
             return checkpoint_of(read_tree(self._files, self._path))
@@ -35,7 +35,7 @@ class CheckpointFile:
             _log.warning("%s is not a checkpoint (%s); publishing resumes where the topic ends", self._path, error)
             return None
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: OutboxCheckpoint) -> None:
         """Durable on return."""
         write_document(self._files, self._path, checkpoint.tree())
 

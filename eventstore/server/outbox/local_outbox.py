@@ -8,7 +8,7 @@ from typing import Final
 import trio
 
 from eventstore.broker.broker import Broker
-from eventstore.broker.log.engine import Engine
+from eventstore.broker.log.engine import MessageEngine
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.pulls import Want
 from eventstore.errors import EventStoreError, UnknownTopic, copy_error
@@ -16,7 +16,7 @@ from eventstore.model import Event
 from eventstore.records.event_filter import EVERYTHING, EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.records.message import Message, RawMessage, chunk_of, decode_messages
-from eventstore.server.outbox.outbox_ends import BATCH_EVENTS_MAX, Place
+from eventstore.server.outbox.outbox_ends import BATCH_EVENTS_MAX, MessagePosition
 from eventstore.server.outbox.outbox_resume import TopicState
 from eventstore.store.embedded import EmbeddedStore
 
@@ -77,7 +77,7 @@ class BrokerTopic:
             low = page.next_offset
         return [message for message in found if message.queue_offset < high]
 
-    async def send(self, messages: Sequence[RawMessage]) -> list[Place]:
+    async def send(self, messages: Sequence[RawMessage]) -> list[MessagePosition]:
         """Submits some messages per turn of the event loop, without waiting for the disk in between."""
         committer, topic, sending = self._broker.committer, self._broker.topics.get(self.topic), _Sending(len(messages))
         if topic.id != self._id:
@@ -95,7 +95,7 @@ class BrokerTopic:
         return is_durable(self._broker.engine, position, sync=self._broker.settings.durability == "sync")
 
 
-def is_durable(engine: Engine, position: int, *, sync: bool) -> bool:
+def is_durable(engine: MessageEngine, position: int, *, sync: bool) -> bool:
     """Whether an acknowledged message survives a crash of the machine.
 
     Without synced writes, it does once its chunk was synced up to it, or was completed.
@@ -110,7 +110,7 @@ class _Sending:
     def __init__(self, count: int) -> None:
         self.error: EventStoreError | None = None
         self._left = count
-        self._places: list[Place] = []
+        self._places: list[MessagePosition] = []
         self._done = trio.Event()
 
     def deliver(self, outcomes: list[SendOutcome]) -> None:
@@ -123,7 +123,7 @@ class _Sending:
         if self.error is not None or not self._left:
             self._done.set()
 
-    async def places(self) -> list[Place]:
+    async def places(self) -> list[MessagePosition]:
         """Waits until all are stored, and returns their places. Raises EventStoreError if one was not stored."""
         await self._done.wait()
         if self.error is not None:

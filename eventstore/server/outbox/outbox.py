@@ -24,9 +24,9 @@ from eventstore.model import Event
 from eventstore.records.event_message import origin_of_event
 from eventstore.records.message import RawMessage
 from eventstore.server.outbox.checkpoint_file import CheckpointFile
-from eventstore.server.outbox.outbox_ends import Place, Source, Target, is_lasting, wait_until_durable
-from eventstore.server.outbox.outbox_messages import AllEvents, Late, Messages
-from eventstore.server.outbox.outbox_resume import Checkpoint, Ends, Found, place_to_resume
+from eventstore.server.outbox.outbox_ends import MessagePosition, PublishedStore, PublishedTopic, is_lasting, wait_until_durable
+from eventstore.server.outbox.outbox_messages import AllEvents, Late, OutboxMessages
+from eventstore.server.outbox.outbox_resume import OutboxCheckpoint, OutboxEnds, ResumePoint, place_to_resume
 
 _EVENTS_PER_TURN: Final = 256  # encoding them takes about half a millisecond; then other tasks run
 _SAVE_S: Final = 1.0
@@ -35,7 +35,7 @@ _PAUSE_S_MIN: Final = 0.1
 _PAUSE_S_MAX: Final = 5.0
 _log = logging.getLogger(__name__)
 
-_Sent: TypeAlias = tuple[Event, Place, dict[int, int]]
+_Sent: TypeAlias = tuple[Event, MessagePosition, dict[int, int]]
 """The last event of a batch, the place of its message, and the ends of the queues after it."""
 
 
@@ -48,10 +48,10 @@ class Outbox:
 
     def __init__(
         self,
-        source: Source,
-        target: Target,
+        source: PublishedStore,
+        target: PublishedTopic,
         file: CheckpointFile | None,
-        messages: Messages | None = None,
+        messages: OutboxMessages | None = None,
         *,
         past_lost: bool = False,
         of: str = "",
@@ -144,7 +144,7 @@ class Outbox:
         checkpoint = None if self._file is None else await trio.to_thread.run_sync(self._file.load)
         if checkpoint is not None and (checkpoint.store, checkpoint.topic) != (self._source.store, self._target.topic):
             checkpoint = None
-        ends = Ends(self._source, self._target, self._source.store, self._target.topic, state)
+        ends = OutboxEnds(self._source, self._target, self._source.store, self._target.topic, state)
         found = await place_to_resume(ends, checkpoint)
         self.place = max(self.begins, found.place if found.error is None else await self._past(found.error, found))
         if self.refused:
@@ -154,7 +154,7 @@ class Outbox:
             await parked.begin(state.identity, self.place, found.parked_after, found.late)
         _log.info("%s %s", self._what, f"resumes after sequence {self.place}" if self.place else "begins with the first event")
 
-    async def _past(self, error: Diverged, found: Found) -> int:
+    async def _past(self, error: Diverged, found: ResumePoint) -> int:
         """Returns where to resume after lost events, if that is wanted: before the last event that the store has, so that the
         topic shows it. Raises the error otherwise.
         """
@@ -255,15 +255,22 @@ class Outbox:
             event, (queue, offset, position), ends = self._maturing
             parked = self._messages.parked
             if self._target.is_durable(position):
-                checkpoint = Checkpoint(
-                    self._source.store, self._target.topic, self._identity, origin_of_event(event), queue, offset, ends,
-                    event_identity(event), 0 if parked is None else parked.recorded_after(event.sequence),
-                )  # fmt: skip
+                checkpoint = OutboxCheckpoint(
+                    self._source.store,
+                    self._target.topic,
+                    self._identity,
+                    origin_of_event(event),
+                    queue,
+                    offset,
+                    ends,
+                    event_identity(event),
+                    0 if parked is None else parked.recorded_after(event.sequence),
+                )
                 await self._write(self._file, checkpoint)
                 self._maturing = None
         return self._maturing is None and self._latest is None
 
-    async def _write(self, file: CheckpointFile, checkpoint: Checkpoint) -> None:
+    async def _write(self, file: CheckpointFile, checkpoint: OutboxCheckpoint) -> None:
         async with self._writing:
             await trio.to_thread.run_sync(file.save, checkpoint)
 

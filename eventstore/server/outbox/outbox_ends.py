@@ -10,17 +10,17 @@ import trio
 from eventstore.errors import EventStoreError, InvalidArgument, UnknownOperation, UnsupportedVersion
 from eventstore.model import Event
 from eventstore.records.message import RawMessage
-from eventstore.server.outbox.outbox_resume import Published, Stored, TopicState
+from eventstore.server.outbox.outbox_resume import Published, ResumableStore, TopicState
 
 BATCH_EVENTS_MAX: Final = 1_024
 _LASTING: Final = (InvalidArgument, UnsupportedVersion, UnknownOperation)
 _ASK_AGAIN_S: Final = 0.02
 
-Place: TypeAlias = tuple[int, int, int]
+MessagePosition: TypeAlias = tuple[int, int, int]
 """The (queue, queue offset, position) of a message."""
 
 
-class Source(Stored, Protocol):
+class PublishedStore(ResumableStore, Protocol):
     """The store whose events are published. `store`: its uuid."""
 
     @property
@@ -35,7 +35,7 @@ class Source(Stored, Protocol):
         ...
 
 
-class Target(Published, Protocol):
+class PublishedTopic(Published, Protocol):
     """The topic the events are sent to."""
 
     @property
@@ -49,7 +49,7 @@ class Target(Published, Protocol):
         """Whether the topic is still the one that was opened, and not deleted or created again. `send` refuses any other."""
         ...
 
-    async def send(self, messages: Sequence[RawMessage]) -> list[Place]:
+    async def send(self, messages: Sequence[RawMessage]) -> list[MessagePosition]:
         """Sends the messages in order; returns their places. After a failure the topic holds a prefix of them: none, some
         or all.
 
@@ -63,7 +63,7 @@ class Target(Published, Protocol):
         ...
 
 
-async def wait_until_durable(target: Target, position: int) -> None:
+async def wait_until_durable(target: PublishedTopic, position: int) -> None:
     """Waits until the message at this position survives any crash of the broker."""
     while not target.is_durable(position):  # noqa: ASYNC110 # a broker does not report what it has synced
         await trio.sleep(_ASK_AGAIN_S)

@@ -35,7 +35,7 @@ class Late(NamedTuple):
     message: RawMessage | None
 
 
-class Messages(Protocol):
+class OutboxMessages(Protocol):
     """Makes messages of events. `parked`: those of which none could be made; None: there can be no such events."""
 
     @property

@@ -44,7 +44,7 @@ class TopicState:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class OutboxCheckpoint:
     """All events up to `origin` were published: its message is at (`queue`, `offset`), and is durable.
 
     `ends`: the ends of the queues at that time, or earlier. `event`: the identity of its event; None in documents of the last
@@ -64,14 +64,22 @@ class Checkpoint:
     def tree(self) -> Tree:
         origin = self.origin
         return {
-            "store": self.store, "topic": self.topic, "identity": self.identity,
-            "sequence": origin.sequence, "aggregate_id": origin.aggregate_id, "version": origin.version,
-            "command_id": origin.command_id, "event": self.event, "queue": self.queue, "offset": self.offset,
-            "ends": {str(number): end for number, end in self.ends.items()}, "parked_after": self.parked_after,
-        }  # fmt: skip
+            "store": self.store,
+            "topic": self.topic,
+            "identity": self.identity,
+            "sequence": origin.sequence,
+            "aggregate_id": origin.aggregate_id,
+            "version": origin.version,
+            "command_id": origin.command_id,
+            "event": self.event,
+            "queue": self.queue,
+            "offset": self.offset,
+            "ends": {str(number): end for number, end in self.ends.items()},
+            "parked_after": self.parked_after,
+        }
 
 
-def checkpoint_of(tree: Tree) -> Checkpoint:
+def checkpoint_of(tree: Tree) -> OutboxCheckpoint:
     """Returns the checkpoint in a document. Raises KeyError, TypeError or ValueError if there is none in it."""
     ends = {int(number): _int(end) for number, end in cast(Tree, tree["ends"]).items()}
     origin = Origin(_int(tree["sequence"]), str(tree["aggregate_id"]), _int(tree["version"]), str(tree["command_id"]))
@@ -79,7 +87,9 @@ def checkpoint_of(tree: Tree) -> Checkpoint:
     event = tree.get("event")
     event = None if event is None else str(event)
     parked_after = _int(tree.get("parked_after", 0))
-    return Checkpoint(store, topic, identity, origin, _int(tree["queue"]), _int(tree["offset"]), ends, event, parked_after)
+    return OutboxCheckpoint(
+        store, topic, identity, origin, _int(tree["queue"]), _int(tree["offset"]), ends, event, parked_after
+    )
 
 
 def _int(value: object) -> int:
@@ -96,7 +106,7 @@ class Published(Protocol):
         ...
 
 
-class Stored(Protocol):
+class ResumableStore(Protocol):
     """The store, as it is compared to resume."""
 
     async def event(self, sequence: int) -> Event | None:
@@ -105,10 +115,10 @@ class Stored(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class OutboxEnds:
     """The two ends of a publisher. `store`: the uuid of the store; `topic`: the name of the topic, in the state `state`."""
 
-    stored: Stored
+    stored: ResumableStore
     published: Published
     store: str
     topic: str
@@ -116,7 +126,7 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ResumePoint:
     """The sequence up to which all events were published, 0 if none were. `error`: the topic, or the checkpoint, ends with
     events that the store does not have. `lost`: a checkpoint at the last of them, if the topic shows them.
 
@@ -125,12 +135,12 @@ class Found:
 
     place: int
     error: Diverged | None
-    lost: Checkpoint | None
+    lost: OutboxCheckpoint | None
     late: list[Origin]
     parked_after: int = 0
 
 
-async def place_to_resume(ends: Ends, checkpoint: Checkpoint | None) -> Found:
+async def place_to_resume(ends: OutboxEnds, checkpoint: OutboxCheckpoint | None) -> ResumePoint:
     """Finds where publishing resumes. `checkpoint`: of this store and topic."""
     checkpoint = checkpoint if checkpoint is not None and await _is_in_topic(ends, checkpoint) else None
     tail = _Tail(ends, {} if checkpoint is None else checkpoint.ends)
@@ -146,13 +156,13 @@ async def place_to_resume(ends: Ends, checkpoint: Checkpoint | None) -> Found:
     await tail.read()
     if error is None or tail.position >= 0:  # what was published after the checkpoint counts
         error, lost = tail.lost()
-        return Found(tail.place, error, lost, tail.late, parked_after)
+        return ResumePoint(tail.place, error, lost, tail.late, parked_after)
     tail = _Tail(ends, {})
     await tail.read()
-    return Found(tail.place, error, None, tail.late)
+    return ResumePoint(tail.place, error, None, tail.late)
 
 
-async def _is_in_topic(ends: Ends, checkpoint: Checkpoint) -> bool:
+async def _is_in_topic(ends: OutboxEnds, checkpoint: OutboxCheckpoint) -> bool:
     """Whether the topic is still the one of the checkpoint: not made again, and with the message that this stands at."""
     if checkpoint.identity != ends.state.identity:
         return False
@@ -167,7 +177,7 @@ async def _is_in_topic(ends: Ends, checkpoint: Checkpoint) -> bool:
     return not found or origin_of_message(found[0], ends.store) == checkpoint.origin
 
 
-async def _check(ends: Ends, checkpoint: Checkpoint) -> None:
+async def _check(ends: OutboxEnds, checkpoint: OutboxCheckpoint) -> None:
     """Raises Diverged unless the store has the checkpoint's event."""
     sequence, recorded = checkpoint.origin.sequence, checkpoint.event
     found = await ends.stored.event(sequence)
@@ -188,7 +198,7 @@ class _Tail:
     in the log, -1 if none was read. `late`: events that had been parked. `floors`: the offsets at which reading a queue ends.
     """
 
-    def __init__(self, ends: Ends, floors: dict[int, int]) -> None:
+    def __init__(self, ends: OutboxEnds, floors: dict[int, int]) -> None:
         self.place = 0
         self.position = -1
         self.late: list[Origin] = []
@@ -221,7 +231,7 @@ class _Tail:
                     return
             high, window = start, min(4 * window, _WINDOW_MAX)
 
-    def lost(self) -> tuple[Diverged, Checkpoint] | tuple[None, None]:
+    def lost(self) -> tuple[Diverged, OutboxCheckpoint] | tuple[None, None]:
         """Returns the error if the topic ends with events that the store does not have, and a checkpoint at the last one."""
         lost = [(message, origin) for message, origin in self._missing if message.position > self.position]
         if not lost:
@@ -236,6 +246,6 @@ class _Tail:
         )
         message, origin = max(lost, key=lambda each: each[0].position)
         queue_ends = {number: end for number, (_, end) in ends.state.queues.items()}
-        return error, Checkpoint(
+        return error, OutboxCheckpoint(
             ends.store, ends.topic, ends.state.identity, origin, message.queue, message.queue_offset, queue_ends
         )

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
-from eventstore.domain.event_batches import Subscription
-from eventstore.domain.reactions.parked import Lane, Parked, ParkedEvents, RecordStore
+from eventstore.domain.event_batches import EventSubscription
+from eventstore.domain.reactions.parked import Parked, ParkedEvents, ReactionLane, RecordStore
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
 from eventstore.model import Event
@@ -27,7 +27,7 @@ class ParkingStore(RecordStore, Protocol):
 
     def read(self, aggregate_id: str, from_version: int = 1, to_version: int | None = None) -> AsyncIterator[Event]: ...
 
-    def subscribe(self, after: After = 0) -> Subscription: ...
+    def subscribe(self, after: After = 0) -> EventSubscription: ...
 
 
 class ParkedMessages:
@@ -77,7 +77,7 @@ class ParkedMessages:
         return self._events.of(self.name)
 
     def first(self, aggregate_id: str) -> Parked | None:
-        return self._events.first(Lane(self.name, aggregate_id))
+        return self._events.first(ReactionLane(self.name, aggregate_id))
 
     def recorded_after(self, sequence: int) -> int:
         """Returns a sequence, at most this one, after which all that is parked was recorded."""
@@ -92,13 +92,13 @@ class ParkedMessages:
         """
         if (event.aggregate_id, event.version) in self._settled:
             return True
-        held = await self._events.park_behind(Lane(self.name, event.aggregate_id), event)
+        held = await self._events.park_behind(ReactionLane(self.name, event.aggregate_id), event)
         self._recorded |= held
         return held
 
     async def park(self, event: Event, why: str) -> None:
         """Parks an event. Raises DomainRefused if too many are parked."""
-        await self._events.park(Lane(self.name, event.aggregate_id), event, why, 1)
+        await self._events.park(ReactionLane(self.name, event.aggregate_id), event, why, 1)
         self._recorded = True
 
     async def release(self, parked: Parked, how: str, who: str, why: str) -> None:

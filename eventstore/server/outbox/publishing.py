@@ -24,7 +24,7 @@ from eventstore.server.outbox.local_outbox import BrokerTopic, StoreEvents
 from eventstore.server.outbox.outbox import Outbox
 from eventstore.server.outbox.outbox_messages import PublishedEvents
 from eventstore.server.outbox.parked_messages import ParkedMessages
-from eventstore.server.reactions.reaction_runner import Progress
+from eventstore.server.reactions.reaction_runner import ReactionProgress
 from eventstore.store.embedded import EmbeddedStore
 
 CHECKPOINT: Final = "published.json"
@@ -86,12 +86,12 @@ class _WatchedOutbox:
     def name(self) -> str:
         return TOPIC + self.outbox.topic
 
-    def progress(self) -> Progress:
+    def progress(self) -> ReactionProgress:
         outbox, parked = self.outbox, self.parked
         state = "refused" if outbox.refused else "stopped" if outbox.failure is not None else "running"
         error = outbox.failure or (None if parked is None else parked.error)
         count = 0 if parked is None else len(parked)
-        return Progress(self.name, self.kinds, state, outbox.place, self.backlog, self.lag_microseconds, count, error)
+        return ReactionProgress(self.name, self.kinds, state, outbox.place, self.backlog, self.lag_microseconds, count, error)
 
     @property
     def backlog(self) -> int:
@@ -103,9 +103,14 @@ class Publishing:
     do not wait for each other."""
 
     def __init__(
-        self, store: EmbeddedStore, broker: Broker | None, topic: str | None, domain: Domain, folder: Path,
+        self,
+        store: EmbeddedStore,
+        broker: Broker | None,
+        topic: str | None,
+        domain: Domain,
+        folder: Path,
         files: Files | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`folder`: of the checkpoints."""
         self._watched: list[_WatchedOutbox] = []
         if broker is None:
@@ -176,7 +181,7 @@ class Publishing:
 
     # ---- for operators, as of reactions
 
-    def progress(self) -> list[Progress]:
+    def progress(self) -> list[ReactionProgress]:
         """Returns how far publishing to each topic is. An event is done when its message is sent or parked."""
         return [each.progress() for each in self._watched]
 

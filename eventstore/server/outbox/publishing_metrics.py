@@ -14,47 +14,57 @@ from eventstore.server.prometheus import LabelledCollector, labelled_family
 
 PUBLISHING_METRICS: Final[tuple[Metric[Publishing], ...]] = (
     counter(
-        "events_published", "events sent to the topics that are published to, by this process",
+        "events_published",
+        "events sent to the topics that are published to, by this process",
         lambda publishing: sum(each.published for each in publishing.outboxes),
     ),
     gauge(
-        "published_sequence", "the sequence up to which all events are published or parked, of every topic; 0: there is none",
+        "published_sequence",
+        "the sequence up to which all events are published or parked, of every topic; 0: there is none",
         lambda publishing: min((each.place for each in publishing.outboxes), default=0),
     ),
     gauge(
-        "publish_backlog", "events that are not published yet", lambda publishing: publishing.backlog,
+        "publish_backlog",
+        "events that are not published yet",
+        lambda publishing: publishing.backlog,
         "it grows: the broker does not keep up, or publishing fails, for the reason in `/health` and in the log",
     ),
     gauge(
-        "publish_lag_microseconds", "age of the oldest event that is not published; 0: none",
+        "publish_lag_microseconds",
+        "age of the oldest event that is not published; 0: none",
         lambda publishing: publishing.lag_microseconds,
         "it grows",
     ),
     gauge(
-        "publish_refused", "1: a topic or its checkpoint ends with events that the store does not have",
+        "publish_refused",
+        "1: a topic or its checkpoint ends with events that the store does not have",
         lambda publishing: any(each.refused for each in publishing.outboxes),
         "it is 1: see [BROKER](BROKER.md#events-as-messages)",
     ),
     text(
-        "publish_error", "why nothing is published, if so",
+        "publish_error",
+        "why nothing is published, if so",
         lambda publishing: next((each.told for each in publishing.outboxes if each.told is not None), None),
     ),
     gauge(
-        "publish_parked", "events of which no message could be made, and those that wait for them",
+        "publish_parked",
+        "events of which no message could be made, and those that wait for them",
         lambda publishing: publishing.events_parked,
         "it is not 0: `eventstore reactions show topic:NAME`",
     ),
     gauge(
-        "publish_records_passed_over", "malformed records of parked events, which are ignored",
+        "publish_records_passed_over",
+        "malformed records of parked events, which are ignored",
         lambda publishing: publishing.passed_over,
         "it is not 0: the log names the first",
     ),
     counter(
-        "publish_failures", "batches that failed and were sent again",
+        "publish_failures",
+        "batches that failed and were sent again",
         lambda publishing: sum(each.failures for each in publishing.outboxes),
         "it grows",
     ),
-)  # fmt: skip
+)
 
 PUBLICATION_LABELLED: Final = (
     LabelledMetric("publication_waiting", "gauge", "1: publishing to the topic is stopped or refused", ("topic",)),
@@ -77,8 +87,12 @@ class PublicationCollector(LabelledCollector):
         families = [labelled_family(metric) for metric in PUBLICATION_LABELLED]
         for each in self._publishing.progress():
             values = (
-                each.state != "running", each.position, each.parked, each.lag_events, each.lag_microseconds / 1_000_000,
-            )  # fmt: skip
+                each.state != "running",
+                each.position,
+                each.parked,
+                each.lag_events,
+                each.lag_microseconds / 1_000_000,
+            )
             for family, value in zip(families, values, strict=True):
                 family.add_metric([each.name.removeprefix(TOPIC)], float(value))
         yield from families

@@ -169,7 +169,7 @@ async def _pairs(kin: Kin, broker: NetworkStore) -> list[_Pair]:
             f"the topic would be one of {len(broker.shards)} shards, and a store publishes to one broker, in order; name the "
             "address of a shard (`eventstore cluster status` shows them), or publish a cluster's events to itself",
             field="to",
-        )  # fmt: skip
+        )
     return [_Pair(shard if len(shards) > 1 else None, each, each if is_own else broker) for shard, each in shards.items()]
 
 

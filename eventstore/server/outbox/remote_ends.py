@@ -11,14 +11,14 @@ import trio
 
 from eventstore.client.aio.routing.merged_subscription import MergedSubscription
 from eventstore.client.aio.store import NetworkStore
-from eventstore.client.aio.streams import SubscriptionStream
+from eventstore.client.aio.streams import NetworkSubscriptionStream
 from eventstore.client.session.batches import ROWS_PER_TURN
 from eventstore.client.session.message_rows import NewMessage
 from eventstore.domain.event_batches import event_at
 from eventstore.errors import EventStoreError, UnknownTopic, copy_error
 from eventstore.model import CaughtUp, Event
 from eventstore.records.message import Message, RawMessage, decode_properties, parse_message_id
-from eventstore.server.outbox.outbox_ends import BATCH_EVENTS_MAX, Place
+from eventstore.server.outbox.outbox_ends import BATCH_EVENTS_MAX, MessagePosition
 from eventstore.server.outbox.outbox_resume import TopicState
 
 _FRAME_MESSAGES: Final = ROWS_PER_TURN  # sent as one frame; the next frame waits until these are in the log
@@ -37,7 +37,7 @@ class RemoteEvents:
         """
         self._store = store
         self._kin = kin
-        self._stream: SubscriptionStream | MergedSubscription | None = None
+        self._stream: NetworkSubscriptionStream | MergedSubscription | None = None
         self._taken = 0  # the last event that was taken from the stream
         self.store = uuid or uuid_of(store)
 
@@ -101,10 +101,10 @@ class RemoteTopic:
             low = following
         return [message for message in found if message.queue_offset < high]
 
-    async def send(self, messages: Sequence[RawMessage]) -> list[Place]:
+    async def send(self, messages: Sequence[RawMessage]) -> list[MessagePosition]:
         if not await self.is_same():
             raise UnknownTopic(f"topic {self.topic!r} was deleted and created again, or lost its end", topic=self.topic)
-        places: list[Place] = []
+        places: list[MessagePosition] = []
         for frame in _frames(messages):
             given = [NewMessage(body, key, tag, decode_properties(raw)) for body, key, tag, raw, _ in frame]
             for outcome in await self._sender.send_many(given):

@@ -19,7 +19,7 @@ from eventstore.metrics import Metric, gauge
 from eventstore.protocol import encode_ok
 from eventstore.protocol.reaction_requests import PROJECTION_ROWS_MAX, ListProjections, NoteProjection
 from eventstore.protocol.request_declaration import Request
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.dispatch import Route
 
@@ -27,7 +27,7 @@ PROJECTIONS_MAX: Final = 16
 """Of a connection."""
 
 
-class Log(Protocol):
+class ProjectedLog(Protocol):
     @property
     def visible_sequence(self) -> int: ...
 
@@ -44,9 +44,9 @@ class ConnectedProjection(NamedTuple):
 
 
 class ConnectedProjections:
-    def __init__(self, gate: Gate, log: Log) -> None:
+    def __init__(self, gate: Gate, log: ProjectedLog) -> None:
         self._gate, self._log = gate, log
-        self._noted: dict[Connection, dict[str, NoteProjection]] = {}
+        self._noted: dict[ServerConnection, dict[str, NoteProjection]] = {}
         self.routes: Mapping[type[Request], Route] = {NoteProjection: self._note, ListProjections: self._list}
 
     @property
@@ -62,7 +62,7 @@ class ConnectedProjections:
                 address = f"{connection.host}:{connection.port}"
                 yield ConnectedProjection(each.projection, address, each.position, *lag, each.parked)
 
-    def _note(self, connection: Connection, request_id: int, request: NoteProjection) -> None:
+    def _note(self, connection: ServerConnection, request_id: int, request: NoteProjection) -> None:
         noted = self._noted.get(connection)
         if noted is None:
             self._noted = {each: said for each, said in self._noted.items() if not each.closed}
@@ -72,13 +72,14 @@ class ConnectedProjections:
         if request.projection not in noted and len(noted) >= PROJECTIONS_MAX:
             raise InvalidArgument(
                 f"this connection runs {PROJECTIONS_MAX} projections, the limit: use another one",
-                field="projection", limit=PROJECTIONS_MAX,
-            )  # fmt: skip
+                field="projection",
+                limit=PROJECTIONS_MAX,
+            )
         noted[request.projection] = request
         connection.note_use(f"projects {request.projection}")
         self._gate.send(connection, encode_ok(request_id))
 
-    def _list(self, connection: Connection, request_id: int, request: ListProjections) -> None:
+    def _list(self, connection: ServerConnection, request_id: int, request: ListProjections) -> None:
         rows: list[Sequence[Scalar]] = [*nsmallest(request.skip + PROJECTION_ROWS_MAX, self.all())]
         self._gate.send(connection, encode_ok(request_id, *chain.from_iterable(rows[request.skip :])))
 
@@ -86,13 +87,15 @@ class ConnectedProjections:
 CONNECTED_PROJECTION_METRICS: Final[tuple[Metric[ConnectedProjections], ...]] = (
     gauge("projections", "projections that connected clients keep up to date", lambda found: sum(1 for _ in found.all())),
     gauge(
-        "projections_parked_keys", "keys that they have parked",
+        "projections_parked_keys",
+        "keys that they have parked",
         lambda found: sum(each.parked for each in found.all()),
         "it is not 0: mend the projection, then `eventstore project … --retry-parked`",
     ),
     gauge(
-        "projections_lag_microseconds", "age of the oldest event that one of their tables lacks; 0: none",
+        "projections_lag_microseconds",
+        "age of the oldest event that one of their tables lacks; 0: none",
         lambda found: max((each.lag_microseconds for each in found.all()), default=0),
         "it grows: a projector or its database is slow, or stuck",
     ),
-)  # fmt: skip
+)

@@ -48,13 +48,13 @@ class OtherShards:
     async def run(self) -> None:
         """Keeps the connections open until cancelled."""
         await self._wanted.wait()
-        from eventstore.client.aio.connection import Connection
+        from eventstore.client.aio.connection import NetworkConnection
         from eventstore.client.aio.routing.router import open_router
 
         while True:
             try:
                 options = self._security.own_options("reactions", _RECONNECT_S)
-                async with Connection(self._addresses, options) as entry:
+                async with NetworkConnection(self._addresses, options) as entry:
                     self._router = await open_router(entry)
                     self._opened.set()
                     try:

@@ -14,31 +14,36 @@ from eventstore.server.reactions.reaction_runner import Reactions
 REACTION_METRICS: Final[tuple[Metric[Reactions], ...]] = (
     gauge("reactions", "reactions that run here", lambda runner: len(runner.progress())),
     gauge(
-        "reactions_waiting", "of these, stopped at an event, or refused because their checkpoint does not fit the store",
+        "reactions_waiting",
+        "of these, stopped at an event, or refused because their checkpoint does not fit the store",
         lambda runner: sum(each.state != "running" for each in runner.progress()),
         "it is not 0: `eventstore reactions list` gives the reason",
     ),
     gauge(
-        "reactions_parked", "events that reactions failed on, and those that wait for them",
+        "reactions_parked",
+        "events that reactions failed on, and those that wait for them",
         lambda runner: sum(each.parked for each in runner.progress()),
         "it is not 0: `eventstore reactions show NAME`",
     ),
     gauge(
-        "reactions_records_passed_over", "malformed records of parked events, which are ignored",
+        "reactions_records_passed_over",
+        "malformed records of parked events, which are ignored",
         lambda runner: runner.passed_over,
         "it is not 0: the log names the first; who may park wrote it, or an earlier program took it",
     ),
     gauge(
-        "reactions_lag_events", "events that the slowest reaction has still to handle",
+        "reactions_lag_events",
+        "events that the slowest reaction has still to handle",
         lambda runner: max((each.lag_events for each in runner.progress()), default=0),
         "it grows: a reaction is slow, or waits",
     ),
     gauge(
-        "reactions_lag_microseconds", "age of the oldest event in the hands of a reaction; 0: none",
+        "reactions_lag_microseconds",
+        "age of the oldest event in the hands of a reaction; 0: none",
         lambda runner: max((each.lag_microseconds for each in runner.progress()), default=0),
         "it grows",
     ),
-)  # fmt: skip
+)
 
 REACTION_LABELLED: Final = (
     LabelledMetric("reaction_waiting", "gauge", "1: the reaction is stopped or refused", ("reaction",)),
@@ -61,8 +66,12 @@ class ReactionCollector(LabelledCollector):
         families = [labelled_family(metric) for metric in REACTION_LABELLED]
         for each in self._runner.progress():
             values = (
-                each.state != "running", each.position, each.parked, each.lag_events, each.lag_microseconds / 1_000_000,
-            )  # fmt: skip
+                each.state != "running",
+                each.position,
+                each.parked,
+                each.lag_events,
+                each.lag_microseconds / 1_000_000,
+            )
             for family, value in zip(families, values, strict=True):
                 family.add_metric([each.name], float(value))
         yield from families

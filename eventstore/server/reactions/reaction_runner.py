@@ -26,7 +26,7 @@ from eventstore.errors import Elsewhere, EventStoreError, InvalidArgument, Shutt
 from eventstore.failures import text_of
 from eventstore.fields import counted, shown
 from eventstore.model import Committed, Event
-from eventstore.server.mailbox_wiring import CommandMailboxes, FindCommand, ServerEntry
+from eventstore.server.mailbox_wiring import CommandMailboxes, LookUpCommand, ServerEntry
 from eventstore.server.reactions.other_shards import OtherShards
 from eventstore.server.requests.command_replies import outcome_of
 from eventstore_mailbox import MailboxError
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReactionProgress:
     """A reaction as an operator sees it. `lag_events`: events of the log after its position, as far as reactions want them;
     `lag_microseconds`: the age of the first that it has not handled; 0 if it has handled all.
     """
@@ -62,7 +62,7 @@ class Reactions(Protocol):
         """How many records of what is parked are not of their form."""
         ...
 
-    def progress(self) -> list[Progress]: ...
+    def progress(self) -> list[ReactionProgress]: ...
 
     def parked(self, name: str) -> list[Parked]: ...
 
@@ -82,7 +82,7 @@ class ReactionRunner:
         checkpoint: Path,
         domain: Domain,
         mailboxes: CommandMailboxes,
-        find_command: FindCommand,
+        find_command: LookUpCommand,
         others: OtherShards | None = None,
         files: Files | None = None,
         *,
@@ -140,17 +140,19 @@ class ReactionRunner:
     def passed_over(self) -> int:
         return self._reactor.parked.passed_over
 
-    def progress(self) -> list[Progress]:
+    def progress(self) -> list[ReactionProgress]:
         """Returns how far each reaction is, by name."""
         return [self._progress_of(name, run) for name, run in sorted(self._reactor.runs.items())]
 
-    def _progress_of(self, name: str, run: ReactionRun) -> Progress:
+    def _progress_of(self, name: str, run: ReactionRun) -> ReactionProgress:
         end = 0 if self._reactor.feed is None else self._reactor.feed.position
         status, position, age = run.status, run.through, 0
         if status.first is not None:
             position, age = status.first[0] - 1, max(0, int(time.time() * 1e6) - status.first[1])
         event, parked = run.reaction.event.name, self._reactor.parked.count(name)
-        return Progress(name + self._suffix, event, status.state, position, max(0, end - position), age, parked, status.error)
+        return ReactionProgress(
+            name + self._suffix, event, status.state, position, max(0, end - position), age, parked, status.error
+        )
 
     def parked(self, name: str) -> list[Parked]:
         """Returns what a reaction has parked. Raises InvalidArgument if there is no such reaction."""

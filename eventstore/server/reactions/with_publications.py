@@ -10,7 +10,7 @@ from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
 from eventstore.records.parking_record import TOPIC
 from eventstore.server.outbox.publishing import Publishing
-from eventstore.server.reactions.reaction_runner import Progress, Reactions
+from eventstore.server.reactions.reaction_runner import ReactionProgress, Reactions
 
 
 class WithPublications:
@@ -28,7 +28,7 @@ class WithPublications:
     def passed_over(self) -> int:
         return max(self._reactions.passed_over, self._publishing.passed_over)
 
-    def progress(self) -> list[Progress]:
+    def progress(self) -> list[ReactionProgress]:
         return self._reactions.progress() + self._publishing.progress()
 
     def parked(self, name: str) -> list[Parked]:

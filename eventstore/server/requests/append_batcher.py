@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Final, cast
 
 import eventstore_mailbox as mailbox
-from eventstore.domain.runtime import Change
+from eventstore.domain.runtime import CommitRow
 from eventstore.errors import EventStoreError, ShuttingDown
 from eventstore.flat import Scalar
 from eventstore.protocol import outcome_values
@@ -23,7 +23,7 @@ from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Append
 from eventstore.records.raw_commit import RawCommit
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, refused_append
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.fair_turns import NOTED_S
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.append_replies import AppendReplies
@@ -57,7 +57,7 @@ class AppendBatcher:
         self.stopping = False
         self.routes: dict[type[Request], Route] = {Append: self.append}
 
-    def append(self, connection: Connection, request_id: int, request: Append) -> None:
+    def append(self, connection: ServerConnection, request_id: int, request: Append) -> None:
         """Takes an APPEND; it is answered when its commits are durable.
 
         Raises:
@@ -82,7 +82,7 @@ class AppendBatcher:
         started = perf_counter()
         try:
             self._append(replies, commits, replies.source)
-        except mailbox.Overloaded as error:
+        except mailbox.MailboxFull as error:
             if len(replies.requests) == 1:
                 _refuse(replies, commits, error)
             else:
@@ -104,7 +104,7 @@ class AppendBatcher:
             self._gate.turns.charge(connection, seconds * size / max(1, every))
 
     def _append(self, replies: BatchReplies, commits: list[RawCommit], source: object) -> None:
-        changes = cast("list[Change]", commits)
+        changes = cast("list[CommitRow]", commits)
         if not isinstance(replies, AppendReplies):
             self._mailboxes.append(changes, replies.deliver, source)
         elif late := self._mailboxes.append(changes, replies.deliver, source, replies.deliver_some):

@@ -13,18 +13,18 @@ from typing import TypeAlias, cast
 from eventstore.flat import Scalar
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.batch_replies import BatchReplies
-from eventstore.server.requests.command_replies import CommandReplies, PendingSend, Values
+from eventstore.server.requests.command_replies import CommandReplies, PendingSend, ReplyValues
 from eventstore.store.append import AppendOutcome
 
 _log = logging.getLogger(__name__)
 
-Encode: TypeAlias = Callable[[Sequence[AppendOutcome], int], list[Scalar]]
+EncodeReply: TypeAlias = Callable[[Sequence[AppendOutcome], int], list[Scalar]]
 
 
 class AppendReplies(BatchReplies):
     __slots__ = ("_late", "_places")
 
-    def __init__(self, gate: Gate, values: Encode, late: CommandReplies) -> None:
+    def __init__(self, gate: Gate, values: EncodeReply, late: CommandReplies) -> None:
         super().__init__(gate, values)
         self._late = late
         self._places: list[tuple[PendingSend, int]] = []
@@ -42,7 +42,7 @@ class AppendReplies(BatchReplies):
         for place, outcome in zip(places, outcomes, strict=True):
             request, own = pending[place]
             try:
-                self._late.put(request, own, cast("Values", tuple(self._values((outcome,), request.text_bytes_max))))
+                self._late.put(request, own, cast("ReplyValues", tuple(self._values((outcome,), request.text_bytes_max))))
             except Exception:  # the other requests of the batch are answered
                 _log.exception("an answer failed; its connection is closed")
                 self._gate.drop(request.connection)

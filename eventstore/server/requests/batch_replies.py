@@ -10,7 +10,7 @@ from eventstore.errors import EventStoreError
 from eventstore.flat import Scalar
 from eventstore.protocol import encode_error, encode_outcomes
 from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX, ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 
 _MANY_OUTCOMES: Final = 1024
@@ -34,7 +34,7 @@ class BatchReplies:
     def __init__(self, gate: Gate, values: Callable[[Sequence[Any], int], list[Scalar]]) -> None:
         self._gate = gate
         self._values = values
-        self.requests: list[tuple[Connection, int, int]] = []
+        self.requests: list[tuple[ServerConnection, int, int]] = []
 
     @property
     def source(self) -> object:

@@ -13,7 +13,7 @@ from eventstore.protocol.limits import PAYLOAD_BYTES_MAX
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Send, WireCommand, check_command
 from eventstore.server.mailbox_wiring import ArrivalOrder, CommandMailboxes, ServerEntry
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.command_replies import CommandReplies, PendingSend, SentCommand
 from eventstore.server.requests.dispatch import Route
@@ -30,9 +30,14 @@ class CommandBatcher:
     """
 
     def __init__(
-        self, gate: Gate, domain: Domain, mailboxes: CommandMailboxes, replies: CommandReplies, waiting: WaitingCommands,
+        self,
+        gate: Gate,
+        domain: Domain,
+        mailboxes: CommandMailboxes,
+        replies: CommandReplies,
+        waiting: WaitingCommands,
         order: ArrivalOrder,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._gate = gate
         self._domain = domain
         self._has_handlers = bool(domain.handlers)
@@ -44,7 +49,7 @@ class CommandBatcher:
         self.stopping = False
         self.routes: dict[type[Request], Route] = {Send: self.send}
 
-    def send(self, connection: Connection, request_id: int, request: Request) -> None:
+    def send(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         """Takes a SEND; it is answered when all its commands are settled, or in parts if that takes long.
 
         Raises:
@@ -70,12 +75,18 @@ class CommandBatcher:
                 sent.request, sent.place = pending, place
                 entries.append(sent)
 
-    def _decided(self, _: Connection, row: WireCommand) -> Decided:
+    def _decided(self, _: ServerConnection, row: WireCommand) -> Decided:
         name, aggregate_id, command_id, payload, metadata = row
         if not (
-            aggregate_id and command_id and aggregate_id.isascii() and command_id.isascii() and metadata is None
-            and len(command_id) <= ID_BYTES_MAX and len(aggregate_id) <= ID_BYTES_MAX and len(payload) <= PAYLOAD_BYTES_MAX
-        ):  # fmt: skip
+            aggregate_id
+            and command_id
+            and aggregate_id.isascii()
+            and command_id.isascii()
+            and metadata is None
+            and len(command_id) <= ID_BYTES_MAX
+            and len(aggregate_id) <= ID_BYTES_MAX
+            and len(payload) <= PAYLOAD_BYTES_MAX
+        ):
             check_command(row)
         if not self._has_handlers:
             raise UnknownCommand(

@@ -31,20 +31,20 @@ from eventstore.protocol import encode_outcomes, outcome_values
 from eventstore.protocol.answers import encode_some_outcomes
 from eventstore.protocol.codes import OutcomeKind
 from eventstore.protocol.limits import FRAME_BYTES_MAX
-from eventstore.server.mailbox_wiring import FindCommand, ServerEntry, Stored
-from eventstore.server.net.connection import Connection
+from eventstore.server.mailbox_wiring import LookUpCommand, ServerEntry, StoredOutcome
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.batch_replies import error_text_bytes_max
 from eventstore.server.requests.waiting_commands import WaitingCommands
 from eventstore_mailbox import CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, MailboxError
 
-Values: TypeAlias = "tuple[Scalar, Scalar, Scalar]"
+ReplyValues: TypeAlias = "tuple[Scalar, Scalar, Scalar]"
 PATIENCE_S: Final = 0.01
 """How long a SEND waits to be answered as a whole: longer than a sync, shorter than what a client would notice."""
 _OUTCOME_BYTES: Final = 32  # of an outcome without its error
 _ERROR_FIELDS_KEPT: Final = 3  # with the message and their names they fit into any answer (see `batch_replies`)
 _log = logging.getLogger(__name__)
-_UNCHANGED: Final[Values] = (int(OutcomeKind.UNCHANGED), 0, 0)
+_UNCHANGED: Final[ReplyValues] = (int(OutcomeKind.UNCHANGED), 0, 0)
 
 
 class PendingSend:
@@ -53,13 +53,13 @@ class PendingSend:
 
     __slots__ = ("connection", "error_bytes_max", "missing", "request_id", "size", "text_bytes_max", "unsent", "values")
 
-    def __init__(self, connection: Connection, request_id: int, commands: int) -> None:
+    def __init__(self, connection: ServerConnection, request_id: int, commands: int) -> None:
         self.connection = connection
         self.request_id = request_id
         self.size = 0
         self.missing = commands
-        self.values: list[Values | None] = [None] * commands
-        self.unsent: dict[int, Values] | None = None
+        self.values: list[ReplyValues | None] = [None] * commands
+        self.unsent: dict[int, ReplyValues] | None = None
         self.text_bytes_max = error_text_bytes_max(commands)
         self.error_bytes_max = FRAME_BYTES_MAX // commands - _OUTCOME_BYTES
 
@@ -68,7 +68,7 @@ class PendingSend:
         durability = self.connection.durability
         return outcomes if durability is None else [*outcomes, durability()]
 
-    def encode(self, outcome: Committed | EventStoreError) -> Values:
+    def encode(self, outcome: Committed | EventStoreError) -> ReplyValues:
         """Returns the values of an outcome.
 
         An error of the domain may have more fields than fit into the answer with all others; then only the first are kept.
@@ -98,7 +98,7 @@ class CommandReplies:
     each as it is settled: a slow handler delays the commands of its own aggregate, not those that were sent with them.
     """
 
-    def __init__(self, gate: Gate, find_command: FindCommand, waiting: WaitingCommands) -> None:
+    def __init__(self, gate: Gate, find_command: LookUpCommand, waiting: WaitingCommands) -> None:
         self._gate = gate
         self._waiting = waiting
         self._find_command = find_command
@@ -177,7 +177,7 @@ class CommandReplies:
         else:
             self.put(entry.request, entry.place, entry.request.encode(_refusal(entry)))
 
-    def _looked_up(self, entry: SentCommand, found: Stored | EventStoreError | None) -> None:
+    def _looked_up(self, entry: SentCommand, found: StoredOutcome | EventStoreError | None) -> None:
         request = entry.request
         if found is None and entry.status == UNCHANGED:
             self.put(request, entry.place, _UNCHANGED)
@@ -192,7 +192,7 @@ class CommandReplies:
             assert isinstance(entry, SentCommand)
             self.put(entry.request, entry.place, entry.request.encode(error))
 
-    def put(self, request: PendingSend, place: int, values: Values) -> None:
+    def put(self, request: PendingSend, place: int, values: ReplyValues) -> None:
         """Stores the outcome of one command; the last one of a request sends the answer."""
         missing = request.missing = request.missing - 1
         if request.unsent is None:
@@ -204,21 +204,21 @@ class CommandReplies:
             return
         self._waiting.remove(request)
         if request.unsent is None and not request.connection.closed:
-            outcomes = request.told(chain(cast("list[Values]", request.values)))
+            outcomes = request.told(chain(cast("list[ReplyValues]", request.values)))
             self._gate.answer(request.connection, encode_outcomes(request.request_id, outcomes))
 
 
-async def outcome_of(entry: ServerEntry, find_command: FindCommand) -> Committed | Unchanged | EventStoreError:
+async def outcome_of(entry: ServerEntry, find_command: LookUpCommand) -> Committed | Unchanged | EventStoreError:
     """Returns the outcome of a settled command, for a caller in this process."""
     if entry.status < CONFLICT and entry.outcome is not None:
         _, version, sequence = entry.outcome
         assert isinstance(version, int)
         return Committed(entry.aggregate_id, version, sequence, duplicate=entry.status == DUPLICATE)
     if _may_be_duplicate(entry):
-        answers: list[Stored | EventStoreError | None] = []
+        answers: list[StoredOutcome | EventStoreError | None] = []
         answered = trio.Event()
 
-        def found(answer: Stored | EventStoreError | None) -> None:
+        def found(answer: StoredOutcome | EventStoreError | None) -> None:
             answers.append(answer)
             answered.set()
 
@@ -252,7 +252,7 @@ def _refusal(entry: ServerEntry) -> EventStoreError:
     return HandlerFailed(f"{handler} raised {name}, which is not an error of a domain", handler=handler, error=name)
 
 
-def _first_outcome(entry: ServerEntry, found: Stored | EventStoreError) -> Committed | EventStoreError:
+def _first_outcome(entry: ServerEntry, found: StoredOutcome | EventStoreError) -> Committed | EventStoreError:
     """Returns the answer to a command whose id the store has: the first outcome if it is the same command."""
     if isinstance(found, EventStoreError):
         return found

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from eventstore import __version__
 from eventstore.errors import EventStoreError, ProtocolError, UnknownOperation
-from eventstore.metrics import Metric, Stats, counter, gauge, text
+from eventstore.metrics import Metric, StatValues, counter, gauge, text
 from eventstore.protocol import (
     BadRequest,
     RequestDecoder,
@@ -23,16 +23,16 @@ from eventstore.protocol.requests import Hello, ListClients, Ping
 from eventstore.protocol.requests import Stats as StatsRequest
 from eventstore.server.access.connected_clients import client_rows
 from eventstore.server.access.doorkeeper import Doorkeeper
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 
 _SERVER_NAME: Final = f"eventstore {__version__}"
 
 
-Route: TypeAlias = Callable[[Connection, int, Any], None]
+Route: TypeAlias = Callable[[ServerConnection, int, Any], None]
 
 
-Seat: TypeAlias = "Callable[[], tuple[bytes, int, int | None, int]]"
+ConnectionSeat: TypeAlias = "Callable[[], tuple[bytes, int, int | None, int]]"
 """Returns cluster, version of the map, number of the shard, None if there is only the map, and the layout of its slots."""
 
 
@@ -47,9 +47,9 @@ class Dispatch:
         store: uuid.UUID,
         requests_max: int,
         routes: Mapping[type[Request], Route],
-        stats: Callable[[], Stats],
+        stats: Callable[[], StatValues],
         node: int | None = None,
-        seat: Seat | None = None,
+        seat: ConnectionSeat | None = None,
         durability: Callable[[], int | None] | None = None,
         door: Doorkeeper | None = None,
     ) -> None:
@@ -61,14 +61,18 @@ class Dispatch:
         self._requests_max = requests_max
         self._door = door
         served: dict[type[Request], Route] = {
-            Hello: self._hello, StatsRequest: self._answer_stats, Ping: self._ping, ListClients: self._list_clients, **routes,
-        }  # fmt: skip
+            Hello: self._hello,
+            StatsRequest: self._answer_stats,
+            Ping: self._ping,
+            ListClients: self._list_clients,
+            **routes,
+        }
         self._routes = served if door is None else door.guard(served)
         self._stats = stats
         self._decode = RequestDecoder().decode
         self.requests = self.bad_requests = 0
 
-    def handle(self, connection: Connection, payload: bytes) -> None:
+    def handle(self, connection: ServerConnection, payload: bytes) -> None:
         """Handles one payload; it is answered by an error if by nothing else. Raises nothing that a client can cause."""
         self.requests += 1
         connection.request_bytes = len(payload)
@@ -97,7 +101,7 @@ class Dispatch:
         except EventStoreError as error:
             self.gate.send(connection, encode_error(request_id, error))
 
-    def _hello(self, connection: Connection, request_id: int, request: Request) -> None:
+    def _hello(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, Hello)
         version = agreed_version(request)
         if self._door is not None and not self._door.admit(connection, request_id, request):
@@ -111,18 +115,18 @@ class Dispatch:
             welcome = replace(welcome, cluster=cluster, map_version=map_version, shard=shard, layout=layout)
         self.gate.send(connection, encode_ok(request_id, *welcome.values()))
 
-    def _list_clients(self, connection: Connection, request_id: int, request: Request) -> None:
+    def _list_clients(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, ListClients)
         rows = client_rows(self.gate, self._door, request.skip, request.limit)
         self.gate.send(connection, encode_ok(request_id, *rows))
 
-    def _answer_stats(self, connection: Connection, request_id: int, _: Request) -> None:
+    def _answer_stats(self, connection: ServerConnection, request_id: int, _: Request) -> None:
         values: list[str | int | bool | None] = []
         for name, value in self._stats().items():
             values += (name, value)
         self.gate.send(connection, encode_ok(request_id, *values))
 
-    def _ping(self, connection: Connection, request_id: int, _: Request) -> None:
+    def _ping(self, connection: ServerConnection, request_id: int, _: Request) -> None:
         self.gate.send(connection, encode_ok(request_id))
 
 
@@ -130,27 +134,33 @@ DISPATCH_METRICS: Final[tuple[Metric[Dispatch], ...]] = (
     gauge("connections", "open connections", lambda dispatch: len(dispatch.gate.connections)),
     counter("connections_accepted", "connections accepted", lambda dispatch: dispatch.gate.acceptor.accepted),
     counter(
-        "connections_turned_away", "connections refused over `connections_max`",
+        "connections_turned_away",
+        "connections refused over `connections_max`",
         lambda dispatch: dispatch.gate.acceptor.turned_away,
         "it grows",
     ),
     counter(
-        "connections_gave_way", "idle connections closed for new ones at `connections_max`",
+        "connections_gave_way",
+        "idle connections closed for new ones at `connections_max`",
         lambda dispatch: dispatch.gate.acceptor.gave_way,
         "it grows: a client opens connections and leaves them",
     ),
     counter(
-        "connections_slowed", "times a connection rested because it took more than its share of the server's time",
+        "connections_slowed",
+        "times a connection rested because it took more than its share of the server's time",
         lambda dispatch: dispatch.gate.turns.slowed,
         "it grows: the log names one a minute that rests again at once, `eventstore stats` the last",
     ),
     text(
-        "connection_slowed_last", "the last connection that rested: client, address, kind of its last request",
+        "connection_slowed_last",
+        "the last connection that rested: client, address, kind of its last request",
         lambda dispatch: dispatch.gate.turns.last_slowed,
     ),
     counter("requests", "requests received", lambda dispatch: dispatch.requests),
     counter(
-        "bad_requests", "requests that could not be decoded", lambda dispatch: dispatch.bad_requests,
+        "bad_requests",
+        "requests that could not be decoded",
+        lambda dispatch: dispatch.bad_requests,
         "it grows: something that is not a client talks to the port",
     ),
-)  # fmt: skip
+)

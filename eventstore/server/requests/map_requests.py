@@ -8,7 +8,7 @@ from eventstore.protocol import encode_ok
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Map
 from eventstore.records.cluster_map import ClusterMap
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.dispatch import Route
 
@@ -19,7 +19,7 @@ class _Waiting:
     __slots__ = ("_requests", "after", "connection", "request_id")
     use = None
 
-    def __init__(self, requests: MapRequests, connection: Connection, request_id: int, after: int) -> None:
+    def __init__(self, requests: MapRequests, connection: ServerConnection, request_id: int, after: int) -> None:
         self._requests = requests
         self.connection, self.request_id, self.after = connection, request_id, after
 
@@ -40,7 +40,7 @@ class MapRequests:
         self._encoded = current.encode()
         self.routes: dict[type[Request], Route] = {Map: self.ask}
 
-    def ask(self, connection: Connection, request_id: int, request: Map) -> None:
+    def ask(self, connection: ServerConnection, request_id: int, request: Map) -> None:
         """Answers a MAP, or keeps it.
 
         Raises:

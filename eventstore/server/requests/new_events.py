@@ -20,7 +20,7 @@ import trio
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT
 from eventstore.records.event_filter import EVERYTHING, EventFilter
 from eventstore.records.event_page import decode_page
-from eventstore.store.committer import Committer
+from eventstore.store.committer import EventCommitter
 from eventstore.store.read.scan import ScanPage
 
 _PAGES_KEPT: Final = 64
@@ -95,7 +95,7 @@ class _Page(NamedTuple):
 class NewEvents:
     """The subscriptions that wait for events, and the task that looks for them (`run`); `looks` counts how often."""
 
-    def __init__(self, committer: Committer) -> None:
+    def __init__(self, committer: EventCommitter) -> None:
         self.looks = 0
         self._committer = committer
         self._threads = trio.CapacityLimiter(1)

@@ -31,7 +31,7 @@ from eventstore.records.cluster_map import SlotRange
 from eventstore.records.slots import LOCAL, slot_of, slots_in
 from eventstore.server.access.doorkeeper import Doorkeeper
 from eventstore.server.mailbox_wiring import ArrivalOrder, CommandMailboxes, ServerMailboxes
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.append_batcher import (
     AppendBatcher,
@@ -50,9 +50,9 @@ _ABOUT_AN_AGGREGATE: Final = (Read, ReadAll, Version, FindCommand, Subscribe, Re
 _aggregate_id: Final = itemgetter(0)
 
 
-AppendRefusals: TypeAlias = Callable[[Connection, Sequence[str]], Mapping[int, EventStoreError]]
+AppendRefusals: TypeAlias = Callable[[ServerConnection, Sequence[str]], Mapping[int, EventStoreError]]
 """Takes the aggregates of the commits of a frame; returns why some are refused, by their place."""
-CheckCommand: TypeAlias = Callable[[Connection, WireCommand], None]
+CheckCommand: TypeAlias = Callable[[ServerConnection, WireCommand], None]
 
 
 class OwnedSlots:
@@ -105,7 +105,7 @@ class OwnedSlots:
         return {kind: self._guarded(route) if kind in _ABOUT_AN_AGGREGATE else route for kind, route in routes.items()}
 
     def _guarded(self, route: Route) -> Route:
-        def checked(connection: Connection, request_id: int, request: Any) -> None:
+        def checked(connection: ServerConnection, request_id: int, request: Any) -> None:
             if request.aggregate_id is not None:
                 self.check(request.aggregate_id)
             route(connection, request_id, request)
@@ -124,7 +124,7 @@ class CheckedAppends(AppendBatcher):
         super().__init__(gate, mailboxes, late, order)
         self._refusals = refusals
 
-    def append(self, connection: Connection, request_id: int, request: Append) -> None:
+    def append(self, connection: ServerConnection, request_id: int, request: Append) -> None:
         """Takes an APPEND. Raises: ShuttingDown."""
         commits = request.commits
         refused = {} if self.stopping else self._refusals(connection, list(map(_aggregate_id, commits)))
@@ -159,7 +159,7 @@ class CheckedCommands(CommandBatcher):
     def __init__(
         self,
         check: CheckCommand,
-        named: Callable[[Connection, str], bool] | None,
+        named: Callable[[ServerConnection, str], bool] | None,
         gate: Gate,
         domain: Domain,
         mailboxes: CommandMailboxes,
@@ -171,7 +171,7 @@ class CheckedCommands(CommandBatcher):
         super().__init__(gate, domain, mailboxes, replies, waiting, order)
         self._check, self._named = check, named
 
-    def _decided(self, connection: Connection, row: WireCommand) -> Decided:
+    def _decided(self, connection: ServerConnection, row: WireCommand) -> Decided:
         self._check(connection, row)
         try:
             return super()._decided(connection, row)
@@ -188,7 +188,7 @@ def appends_of(
     if slots is None:
         return AppendBatcher if door is None else partial(CheckedAppends, door.refused_appends)
 
-    def refusals(connection: Connection, aggregate_ids: Sequence[str]) -> Mapping[int, EventStoreError]:
+    def refusals(connection: ServerConnection, aggregate_ids: Sequence[str]) -> Mapping[int, EventStoreError]:
         elsewhere = slots.refusals(aggregate_ids)
         return elsewhere if door is None else {**elsewhere, **door.refused_appends(connection, aggregate_ids)}
 
@@ -202,7 +202,7 @@ def commands_of(
     if slots is None:
         return CommandBatcher if door is None else partial(CheckedCommands, door.check_command, door.may_command)
 
-    def check(connection: Connection, row: WireCommand) -> None:
+    def check(connection: ServerConnection, row: WireCommand) -> None:
         if door is not None:
             door.check_command(connection, row)
         slots.check(row[1])

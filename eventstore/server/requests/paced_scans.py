@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.fair_turns import FairTurns
 
 _PACED_S_MIN: Final = 0.002
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class _Turn:
     __slots__ = ("begins", "connection")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
         self.begins = trio.Event()
 
@@ -39,9 +39,9 @@ class PacedScans:
         self._taken = False
         self._waiting: dict[str, list[_Turn]] = {}
         self._thread = trio.CapacityLimiter(1)
-        self._scanning: Counter[Connection] = Counter()
+        self._scanning: Counter[ServerConnection] = Counter()
 
-    async def run(self, connection: Connection, page: Callable[[], T]) -> T:
+    async def run(self, connection: ServerConnection, page: Callable[[], T]) -> T:
         """Returns what `page` returns on a thread. What it computes is charged to the connection."""
         self._scanning[connection] += 1
         try:
@@ -59,7 +59,7 @@ class PacedScans:
         self._turns.charge(connection, took)
         return found
 
-    async def _wait_for_turn(self, connection: Connection) -> None:
+    async def _wait_for_turn(self, connection: ServerConnection) -> None:
         if not self._taken:
             await trio.lowlevel.checkpoint_if_cancelled()
             self._taken = True

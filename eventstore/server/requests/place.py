@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eventstore.records.cluster_map import ALL_SLOTS, ClusterMap
-from eventstore.server.requests.dispatch import Seat
+from eventstore.server.requests.dispatch import ConnectionSeat
 from eventstore.server.requests.leadership import Leadership
 from eventstore.server.requests.map_requests import MapRequests
 from eventstore.server.requests.owned_slots import OwnedSlots
-from eventstore.server.shard_layout import ShardLayout
+from eventstore.server.shard_layout import ServedLayout
 from eventstore.store.data_folder import ShardIdentity
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServedShard:
     """`shard`: None for a store of its own; `known` is then that of a single shard. `leadership`: of one with replicas."""
 
     shard: ShardIdentity | None
@@ -32,7 +32,7 @@ class Place:
             return None
         return OwnedSlots(self.shard.slots, lambda: maps.current.version)
 
-    def seat(self, maps: MapRequests, layout: ShardLayout) -> Seat | None:
+    def seat(self, maps: MapRequests, layout: ServedLayout) -> ConnectionSeat | None:
         """Returns what HELLO says about the cluster; None outside of one."""
         shard = self.shard
         if shard is None:

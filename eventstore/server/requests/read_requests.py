@@ -18,13 +18,13 @@ from eventstore.protocol.reader_start import ReaderStart
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import FindCommand, ListAggregates, Read, ReadAll, Version, filter_of
 from eventstore.records.splits import NEVER_SPLIT
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.deferred_replies import DeferredReplies, explain_failed_read
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.dispatch import Route
 from eventstore.server.requests.paced_scans import PacedScans, timed
-from eventstore.server.shard_layout import ShardLayout
-from eventstore.store.engine import Engine
+from eventstore.server.shard_layout import ServedLayout
+from eventstore.store.engine import StoreEngine
 from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
 from eventstore.store.read.reader_place import check_place
 
@@ -41,7 +41,7 @@ class ReadRequests:
     """
 
     def __init__(
-        self, gate: Gate, engine: Engine, nursery: trio.Nursery, scans: PacedScans, layout: ShardLayout, threads: int = 16
+        self, gate: Gate, engine: StoreEngine, nursery: trio.Nursery, scans: PacedScans, layout: ServedLayout, threads: int = 16
     ) -> None:
         self._gate = gate
         self._engine = engine
@@ -52,11 +52,14 @@ class ReadRequests:
         explain = partial(explain_failed_read, "read")
         self._replies = DeferredReplies(gate, nursery, at_once=_READS_PER_CONNECTION, explain=explain)
         self.routes: dict[type[Request], Route] = {
-            Read: self.read, ReadAll: self.read_all, Version: self.version, FindCommand: self.find_command,
+            Read: self.read,
+            ReadAll: self.read_all,
+            Version: self.version,
+            FindCommand: self.find_command,
             ListAggregates: self.list_aggregates,
-        }  # fmt: skip
+        }
 
-    def read(self, connection: Connection, request_id: int, request: Request) -> None:
+    def read(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, Read)
         self.reads += 1
 
@@ -79,7 +82,7 @@ class ReadRequests:
         else:
             self._gate.send_page(connection, frame)
 
-    def read_all(self, connection: Connection, request_id: int, request: Request) -> None:
+    def read_all(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, ReadAll)
         self.reads += 1
         wanted, start = filter_of(request), ReaderStart.parse("after", request.after)
@@ -94,7 +97,7 @@ class ReadRequests:
 
         self._scanned(connection, request_id, page, request.bytes_max)
 
-    def version(self, connection: Connection, request_id: int, request: Request) -> None:
+    def version(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, Version)
 
         def answer(cached_only: bool) -> bytes:
@@ -102,7 +105,7 @@ class ReadRequests:
 
         self._look_up(connection, request_id, answer)
 
-    def find_command(self, connection: Connection, request_id: int, request: Request) -> None:
+    def find_command(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, FindCommand)
 
         def answer(cached_only: bool) -> bytes:
@@ -114,7 +117,7 @@ class ReadRequests:
 
         self._look_up(connection, request_id, answer)
 
-    def list_aggregates(self, connection: Connection, request_id: int, request: Request) -> None:
+    def list_aggregates(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, ListAggregates)
         wanted = id_range(request.prefix, request.after, request.limit)
         own = self._layout.filter_of(*request.layouts or (NEVER_SPLIT,))
@@ -125,7 +128,7 @@ class ReadRequests:
 
         self._scanned(connection, request_id, page, request.limit * _ROW_BYTES)
 
-    def _look_up(self, connection: Connection, request_id: int, answer: Callable[[bool], bytes]) -> None:
+    def _look_up(self, connection: ServerConnection, request_id: int, answer: Callable[[bool], bytes]) -> None:
         """Sends a small answer: at once if it is in memory, else from a thread."""
         try:
             frame = answer(True)
@@ -134,7 +137,7 @@ class ReadRequests:
         else:
             self._gate.send(connection, frame)
 
-    def _on_thread(self, connection: Connection, request_id: int, page: Callable[[int], bytes], size: int) -> None:
+    def _on_thread(self, connection: ServerConnection, request_id: int, page: Callable[[int], bytes], size: int) -> None:
         async def make(bytes_max: int) -> Sequence[bytes]:
             frame, took = await trio.to_thread.run_sync(timed, partial(page, bytes_max), limiter=self._limiter)
             self._gate.turns.charge(connection, took)
@@ -142,7 +145,7 @@ class ReadRequests:
 
         self._replies.page_later(connection, request_id, make, size)
 
-    def _scanned(self, connection: Connection, request_id: int, page: Callable[[int], bytes], size: int) -> None:
+    def _scanned(self, connection: ServerConnection, request_id: int, page: Callable[[int], bytes], size: int) -> None:
         async def make(bytes_max: int) -> Sequence[bytes]:
             return (await self._scans.run(connection, partial(page, bytes_max)),)
 

@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 from eventstore.errors import Elsewhere, EventStoreError
-from eventstore.event_identity import Place, check_start
+from eventstore.event_identity import LogPosition, check_start
 from eventstore.metrics import Metric, gauge
 from eventstore.protocol import encode_error, encode_ok, encode_scan_page
 from eventstore.protocol.frames import LENGTH_BYTES
@@ -22,30 +22,36 @@ from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Credit, Subscribe, Unsubscribe, filter_of
 from eventstore.records.splits import SlotFilter
 from eventstore.server.net.budgets import Reservation
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.net.request_task import RequestTask
 from eventstore.server.requests.dispatch import Route
 from eventstore.server.requests.new_events import NewEvents
 from eventstore.server.requests.paced_scans import PacedScans
-from eventstore.server.shard_layout import ShardLayout
-from eventstore.store.committer import Committer
+from eventstore.server.shard_layout import ServedLayout
+from eventstore.store.committer import EventCommitter
 from eventstore.store.read.reader_place import check_place
 from eventstore.store.read.scan import ScanPage
 
 _log = logging.getLogger(__name__)
 
 
-class Subscription:
+class ServedSubscription:
     """One subscription of one connection, served by one task. `end`: the last sequence when it was asked for."""
 
     def __init__(
-        self, task: RequestTask, connection: Connection, request_id: int, request: Subscribe, end: int, start: ReaderStart,
+        self,
+        task: RequestTask,
+        connection: ServerConnection,
+        request_id: int,
+        request: Subscribe,
+        end: int,
+        start: ReaderStart,
         own: SlotFilter | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.task, self.connection, self.request_id = task, connection, request_id
         self.from_end = start.place is None
-        self.place = start.place or Place(end)
+        self.place = start.place or LogPosition(end)
         self.after = self.place.sequence
         self.own = own
         self.moved: Elsewhere | None = None
@@ -70,13 +76,15 @@ class Subscription:
             self.task.cancel()
 
 
-class Subscriptions:
+class ServedSubscriptions:
     """All subscriptions. Each costs a task, which sleeps while there is nothing new.
 
     Subscribers that lag on a slow disk delay only each other and those who read everything.
     """
 
-    def __init__(self, gate: Gate, committer: Committer, nursery: trio.Nursery, scans: PacedScans, layout: ShardLayout) -> None:
+    def __init__(
+        self, gate: Gate, committer: EventCommitter, nursery: trio.Nursery, scans: PacedScans, layout: ServedLayout
+    ) -> None:
         self._gate = gate
         self._layout = layout
         layout.moved.append(self._move)
@@ -85,27 +93,27 @@ class Subscriptions:
         self._nursery = nursery
         self._news = NewEvents(committer)
         nursery.start_soon(self._news.run)
-        self._served: set[Subscription] = set()
+        self._served: set[ServedSubscription] = set()
         self.routes: dict[type[Request], Route] = {Subscribe: self.begin, Credit: self.credit, Unsubscribe: self.end}
 
-    def begin(self, connection: Connection, request_id: int, request: Request) -> None:
+    def begin(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, Subscribe)
         end, start = self._committer.engine.visible_sequence, ReaderStart.parse("after", request.after)
         own, task = self._layout.filter_of(start.layout), RequestTask(self._gate, connection)
-        subscription = Subscription(task, connection, request_id, request, end, start, own)
+        subscription = ServedSubscription(task, connection, request_id, request, end, start, own)
         check_start(subscription.after, end)
         connection.bind(request_id, subscription)
         self._nursery.start_soon(self._serve, subscription)
 
-    def credit(self, connection: Connection, _: int, request: Request) -> None:
+    def credit(self, connection: ServerConnection, _: int, request: Request) -> None:
         """Adds credit. A subscription that has ended in the meantime is not an error."""
         assert isinstance(request, Credit)
         subscription = connection.bound.get(request.subscription)
-        if isinstance(subscription, Subscription):
+        if isinstance(subscription, ServedSubscription):
             subscription.credit = min(subscription.credit + request.credit, CREDIT_BYTES_MAX)
             subscription.more_credit.set()
 
-    def end(self, connection: Connection, request_id: int, request: Request) -> None:
+    def end(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, Unsubscribe)
         subscription = connection.bound.pop(request.subscription, None)
         if subscription is not None:
@@ -121,7 +129,7 @@ class Subscriptions:
         for each in list(self._served):
             each.move(error)
 
-    async def _serve(self, subscription: Subscription) -> None:
+    async def _serve(self, subscription: ServedSubscription) -> None:
         self._served.add(subscription)
         try:
             with subscription.task.begin():
@@ -142,7 +150,7 @@ class Subscriptions:
             self._served.discard(subscription)
             subscription.connection.unbind(subscription.request_id, subscription)
 
-    async def _push(self, subscription: Subscription) -> None:
+    async def _push(self, subscription: ServedSubscription) -> None:
         engine = self._committer.engine
         caught_up, stored = False, subscription.after if subscription.from_end else engine.visible_sequence
         if subscription.from_end:
@@ -162,7 +170,7 @@ class Subscriptions:
             else:  # whatever was there when it began: it need not pass the filter
                 await self._wait_until_durable(subscription.after + 1)
 
-    def _send_page(self, subscription: Subscription, page: ScanPage, caught_up: bool, stored: int) -> bool:
+    def _send_page(self, subscription: ServedSubscription, page: ScanPage, caught_up: bool, stored: int) -> bool:
         """Sends a page if it says anything new; returns whether the subscriber has caught up with `stored`."""
         at_end = page.at_end and page.next >= stored
         if page.records or (at_end and not caught_up):
@@ -177,7 +185,7 @@ class Subscriptions:
         while self._committer.engine.durable_sequence < sequence:
             await self._committer.advanced.park()
 
-    async def _page(self, subscription: Subscription) -> ScanPage | None:
+    async def _page(self, subscription: ServedSubscription) -> ScanPage | None:
         """Returns the next page once there is room for it; None if the connection is closed."""
         size = max(1, min(subscription.credit, PAGE_BYTES_DEFAULT))
         after, wanted, engine = subscription.after, subscription.wanted, self._committer.engine
@@ -191,11 +199,11 @@ class Subscriptions:
 
         return await self._gate.outbound.make_page(subscription.connection, size, make, lambda page: len(page.records))
 
-    def _send(self, subscription: Subscription, frame: bytes) -> None:
+    def _send(self, subscription: ServedSubscription, frame: bytes) -> None:
         self._gate.send(subscription.connection, frame)
         self._gate.flush()
 
 
-SUBSCRIPTION_METRICS: Final[tuple[Metric[Subscriptions], ...]] = (
+SUBSCRIPTION_METRICS: Final[tuple[Metric[ServedSubscriptions], ...]] = (
     gauge("subscriptions", "open subscriptions", lambda subscriptions: subscriptions.count),
 )

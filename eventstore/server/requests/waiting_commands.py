@@ -10,14 +10,14 @@ from typing import Final, Protocol
 
 from eventstore.errors import Overloaded
 from eventstore.metrics import Metric, gauge
-from eventstore.server.net.connection import HELD_BY_COMMANDS, Connection
+from eventstore.server.net.connection import HELD_BY_COMMANDS, ServerConnection
 from eventstore.server.net.gate import Gate
 
 
 class Waiting(Protocol):
     """A SEND; `size`: what is counted of it, 0 if nothing is."""
 
-    connection: Connection
+    connection: ServerConnection
     size: int
 
 
@@ -61,7 +61,9 @@ class WaitingCommands:
 
 WAITING_METRICS: Final[tuple[Metric[WaitingCommands], ...]] = (
     gauge(
-        "commands_waiting_bytes", "bytes of commands that are not answered yet", lambda waiting: waiting.bytes,
+        "commands_waiting_bytes",
+        "bytes of commands that are not answered yet",
+        lambda waiting: waiting.bytes,
         "it is near `mailbox_waiting_bytes_max`: handlers do not keep up",
     ),
-)  # fmt: skip
+)

@@ -217,9 +217,11 @@ VERIFYING_METRICS: Final[tuple[Metric[Verifying], ...]] = (
     gauge("verified_passes", "how often all completed files were read since the start", lambda verifying: verifying.passes),
     gauge("verified_file", "the number of the file that is read, or was last", lambda verifying: verifying.current),
     counter(
-        "rot_found", "files whose bytes are not those that were written", lambda verifying: verifying.found,
+        "rot_found",
+        "files whose bytes are not those that were written",
+        lambda verifying: verifying.found,
         "it grows: replace the disk",
     ),
     counter("rot_mended", "of them, those that another replica had", lambda verifying: verifying.mended),
     gauge("rot_files", "files that are damaged now", lambda verifying: len(verifying.rotten), "it is not 0: see `attention`"),
-)  # fmt: skip
+)

@@ -91,9 +91,7 @@ def _bare(commits: Sequence[NewCommit]) -> list[RawCommit]:
     ]
 
 
-async def _deliver(
-    batch: ServerBatch, in_flight: InFlight, heard: Heard, note: Callable[[int | None], None]
-) -> None:  # fmt: skip
+async def _deliver(batch: ServerBatch, in_flight: InFlight, heard: Heard, note: Callable[[int | None], None]) -> None:
     outcomes = await in_flight.outcomes()
     # Elsewhere: another process leads the shard by now, or another shard has the aggregate.
     lost = next((each for each in outcomes if isinstance(each, ConnectionLost | Elsewhere | UnsupportedVersion)), None)
@@ -120,7 +118,7 @@ def _raw_outcome(outcome: Committed | EventStoreError) -> AppendOutcome:
 
 async def _find(
     store: NetworkStore, appends: RawAppends, aggregate_id: str, command_id: str, found: Found, heard: Heard
-) -> None:  # fmt: skip
+) -> None:
     """Asks until the store answers: without its answer the outcome of a refused command is unknown."""
     pause_s = _PAUSE_S_MIN
     while True:

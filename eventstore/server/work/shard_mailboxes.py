@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 
 from eventstore.server.mailbox_wiring import ServerEntry, ServerMailboxes
-from eventstore_mailbox.stats import Stats, joined
+from eventstore_mailbox.stats import MailboxesStats, joined
 
 
 class ShardMailboxes:
@@ -54,5 +54,5 @@ class ShardMailboxes:
                 nursery.start_soon(stop, each)
         return sum(left)
 
-    def stats(self) -> Stats:
+    def stats(self) -> MailboxesStats:
         return joined([each.stats() for each in self._by_shard.values()])

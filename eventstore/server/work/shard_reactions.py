@@ -18,7 +18,7 @@ import trio
 
 from eventstore.client.aio.routing.by_layout import run_by_layout
 from eventstore.client.aio.store import NetworkStore
-from eventstore.domain.reactions.checkpoint import FileCheckpoint, Mark, Marks
+from eventstore.domain.reactions.checkpoint import FileCheckpoint, Mark, ReactionMarks
 from eventstore.domain.reactions.parked import Parked
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import shown
@@ -26,7 +26,7 @@ from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.splits import Split
 from eventstore.server.bootstrap import checkpoint_of_shard
 from eventstore.server.logs import get_logger
-from eventstore.server.reactions.reaction_runner import Progress, ReactionRunner
+from eventstore.server.reactions.reaction_runner import ReactionProgress, ReactionRunner
 
 _AGAIN_S: Final = 5.0
 MakeRunner: TypeAlias = Callable[[NetworkStore, Path, str], ReactionRunner]
@@ -83,7 +83,7 @@ class ShardReactions:
     def passed_over(self) -> int:
         return sum(each.passed_over for each in self._by_shard.values())
 
-    def progress(self) -> list[Progress]:
+    def progress(self) -> list[ReactionProgress]:
         found = chain.from_iterable(each.progress() for each in self._by_shard.values())
         return sorted(found, key=lambda each: each.name)
 
@@ -115,8 +115,9 @@ class ShardReactions:
         raise InvalidArgument(
             f"reaction {shown(name)} names no shard: this worker runs each reaction on shards {shards}; say which, such as "
             f"NAME@{first}",
-            field="reaction", value=shown(name),
-        )  # fmt: skip
+            field="reaction",
+            value=shown(name),
+        )
 
 
 def inherit(checkpoint: Path, known: ClusterMap) -> None:
@@ -138,13 +139,13 @@ def inherit(checkpoint: Path, known: ClusterMap) -> None:
             _make(checkpoint_of_shard(checkpoint, split.child), marks, stores[split.parent], stores[split.child])
 
 
-def _make(path: Path, marks: Marks, of: str, store: str) -> None:
+def _make(path: Path, marks: ReactionMarks, of: str, store: str) -> None:
     """`of`: the store that the marks have to be of."""
     if not path.exists() and marks.store in (None, of):
         FileCheckpoint(path).save(replace(marks, store=store))
 
 
-def _after(marks: Marks, split: Split) -> Marks:
+def _after(marks: ReactionMarks, split: Split) -> ReactionMarks:
     """Returns where the reactions of a new shard begin: at its parent's marks, or at the last event that both have."""
 
     def mark(before: Mark) -> Mark:
@@ -152,4 +153,4 @@ def _after(marks: Marks, split: Split) -> Marks:
 
     reactions = {name: mark(each) for name, each in marks.reactions.items()}
     inherited = None if marks.inherited is None else mark(marks.inherited)
-    return Marks(marks.store, min(marks.parked_after, split.through), reactions, inherited)
+    return ReactionMarks(marks.store, min(marks.parked_after, split.through), reactions, inherited)

@@ -84,10 +84,12 @@ class WorkedShards:
 
 WORKER_METRICS: Final[tuple[Metric[WorkedShards], ...]] = (
     gauge(
-        "shards_away", "shards that a worker does not reach; 1: its only store", lambda shards: len(shards.away),
+        "shards_away",
+        "shards that a worker does not reach; 1: its only store",
+        lambda shards: len(shards.away),
         "it is not 0: commands to their aggregates wait",
     ),
-)  # fmt: skip
+)
 
 
 def _named(shards: Sequence[int]) -> str:

@@ -27,7 +27,7 @@ from eventstore.domain.domain import Domain
 from eventstore.domain.import_path import load
 from eventstore.domain.runtime import DomainRuntime
 from eventstore.errors import EventStoreError, InvalidArgument
-from eventstore.metrics import Source
+from eventstore.metrics import MetricSource
 from eventstore.server.access.security import Security
 from eventstore.server.access.tls_metrics import TLS_METRICS
 from eventstore.server.alarms.alarm_handlers import alarm_routes, source_of
@@ -46,7 +46,7 @@ from eventstore.server.bootstrap import (
 from eventstore.server.http import http_server
 from eventstore.server.logs import get_logger
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
-from eventstore.server.mailbox_wiring import ArrivalOrder, FindCommand, ServerMailboxes, make_mailboxes
+from eventstore.server.mailbox_wiring import ArrivalOrder, LookUpCommand, ServerMailboxes, make_mailboxes
 from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.gate import Gate
 from eventstore.server.process_metrics import PROCESS_METRICS
@@ -144,9 +144,13 @@ async def work(
 
 @asynccontextmanager
 async def _working(
-    settings: ServerSettings, domain: Domain, store: NetworkStore, checkpoint: Path | None, listener: socket.socket,
+    settings: ServerSettings,
+    domain: Domain,
+    store: NetworkStore,
+    checkpoint: Path | None,
+    listener: socket.socket,
     security: Security,
-) -> AsyncIterator[Worker]:  # fmt: skip
+) -> AsyncIterator[Worker]:
     async with trio.open_nursery() as nursery:
         gate, order = Gate(listener, gate_limits(settings), security.make_connection), ArrivalOrder()
         shards = WorkedShards(store)
@@ -173,19 +177,19 @@ async def _working(
             alarms.keep_silences(checkpoint.with_name(f"{checkpoint.stem}-{SILENCES}"))
         routes |= alarm_routes(gate, alarms)
         dispatch = Dispatch(gate, uuid_of_store, most, routes, reports.stats, durability=durability, door=door)
-        sources: list[Source[Any]] = [
-            Source(MAILBOX_METRICS, mailboxes.stats),
-            Source(WAITING_METRICS, lambda: waiting),
-            Source(WORKER_METRICS, lambda: shards),
-            Source(DISPATCH_METRICS, lambda: dispatch),
-            Source(PROCESS_METRICS, lambda: None),
+        sources: list[MetricSource[Any]] = [
+            MetricSource(MAILBOX_METRICS, mailboxes.stats),
+            MetricSource(WAITING_METRICS, lambda: waiting),
+            MetricSource(WORKER_METRICS, lambda: shards),
+            MetricSource(DISPATCH_METRICS, lambda: dispatch),
+            MetricSource(PROCESS_METRICS, lambda: None),
         ]
         collectors = []
         if reactions is not None:
-            sources.append(Source(REACTION_METRICS, lambda: reactions))
+            sources.append(MetricSource(REACTION_METRICS, lambda: reactions))
             collectors.append(ReactionCollector(reactions))
         if (tls := security.tls) is not None:
-            sources.append(Source(TLS_METRICS, lambda: tls))
+            sources.append(MetricSource(TLS_METRICS, lambda: tls))
         reports.add(sources, collectors)
         host, port = listener.getsockname()[:2]
         watch_alarms(alarms, f"worker {source_of(host, port)}", reports, nursery)
@@ -234,9 +238,12 @@ async def run(settings: ServerSettings, store_address: str, checkpoint: Path | N
 
 
 def _reactions(
-    domain: Domain, checkpoint: Path | None, shards: WorkedShards, mailboxes: ServerMailboxes | ShardMailboxes,
-    find_command: FindCommand,
-) -> ReactionRunner | ShardReactions | None:  # fmt: skip
+    domain: Domain,
+    checkpoint: Path | None,
+    shards: WorkedShards,
+    mailboxes: ServerMailboxes | ShardMailboxes,
+    find_command: LookUpCommand,
+) -> ReactionRunner | ShardReactions | None:
     if checkpoint is not None and shards.store._router is None:
         return ReactionRunner(shards.store, checkpoint, domain, mailboxes, find_command)
     if checkpoint is not None:

@@ -11,7 +11,7 @@ from eventstore.chunks.record import Walk
 from eventstore.chunks.slab import gather
 from eventstore.errors import Corrupt
 from eventstore.records.commit import HEADER, HEADER_BYTES
-from eventstore.store.memory.unsorted_tail import NO_COMMIT, Tail, TailFile
+from eventstore.store.memory.unsorted_tail import NO_COMMIT, TailFile, UnsortedTail
 
 _HEADER = HEADER.dtype("length", "count", "first_version", "id_length", "command_length")
 
@@ -19,7 +19,7 @@ _HEADER = HEADER.dtype("length", "count", "first_version", "id_length", "command
 class TailRecovery:
     """Adds the records it is called with to a tail file. Checks that versions have no gap, also after the earlier files."""
 
-    def __init__(self, tail: Tail, file: TailFile, name: str) -> None:
+    def __init__(self, tail: UnsortedTail, file: TailFile, name: str) -> None:
         self._earlier = tail.before(file)
         self._file = file
         self._name = name

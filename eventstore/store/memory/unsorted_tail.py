@@ -50,7 +50,7 @@ class TailFile:
         "previous",
         "sequences",
         "versions",
-    )  # fmt: skip
+    )
 
     def __init__(self, number: int, first_sequence: int) -> None:
         self.number = number
@@ -205,7 +205,7 @@ def _joined(chain: array[int], later: array[int]) -> array[int]:
     return chain
 
 
-class Tail:
+class UnsortedTail:
     """All unsorted files, oldest first. After the first append there is always a current one."""
 
     __slots__ = ("files",)

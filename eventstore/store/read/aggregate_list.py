@@ -15,7 +15,7 @@ from eventstore.aggregate_info import AggregateInfo, IdRange
 from eventstore.records.event_filter import LOG_RECORDS
 from eventstore.records.splits import SlotFilter
 from eventstore.store.memory.ordered_ids import OrderedIds
-from eventstore.store.memory.unsorted_tail import Tail, TailFile
+from eventstore.store.memory.unsorted_tail import TailFile, UnsortedTail
 from eventstore.store.read.aggregate_lookups import version_in_files
 from eventstore.store.sorted.directory import Directory
 from eventstore.store.sorted.directory_lookup import versions_from
@@ -25,7 +25,7 @@ from eventstore.store.sorted.event_files import EventFiles
 class AggregateLister:
     """Makes the pages."""
 
-    def __init__(self, files: EventFiles, tail: Tail, directory: Directory) -> None:
+    def __init__(self, files: EventFiles, tail: UnsortedTail, directory: Directory) -> None:
         self._files = files
         self._tail = tail
         self._directory = directory

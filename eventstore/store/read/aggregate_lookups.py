@@ -15,7 +15,7 @@ from eventstore.chunks.files import NotCached
 from eventstore.errors import InvalidArgument
 from eventstore.records import commit
 from eventstore.records.commit import CommitView
-from eventstore.store.memory.unsorted_tail import Tail, TailFile, command_key
+from eventstore.store.memory.unsorted_tail import TailFile, UnsortedTail, command_key
 from eventstore.store.memory.version_cache import may_hold
 from eventstore.store.read.checked_reads import check_records, read_checked, read_records
 from eventstore.store.read.sorted_places import SortedPlaces
@@ -30,7 +30,7 @@ chance once in 2^64 pairs, so more were made on purpose, in an index without a k
 class AggregateLookups:
     """Looks up versions and commands in the tail, the version cache and the sorted files."""
 
-    def __init__(self, files: EventFiles, tail: Tail, places: SortedPlaces) -> None:
+    def __init__(self, files: EventFiles, tail: UnsortedTail, places: SortedPlaces) -> None:
         self._files = files
         self._tail = tail
         self._places = places

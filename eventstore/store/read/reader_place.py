@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from eventstore.event_identity import Place, check_identity
+from eventstore.event_identity import LogPosition, check_identity
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.store.read.scan import ScanPage
@@ -14,9 +14,9 @@ _EVERYTHING: Final = EventFilter()
 _NEXT_STEP: Final = "what was derived from its events may hold some that are gone: derive it again, from the first event"
 
 
-def check_place(scan: Callable[..., ScanPage], place: Place) -> None:
-    """Reads one record of the log by `Engine.scan`; of a place without an identity nothing. For threads. What a leader has to
-    ask before a reader continues (R13 of ADR 14).
+def check_place(scan: Callable[..., ScanPage], place: LogPosition) -> None:
+    """Reads one record of the log by `StoreEngine.scan`; of a place without an identity nothing. For threads. What a leader has
+    to ask before a reader continues (R13 of ADR 14).
 
     Raises:
         Diverged: the event there is another one, or there is none.

@@ -19,7 +19,7 @@ from crc32c import crc32c
 from eventstore.chunks.files import File, NotCached
 from eventstore.errors import Corrupt
 from eventstore.model import VERSION_MAX
-from eventstore.store.memory.unsorted_tail import Tail, TailFile
+from eventstore.store.memory.unsorted_tail import TailFile, UnsortedTail
 from eventstore.store.read.checked_reads import check_records, read_checked, read_records
 from eventstore.store.read.sorted_places import SortedPlaces
 from eventstore.store.sorted.directory_entry import RowRange
@@ -54,15 +54,21 @@ class HistoryPart:
 class AggregateReader:
     """Reads the history of one aggregate from sorted and unsorted files."""
 
-    def __init__(self, files: EventFiles, tail: Tail, places: SortedPlaces) -> None:
+    def __init__(self, files: EventFiles, tail: UnsortedTail, places: SortedPlaces) -> None:
         self._files = files
         self._tail = tail
         self._places = places
 
     def page(
-        self, aggregate_id: str, from_version: int, to_version: int | None, backwards: bool, bytes_max: int,
-        visible_sequence: int, cached_only: bool = False,
-    ) -> ReplayPage:  # fmt: skip
+        self,
+        aggregate_id: str,
+        from_version: int,
+        to_version: int | None,
+        backwards: bool,
+        bytes_max: int,
+        visible_sequence: int,
+        cached_only: bool = False,
+    ) -> ReplayPage:
         """Returns the first page of the range, or the last one if `backwards`: commits in ascending order, about `bytes_max`,
         fewer if they lie in very many files.
 

@@ -24,7 +24,7 @@ from eventstore.errors import Corrupt
 from eventstore.records.event_filter import LOG_RECORDS, EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.records.splits import SlotFilter
-from eventstore.store.memory.unsorted_tail import Tail, TailFile
+from eventstore.store.memory.unsorted_tail import TailFile, UnsortedTail
 from eventstore.store.read.checked_reads import check_records, read_records
 from eventstore.store.read.own_rows import OwnRows
 from eventstore.store.read.replay import read_runs
@@ -53,15 +53,22 @@ class ScanPage:
 class LogScanner:
     """Reads pages of the whole log."""
 
-    def __init__(self, files: EventFiles, tail: Tail) -> None:
+    def __init__(self, files: EventFiles, tail: UnsortedTail) -> None:
         self._files = files
         self._tail = tail
         self._own_rows = OwnRows()
 
     def page(
-        self, after: int, wanted: EventFilter, bytes_max: int, events_max: int | None, visible: int,
-        own: SlotFilter | None = None, *, whole: bool = False,
-    ) -> ScanPage:  # fmt: skip
+        self,
+        after: int,
+        wanted: EventFilter,
+        bytes_max: int,
+        events_max: int | None,
+        visible: int,
+        own: SlotFilter | None = None,
+        *,
+        whole: bool = False,
+    ) -> ScanPage:
         """Returns the page after sequence `after`, of about `bytes_max`; `visible` is the last visible sequence. `own`: what a
         shard that was split hands out. `whole`: also the log's own commits, as to readers that ask for them.
         """
@@ -92,9 +99,17 @@ class LogScanner:
         return ScanPage(b"".join(parts), after, after >= visible)
 
     def _unsorted(
-        self, file: TailFile, after: int, wanted: EventFilter, bytes_max: int, events_max: int, visible: int,
-        own: SlotFilter | None, *, whole: bool,
-    ) -> tuple[bytes, int, int]:  # fmt: skip
+        self,
+        file: TailFile,
+        after: int,
+        wanted: EventFilter,
+        bytes_max: int,
+        events_max: int,
+        visible: int,
+        own: SlotFilter | None,
+        *,
+        whole: bool,
+    ) -> tuple[bytes, int, int]:
         handle, name = file.file, self._files.name(file.number)
         assert handle is not None
         commits = file.written_commits(visible)
@@ -144,9 +159,16 @@ class LogScanner:
         return b"".join(parts), passed, end
 
     def _sorted(
-        self, header: ChunkHeader, after: int, wanted: EventFilter, bytes_max: int, events_max: int, own: SlotFilter | None, *,
+        self,
+        header: ChunkHeader,
+        after: int,
+        wanted: EventFilter,
+        bytes_max: int,
+        events_max: int,
+        own: SlotFilter | None,
+        *,
         whole: bool,
-    ) -> tuple[bytes, int, int]:  # fmt: skip
+    ) -> tuple[bytes, int, int]:
         if not self._may_hold(header.number, wanted):
             return b"", 0, header.last_sequence
         index = self._files.index(header.number)

@@ -25,14 +25,14 @@ from typing import Final, TypeVar
 import lmdb
 
 from eventstore.chunks.files import OsFiles, mode_in, open_private
-from eventstore.chunks.layout import Layout
+from eventstore.chunks.layout import FieldLayout
 from eventstore.errors import Corrupt, StorageFull
 from eventstore.store.sorted.directory_entry import NO_ENTRY, DirectoryEntry, RowRange, check_entry, decode_entry, extended
 from eventstore.store.sorted.directory_rows import groups_of, read_versions
 from eventstore.store.sorted.event_index import EventIndex
 from eventstore.store.sorted.map_gate import MapGate
 
-_FILE = Layout(("checksum", "Q"), ("end", "Q"))
+_FILE = FieldLayout(("checksum", "Q"), ("end", "Q"))
 _MAP_BYTES: Final = 64 * 1024**3  # address space, not memory; doubled if it is still too small
 _READ_AHEAD_BYTES: Final = 1024 * 1024
 AGGREGATES: Final = b"aggregates-2"  # the layout since values include a checksum of their keys
@@ -72,9 +72,14 @@ class Directory:
     def _open(self) -> None:
         try:
             self._env = lmdb.open(
-                str(self.path), map_size=self._map_bytes, max_dbs=2, max_readers=256, meminit=False, readahead=False,
+                str(self.path),
+                map_size=self._map_bytes,
+                max_dbs=2,
+                max_readers=256,
+                meminit=False,
+                readahead=False,
                 mode=mode_in(self.path) & ~0o111,
-            )  # fmt: skip
+            )
         except lmdb.Error as error:
             raise self._translated(error) from error
         try:

@@ -13,11 +13,11 @@ from typing import Final
 
 from crc32c import crc32c
 
-from eventstore.chunks.layout import Layout
+from eventstore.chunks.layout import FieldLayout
 from eventstore.errors import Corrupt
 
-_VALUE = Layout(("crc", "I"), ("version", "Q"))
-_ROW_RANGE = Layout(("file", "I"), ("first_row", "I"), ("rows", "I"))
+_VALUE = FieldLayout(("crc", "I"), ("version", "Q"))
+_ROW_RANGE = FieldLayout(("file", "I"), ("first_row", "I"), ("rows", "I"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from crc32c import crc32c
 
 from eventstore.chunks.files import File, Files
 from eventstore.chunks.header import ChunkHeader
-from eventstore.chunks.layout import Layout
+from eventstore.chunks.layout import FieldLayout
 from eventstore.errors import Corrupt
 from eventstore.store.sorted.command_hash import KEY_BYTES, NO_KEY
 
@@ -37,11 +37,22 @@ FORMAT: Final = 2
 """Of an index whose hashes have a key; one without is of format 1, as an older program wrote it."""
 UNKEYED_FORMAT: Final = 1
 HEADER_BYTES: Final = 4096
-HEADER: Final = Layout(
-    ("magic", "8s"), ("format", "H"), ("columns", "H"), ("header_bytes", "I"), ("number", "Q"), ("store", "16s"),
-    ("first_sequence", "Q"), ("rows", "Q"), ("aggregates", "I"), ("types", "I"), ("checksum", "Q"), ("end", "Q"), ("size", "Q"),
-)  # fmt: skip
-ENTRY: Final = Layout(("name", "12s"), ("dtype", "4s"), ("offset", "Q"), ("items", "I"), ("crc", "I"))
+HEADER: Final = FieldLayout(
+    ("magic", "8s"),
+    ("format", "H"),
+    ("columns", "H"),
+    ("header_bytes", "I"),
+    ("number", "Q"),
+    ("store", "16s"),
+    ("first_sequence", "Q"),
+    ("rows", "Q"),
+    ("aggregates", "I"),
+    ("types", "I"),
+    ("checksum", "Q"),
+    ("end", "Q"),
+    ("size", "Q"),
+)
+ENTRY: Final = FieldLayout(("name", "12s"), ("dtype", "4s"), ("offset", "Q"), ("items", "I"), ("crc", "I"))
 COMMAND_KEY_AT: Final = 3056
 IDS_AT: Final = 3072
 ALIGN: Final = 64
@@ -49,14 +60,33 @@ BLOCKS_MAX: Final = 100
 ROWS_PER_CRC: Final = 1024
 
 ROWS: Final = {
-    "ordinal": "<u4", "version": "<u8", "sequence": "<u8", "time": "<i8", "type": "<u4", "command": "<u8",
-    "record": "<u4", "length": "<u4", "data": "<u4", "data_len": "<u4", "meta": "<u4", "meta_len": "<u4", "format":
-    "|u1",
-}  # fmt: skip
+    "ordinal": "<u4",
+    "version": "<u8",
+    "sequence": "<u8",
+    "time": "<i8",
+    "type": "<u4",
+    "command": "<u8",
+    "record": "<u4",
+    "length": "<u4",
+    "data": "<u4",
+    "data_len": "<u4",
+    "meta": "<u4",
+    "meta_len": "<u4",
+    "format": "|u1",
+}
 TABLES: Final = {
-    "permutation": "<u4", "first_row": "<u4", "extent_crc": "<u4", "id_ends": "<u4", "ids": "|u1",
-    "type_ends": "<u4", "types": "|u1", "split_ends": "<u4", "split_ids": "|u1", "block_crc": "<u4", "row_crc": "<u4",
-}  # fmt: skip
+    "permutation": "<u4",
+    "first_row": "<u4",
+    "extent_crc": "<u4",
+    "id_ends": "<u4",
+    "ids": "|u1",
+    "type_ends": "<u4",
+    "types": "|u1",
+    "split_ends": "<u4",
+    "split_ids": "|u1",
+    "block_crc": "<u4",
+    "row_crc": "<u4",
+}
 COLUMNS: Final = {**ROWS, **TABLES}
 LOOKED_UP: Final = ("ordinal", "version", "sequence", "command", "record", "length")
 
@@ -137,9 +167,20 @@ def write_index(files: Files, path: Path, chunk: ChunkHeader, columns: Columns, 
         position += len(raw) + padding
     format_ = FORMAT if command_key else UNKEYED_FORMAT
     fixed = HEADER.struct.pack(
-        MAGIC, format_, len(entries), HEADER_BYTES, chunk.number, chunk.store.bytes, chunk.first_sequence,
-        len(columns["ordinal"]), len(ends) - 1, len(columns["type_ends"]) - 1, chunk.checksum, chunk.end, position,
-    )  # fmt: skip
+        MAGIC,
+        format_,
+        len(entries),
+        HEADER_BYTES,
+        chunk.number,
+        chunk.store.bytes,
+        chunk.first_sequence,
+        len(columns["ordinal"]),
+        len(ends) - 1,
+        len(columns["type_ends"]) - 1,
+        chunk.checksum,
+        chunk.end,
+        position,
+    )
     names = bytes((len(smallest),)) + smallest + bytes((len(largest),)) + largest
     head = (fixed + b"".join(entries)).ljust(COMMAND_KEY_AT, b"\0") + command_key.ljust(KEY_BYTES, b"\0") + names
     head = head.ljust(HEADER_BYTES - 4, b"\0")

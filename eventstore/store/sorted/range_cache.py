@@ -8,7 +8,7 @@ from sortedcontainers import SortedKeyList
 
 
 @dataclass(frozen=True, slots=True)
-class IdRange:
+class CachedRange:
     smallest: bytes
     largest: bytes
     file: int
@@ -19,7 +19,7 @@ class RangeCache:
 
     def __init__(self) -> None:
         self._ranges = SortedKeyList(key=lambda item: (item.smallest, item.file))
-        self._by_file: dict[int, IdRange] = {}
+        self._by_file: dict[int, CachedRange] = {}
 
     def __len__(self) -> int:
         return len(self._ranges)
@@ -29,7 +29,7 @@ class RangeCache:
         before = self._by_file.pop(file, None)
         if before is not None:
             self._ranges.remove(before)
-        self._by_file[file] = added = IdRange(smallest, largest, file)
+        self._by_file[file] = added = CachedRange(smallest, largest, file)
         self._ranges.add(added)
 
     def holding(self, aggregate_id: bytes) -> list[int]:

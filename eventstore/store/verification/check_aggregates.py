@@ -20,7 +20,7 @@ import numpy.typing as npt
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.store.sorted.event_index import EventIndex
 from eventstore.store.verification.check_commits import command_of
-from eventstore.store.verification.file_contents import Contents, Ints
+from eventstore.store.verification.file_contents import FileContents, Ints
 from eventstore.store.verification.findings import Findings
 
 _GROUP: Final = 20_000
@@ -28,7 +28,7 @@ Part = tuple[bytes, int, int, int, int, bytes]
 """(aggregate id, place of the table, first version, last version, ordinal in the table, 8 bytes of hash a command)"""
 
 
-class Table(Protocol):
+class AggregateTable(Protocol):
     """The aggregates of one file."""
 
     number: int
@@ -83,7 +83,7 @@ class IndexTable:
 class MemoryTable:
     """The aggregates of a file that is not sorted or has no sound index, kept in memory."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: FileContents) -> None:
         self.number = contents.number
         versions = contents.ints("commit_version")
         order = np.lexsort((versions, contents.ordinals))
@@ -109,7 +109,7 @@ class MemoryTable:
         return list(zip(hashes, offsets, lengths, strict=True))
 
 
-def check_aggregates(folder: ChunkFolder, tables: Sequence[Table], damaged: Sequence[int], findings: Findings) -> int:
+def check_aggregates(folder: ChunkFolder, tables: Sequence[AggregateTable], damaged: Sequence[int], findings: Findings) -> int:
     """Reports gaps and repetitions between files, and returns the number of aggregates. `tables` are in the order of files.
 
     A gap across a damaged file is not reported again: its events are missing anyway.
@@ -126,7 +126,7 @@ def check_aggregates(folder: ChunkFolder, tables: Sequence[Table], damaged: Sequ
 
 
 def _check_versions(
-    folder: ChunkFolder, tables: Sequence[Table], parts: list[Part], damaged: Sequence[int], findings: Findings
+    folder: ChunkFolder, tables: Sequence[AggregateTable], parts: list[Part], damaged: Sequence[int], findings: Findings
 ) -> None:
     version, before = 0, 0
     for aggregate_id, place, low, high, ordinal, _ in parts:
@@ -145,7 +145,7 @@ def _repeats(parts: list[Part]) -> bool:
 
 
 def _check_commands(
-    folder: ChunkFolder, aggregate_id: bytes, tables: Sequence[Table], parts: list[Part], findings: Findings
+    folder: ChunkFolder, aggregate_id: bytes, tables: Sequence[AggregateTable], parts: list[Part], findings: Findings
 ) -> None:
     """Checks command ids across files. Equal hashes only say "maybe", so the records are read and compared."""
     seen: dict[int, tuple[int, int, int]] = {}

@@ -13,14 +13,14 @@ from eventstore.chunks.files import File
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import ChunkHeader
 from eventstore.records.commit import decode
-from eventstore.store.verification.file_contents import Contents, Ints
+from eventstore.store.verification.file_contents import FileContents, Ints
 from eventstore.store.verification.findings import Findings
 
 _TRAILER_BYTES: Final = 5
 _PER_KIND_MAX: Final = 100
 
 
-def check_commits(folder: ChunkFolder, contents: Contents, findings: Findings) -> None:
+def check_commits(folder: ChunkFolder, contents: FileContents, findings: Findings) -> None:
     """Reports commits that are missing, repeated or in the wrong place."""
     header = contents.header
     if header is None:
@@ -38,7 +38,7 @@ def check_commits(folder: ChunkFolder, contents: Contents, findings: Findings) -
     contents.damaged |= findings.total > before
 
 
-def _check_payloads(contents: Contents, findings: Findings) -> None:
+def _check_payloads(contents: FileContents, findings: Findings) -> None:
     """Checks that the events of every commit end where its record does: indexes rely on the canonical encoding."""
     counts = contents.ints("commit_count")
     last = np.cumsum(counts) - 1
@@ -51,7 +51,7 @@ def _check_payloads(contents: Contents, findings: Findings) -> None:
         findings.add(contents.name, int(starts[place]), "the events of this commit are not in the canonical encoding")
 
 
-def _check_sequences(contents: Contents, header: ChunkHeader, findings: Findings) -> None:
+def _check_sequences(contents: FileContents, header: ChunkHeader, findings: Findings) -> None:
     firsts, counts, offsets = contents.ints("commit_sequence"), contents.ints("commit_count"), contents.ints("commit_offset")
     order = np.argsort(firsts, kind="stable")
     if not header.sorted:
@@ -73,7 +73,7 @@ def _check_sequences(contents: Contents, header: ChunkHeader, findings: Findings
         findings.add(contents.name, int(offsets[order[-1]]), what)
 
 
-def _check_versions(contents: Contents, findings: Findings) -> None:
+def _check_versions(contents: FileContents, findings: Findings) -> None:
     ordinals, firsts, counts = contents.ordinals, contents.ints("commit_version"), contents.ints("commit_count")
     sequences, offsets = contents.ints("commit_sequence"), contents.ints("commit_offset")
     order = np.lexsort((sequences, firsts, ordinals))
@@ -90,7 +90,7 @@ def _check_versions(contents: Contents, findings: Findings) -> None:
         findings.add(contents.name, int(offsets[order[place + 1]]), what)
 
 
-def _check_commands(folder: ChunkFolder, contents: Contents, findings: Findings) -> None:
+def _check_commands(folder: ChunkFolder, contents: FileContents, findings: Findings) -> None:
     """Checks that no command id is used twice. Equal hashes only say "maybe", so the two records are read and compared."""
     hashes, ordinals = contents.columns["commit_command"], contents.ordinals
     offsets, lengths = contents.ints("commit_offset"), contents.ints("commit_length")
@@ -117,7 +117,7 @@ def command_of(file: File, offset: int, length: int) -> tuple[str, str]:
     return view.aggregate_id, view.command_id
 
 
-def _check_sorted(contents: Contents, findings: Findings) -> None:
+def _check_sorted(contents: FileContents, findings: Findings) -> None:
     """Checks that commits are in order of (aggregate id, version), as the header claims."""
     ordinals, firsts = contents.ordinals, contents.ints("commit_version")
     wrong = (np.diff(ordinals) < 0) | ((np.diff(ordinals) == 0) & (np.diff(firsts) <= 0))

@@ -18,13 +18,13 @@ from eventstore.store.sorted.event_index import EventIndex, open_index
 from eventstore.store.sorted.file_columns import within_group
 from eventstore.store.sorted.file_names import INDEX
 from eventstore.store.sorted.index_format import COLUMNS, HEADER_BYTES, block_crc, blocks, row_crc, row_groups
-from eventstore.store.verification.file_contents import Contents
+from eventstore.store.verification.file_contents import FileContents
 from eventstore.store.verification.findings import Findings
 
 Expected = dict[str, "npt.NDArray[np.generic]"]
 
 
-def check_index(folder: ChunkFolder, contents: Contents, has_index: bool, findings: Findings) -> EventIndex | None:
+def check_index(folder: ChunkFolder, contents: FileContents, has_index: bool, findings: Findings) -> EventIndex | None:
     """Returns the index of the file if it is sound, else reports its faults."""
     header = contents.header
     if header is None:
@@ -51,7 +51,7 @@ def check_index(folder: ChunkFolder, contents: Contents, has_index: bool, findin
     return index if _is_sound(folder, index, contents, findings) else None
 
 
-def _is_sound(folder: ChunkFolder, index: EventIndex, contents: Contents, findings: Findings) -> bool:
+def _is_sound(folder: ChunkFolder, index: EventIndex, contents: FileContents, findings: Findings) -> bool:
     before = findings.total
     _check_checksums(index, findings)
     _check_padding(folder, index, findings)
@@ -82,7 +82,7 @@ def _check_padding(folder: ChunkFolder, index: EventIndex, findings: Findings) -
         findings.add(index.name, position, "the padding after the last column is not zero")
 
 
-def _expected_rows(contents: Contents) -> Expected:
+def _expected_rows(contents: FileContents) -> Expected:
     counts = contents.ints("commit_count")
     within = within_group(counts)
     rows: Expected = {
@@ -99,7 +99,7 @@ def _expected_rows(contents: Contents) -> Expected:
     return rows
 
 
-def _expected_tables(folder: ChunkFolder, contents: Contents) -> Expected:
+def _expected_tables(folder: ChunkFolder, contents: FileContents) -> Expected:
     counts, ids = contents.ints("commit_count"), contents.ids
     sequences = np.repeat(contents.ints("commit_sequence"), counts) + within_group(counts)
     permutation = np.empty(len(sequences), np.int64)
@@ -118,7 +118,7 @@ def _expected_tables(folder: ChunkFolder, contents: Contents) -> Expected:
     }
 
 
-def _extent_crcs(folder: ChunkFolder, contents: Contents, first_commits: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+def _extent_crcs(folder: ChunkFolder, contents: FileContents, first_commits: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
     """The checksum of all bytes of each aggregate, which lie side by side in a sorted file."""
     file = folder.files.open(folder.chunk_path(contents.number))
     try:
@@ -148,7 +148,7 @@ def _compare(index: EventIndex, expected: Expected, findings: Findings) -> None:
             findings.add(index.name, offset + row * np.dtype(COLUMNS[name]).itemsize, what)
 
 
-def _check_types(index: EventIndex, contents: Contents, findings: Findings) -> None:
+def _check_types(index: EventIndex, contents: FileContents, findings: Findings) -> None:
     offset, _, _ = index.header.columns["type"]
     names = index.type_names()
     mine = {name: place for place, name in enumerate(names)}

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from eventstore.chunks.files import Files
 from eventstore.store.data_folder import CLUSTER, read_store, shard_of
-from eventstore.store.verification.file_contents import Contents
+from eventstore.store.verification.file_contents import FileContents
 from eventstore.store.verification.findings import Findings
 
 
-def check_inherited(files: Files, path: Path, contents: Contents, findings: Findings) -> None:
+def check_inherited(files: Files, path: Path, contents: FileContents, findings: Findings) -> None:
     """Notes it if the last file that the shard of folder `path` began with has later events. `contents`: of that file.
 
     Raises:

@@ -37,7 +37,7 @@ OnBytes = Callable[[int], None]
 
 
 @dataclass(slots=True)
-class Contents:
+class FileContents:
     """The readable commits and events of one file, as columns in the order of its bytes.
 
     `ordinals`: for each commit the position of its aggregate in `ids`, which are sorted. Without a `header`, nothing was read.
@@ -104,7 +104,7 @@ class DamagedBytes:
 
 def read_contents(
     folder: ChunkFolder, number: int, known_end: int | None, findings: Findings, on_bytes: OnBytes, shared_key: bytes
-) -> Contents:  # fmt: skip
+) -> FileContents:
     """Reads all valid records of the file.
 
     Hashes of command ids: `commit_command` as in the file's index, `commit_shared` with `shared_key`.
@@ -112,7 +112,7 @@ def read_contents(
     `known_end`: for the last file, which may be the ongoing one, the offset up to which it is known to be durable. The others
     must be completed.
     """
-    contents = Contents(number, str(folder.chunk_path(number)))
+    contents = FileContents(number, str(folder.chunk_path(number)))
     before = findings.total
     try:
         file = folder.files.open(folder.chunk_path(number))
@@ -131,7 +131,7 @@ def read_contents(
     return contents
 
 
-def _header(folder: ChunkFolder, file: File, contents: Contents, findings: Findings) -> ChunkHeader | None:
+def _header(folder: ChunkFolder, file: File, contents: FileContents, findings: Findings) -> ChunkHeader | None:
     """Returns the header if it is usable, and reports faults in it."""
     try:
         return folder.read_header(contents.number)
@@ -145,9 +145,15 @@ def _header(folder: ChunkFolder, file: File, contents: Contents, findings: Findi
 
 
 def _read(
-    folder: ChunkFolder, file: File, contents: Contents, header: ChunkHeader, known_end: int | None, findings: Findings,
-    on_bytes: OnBytes, shared_key: bytes,
-) -> None:  # fmt: skip
+    folder: ChunkFolder,
+    file: File,
+    contents: FileContents,
+    header: ChunkHeader,
+    known_end: int | None,
+    findings: Findings,
+    on_bytes: OnBytes,
+    shared_key: bytes,
+) -> None:
     name = contents.name
     collector = _Collector(name, findings, on_bytes, _hashes(folder, header, shared_key))
     if file.read_at(CHUNK_HEADER_BYTES, RECORDS_FROM - CHUNK_HEADER_BYTES).strip(b"\0"):
@@ -211,7 +217,7 @@ def _check_end(file: File, name: str, header: ChunkHeader, collector: _Collector
 
 def _read_ongoing(
     file: File, folder: ChunkFolder, header: ChunkHeader, known_end: int, collector: _Collector, findings: Findings
-) -> _Collector:  # fmt: skip
+) -> _Collector:
     """Reads the ongoing file as recovery does. A torn tail is not a fault, because the next start cuts it."""
     name, key = str(folder.chunk_path(header.number)), NO_KEY
     with contextlib.suppress(EventStoreError, OSError):  # a damaged document is reported by the survey
@@ -234,7 +240,7 @@ def _read_ongoing(
     return collector
 
 
-def _fill(contents: Contents, collector: _Collector) -> None:
+def _fill(contents: FileContents, collector: _Collector) -> None:
     """Moves the columns into `contents`, numbering aggregates by their position in the sorted ids."""
     if not collector.collected:
         return

@@ -26,7 +26,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class VerificationProgress:
     """Bytes read, bytes in all, and the current step."""
 
     done_bytes: int
@@ -34,7 +34,7 @@ class Progress:
     step: str
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[VerificationProgress], None]
 
 
 class Findings:

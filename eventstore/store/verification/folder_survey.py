@@ -23,7 +23,7 @@ from eventstore.store.verification.findings import Findings
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class FolderSurvey:
     """The numbers of the event files, ascending, and of those that have an index; the bytes to read; and the offset up to which
     the last file is known to be durable.
     """
@@ -72,7 +72,7 @@ def allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard > 0 else soft, hard))
 
 
-def survey(files: Files, path: Path, findings: Findings) -> Survey:
+def survey(files: Files, path: Path, findings: Findings) -> FolderSurvey:
     """Lists the event files. Missing, foreign and surplus files are findings.
 
     Raises:
@@ -89,7 +89,7 @@ def survey(files: Files, path: Path, findings: Findings) -> Survey:
     numbers, indexes = _sort_names(folder, names, findings)
     known_end = _check_count(folder, numbers, findings)
     _note_copies(files, path, findings)
-    return Survey(folder, numbers, frozenset(indexes), total, known_end)
+    return FolderSurvey(folder, numbers, frozenset(indexes), total, known_end)
 
 
 def _sort_names(folder: ChunkFolder, names: list[str], findings: Findings) -> tuple[list[int], set[int]]:

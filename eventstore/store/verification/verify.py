@@ -12,14 +12,14 @@ from eventstore.chunks.files import Files, OsFiles
 from eventstore.errors import FolderRefused
 from eventstore.store.sorted.event_index import EventIndex
 from eventstore.store.sorted.sorting import command_key
-from eventstore.store.verification.check_aggregates import IndexTable, MemoryTable, Table, check_aggregates
+from eventstore.store.verification.check_aggregates import AggregateTable, IndexTable, MemoryTable, check_aggregates
 from eventstore.store.verification.check_commits import check_commits
 from eventstore.store.verification.check_directory import check_directory
 from eventstore.store.verification.check_index import check_index
 from eventstore.store.verification.check_inherited import check_inherited
-from eventstore.store.verification.file_contents import Contents, read_contents
-from eventstore.store.verification.findings import Finding, Findings, OnProgress, Progress
-from eventstore.store.verification.folder_survey import Survey, allow_many_files, held, survey
+from eventstore.store.verification.file_contents import FileContents, read_contents
+from eventstore.store.verification.findings import Finding, Findings, OnProgress, VerificationProgress
+from eventstore.store.verification.folder_survey import FolderSurvey, allow_many_files, held, survey
 
 
 @dataclass(slots=True)
@@ -65,18 +65,18 @@ class _Verification:
     def __init__(self, path: Path, files: Files, on_progress: OnProgress) -> None:
         self._path = path
         self._findings = Findings()
-        self._survey: Survey = survey(files, path, self._findings)
+        self._survey: FolderSurvey = survey(files, path, self._findings)
         self._shared_key = command_key(self._survey.folder, 0)
         self._on_progress = on_progress
         self._result = VerifyReport(bytes=self._survey.total_bytes)
-        self._tables: list[Table] = []
+        self._tables: list[AggregateTable] = []
         self._sound_indexes: list[int] = []
         self._damaged: list[int] = []
         self._done_bytes = 0
 
     def run(self) -> VerifyReport:
         numbers, folder, findings = self._survey.numbers, self._survey.folder, self._findings
-        before: Contents | None = None
+        before: FileContents | None = None
         for number in numbers:
             contents = self._check_file(number)
             self._check_follows(before, contents)
@@ -92,7 +92,7 @@ class _Verification:
         self._result.notes = findings.notes
         return self._result
 
-    def _check_file(self, number: int) -> Contents:
+    def _check_file(self, number: int) -> FileContents:
         folder, findings = self._survey.folder, self._findings
         path = folder.chunk_path(number)
         known_end = self._survey.known_end if number == self._survey.numbers[-1] else None
@@ -112,16 +112,16 @@ class _Verification:
         if contents.damaged:
             self._damaged.append(number)
         self._done_bytes += path.stat().st_size
-        return Contents(number, contents.name, contents.header)  # without the columns
+        return FileContents(number, contents.name, contents.header)  # without the columns
 
-    def _shared_hashes(self, index: EventIndex, contents: Contents) -> npt.NDArray[np.generic] | None:
+    def _shared_hashes(self, index: EventIndex, contents: FileContents) -> npt.NDArray[np.generic] | None:
         """Returns the hashes of the commands by which files are compared, for each row; None: those of the index."""
         if index.header.command_key == self._shared_key or contents.damaged or not contents.columns:
             return None
         hashes: npt.NDArray[np.generic] = np.repeat(contents.columns["commit_shared"], contents.ints("commit_count"))
         return hashes
 
-    def _count(self, contents: Contents) -> None:
+    def _count(self, contents: FileContents) -> None:
         result = self._result
         result.event_files += 1
         result.sorted_files += contents.header is not None and contents.header.sorted
@@ -129,7 +129,7 @@ class _Verification:
             result.commits += len(contents.columns["commit_count"])
             result.events += int(contents.ints("commit_count").sum())
 
-    def _check_follows(self, before: Contents | None, contents: Contents) -> None:
+    def _check_follows(self, before: FileContents | None, contents: FileContents) -> None:
         """Checks that the sequences of this file begin where those of the previous file end."""
         header = contents.header
         if header is None or (before is not None and before.header is None):
@@ -144,4 +144,4 @@ class _Verification:
 
     def _progress(self, step: str, done_bytes: int = 0) -> None:
         done = min(self._done_bytes + done_bytes, self._survey.total_bytes)
-        self._on_progress(Progress(done, self._survey.total_bytes, step))
+        self._on_progress(VerificationProgress(done, self._survey.total_bytes, step))

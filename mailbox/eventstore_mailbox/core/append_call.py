@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from eventstore_mailbox.core.state import PLAIN, Entry
-from eventstore_mailbox.errors import Overloaded
+from eventstore_mailbox.errors import MailboxFull
 
 Deliver: TypeAlias = Callable[[list[object]], None]
 DeliverSome: TypeAlias = Callable[[Sequence[int], list[object]], None]
@@ -67,7 +67,7 @@ class WaitingBytes:
             return
         total = self.bytes + sum(map(self._size, changes))
         if total > self._bytes_max:
-            raise Overloaded("the lanes of plain appends", self.bytes, self._bytes_max, "bytes")
+            raise MailboxFull("the lanes of plain appends", self.bytes, self._bytes_max, "bytes")
         self.bytes = total
 
     def remove(self, change: object) -> None:

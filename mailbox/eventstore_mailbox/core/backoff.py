@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Backoff:
+class RetryDelay:
     """Doubles from `first_s` up to `max_s`; without jitter, so that a run can be repeated."""
 
     __slots__ = ("_first_s", "_max_s", "_next_s")

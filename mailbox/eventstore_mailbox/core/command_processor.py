@@ -26,9 +26,9 @@ from eventstore_mailbox.core.state import (
     REFRESHED,
     RESTORING,
     UNCHANGED,
+    AggregateQueue,
     AnyEntry,
     CommandMailbox,
-    Lane,
 )
 from eventstore_mailbox.top_k import TopK
 
@@ -47,7 +47,7 @@ class CommandProcessor:
         self.dirty: dict[CommandMailbox, None] = {}
         self.restores = RestoreQueue(options, driver)
         self.busiest = TopK(32)
-        self.complete: Callable[[Lane], None] = lambda lane: None
+        self.complete: Callable[[AggregateQueue], None] = lambda lane: None
         self._ports = ports
         self._handle = ports.handle
         self._clock = ports.clock
@@ -60,7 +60,7 @@ class CommandProcessor:
             mailbox.scheduled = True
             self.active.append(mailbox)
 
-    def resume(self, lane: Lane) -> None:
+    def resume(self, lane: AggregateQueue) -> None:
         """Precondition: the lane is READY."""
         lane.mailbox.resumed.append(lane)
         self.schedule(lane.mailbox)
@@ -108,7 +108,7 @@ class CommandProcessor:
         mailbox.consume_offset += before - len(arrivals)
         return now
 
-    def _step(self, lane: Lane, entry: AnyEntry, now: float) -> float:
+    def _step(self, lane: AggregateQueue, entry: AnyEntry, now: float) -> float:
         """Runs one command; returns the time after it. Precondition: the lane is READY, the entry at its cursor."""
         aggregate = lane.aggregate
         if aggregate is None or entry.command is PLAIN:
@@ -139,7 +139,7 @@ class CommandProcessor:
             self.busiest.add(entry.aggregate_id, SAMPLE)
         return after
 
-    def _step_without_aggregate(self, lane: Lane, entry: AnyEntry) -> None:
+    def _step_without_aggregate(self, lane: AggregateQueue, entry: AnyEntry) -> None:
         plain = entry.command is PLAIN
         if lane.fast_path_calls or (lane.in_flight and (not plain or lane.last_draft == lane.mailbox.events.front.number)):
             lane.state = DRAINING  # a plain append names its own version, so it must not depend on a change in its batch
@@ -155,7 +155,7 @@ class CommandProcessor:
             lane.state = RESTORING
             self.restores.add(lane)
 
-    def _without_change(self, lane: Lane, entry: AnyEntry, status: int, result: object) -> None:
+    def _without_change(self, lane: AggregateQueue, entry: AnyEntry, status: int, result: object) -> None:
         """Without a change, the store cannot detect that the command was decided on an old state: if others write to the
         store, the aggregate is refreshed and the command handled once more."""
         if self._ports.refresh is None or entry.status == REFRESHED:
@@ -165,14 +165,14 @@ class CommandProcessor:
             lane.cursor = entry
             self._step_without_aggregate(lane, entry)
 
-    def _finish(self, lane: Lane, entry: AnyEntry, status: int, result: object) -> None:
+    def _finish(self, lane: AggregateQueue, entry: AnyEntry, status: int, result: object) -> None:
         """Sets the final status of a command without a change; it is answered after all commands before it."""
         entry.status = status
         entry.result = result
         if lane.first is entry:
             self.complete(lane)
 
-    def _raised(self, lane: Lane, entry: AnyEntry, error: BaseException) -> None:
+    def _raised(self, lane: AggregateQueue, entry: AnyEntry, error: BaseException) -> None:
         try:
             unmodified = self._ports.unmodified(lane.aggregate)
         except Exception as second:
@@ -185,7 +185,7 @@ class CommandProcessor:
 
     # -- ends of what the driver started ------------------------------------------------------------------------------
 
-    def handled(self, lane: Lane, entry: AnyEntry, change: object, error: BaseException | None) -> None:
+    def handled(self, lane: AggregateQueue, entry: AnyEntry, change: object, error: BaseException | None) -> None:
         """Takes the result of an async handler; ignores it if its lane was rewound meanwhile."""
         lane.state = READY
         if lane.aggregate is not None:
@@ -201,7 +201,7 @@ class CommandProcessor:
         if lane.state == READY:
             self.resume(lane)
 
-    def restored(self, lane: Lane, aggregate: object) -> None:
+    def restored(self, lane: AggregateQueue, aggregate: object) -> None:
         """Takes the aggregate, or, if it was to be loaded by the store, nothing."""
         self.restores.finished(lane)
         lane.state = READY
@@ -213,7 +213,7 @@ class CommandProcessor:
             self._lanes.admit(lane, aggregate)
         self.resume(lane)
 
-    def unrestorable(self, lane: Lane, error: BaseException) -> None:
+    def unrestorable(self, lane: AggregateQueue, error: BaseException) -> None:
         """Fails the command that needed the aggregate; the next command tries again."""
         self.restores.finished(lane)
         lane.to_load = False

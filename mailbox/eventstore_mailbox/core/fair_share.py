@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from eventstore_mailbox.core.in_flight_duplicates import InFlightDuplicates
-from eventstore_mailbox.core.state import HANDLING, PAUSED, RESTORING, AnyEntry, Lane
-from eventstore_mailbox.errors import Overloaded
+from eventstore_mailbox.core.state import HANDLING, PAUSED, RESTORING, AggregateQueue, AnyEntry
+from eventstore_mailbox.errors import MailboxFull
 
 _WAITS: Final = frozenset((HANDLING, RESTORING, PAUSED))
 _SHARE_MIN: Final = 16
@@ -27,7 +27,7 @@ class FairShare:
         self._share = max(capacity // 16, _SHARE_MIN)
         self._duplicates = duplicates
 
-    def refusal(self, lane: Lane, entry: AnyEntry | None) -> Overloaded | None:
+    def refusal(self, lane: AggregateQueue, entry: AnyEntry | None) -> MailboxFull | None:
         """Returns the error for a command, or for a plain append (None), that the lane has no room for in a crowded mailbox."""
         if lane.state not in _WAITS:
             return None
@@ -38,4 +38,4 @@ class FairShare:
             held, limit = len(self._duplicates.by_entry.get(original, ())), _DUPLICATES_MAX
         if held < limit and entry is not None:
             return None
-        return Overloaded(f"aggregate {lane.aggregate_id!r}, which waits, in mailbox {lane.mailbox.index}", held, limit)
+        return MailboxFull(f"aggregate {lane.aggregate_id!r}, which waits, in mailbox {lane.mailbox.index}", held, limit)

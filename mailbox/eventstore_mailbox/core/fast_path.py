@@ -2,7 +2,7 @@
 
 A call goes to the store at once, as one batch. The store takes batches in the order they are handed on, so the order is that
 of the calls. A command for one of its aggregates that arrives while the call is in flight waits in its lane
-(`Lane.fast_path_calls`).
+(`AggregateQueue.fast_path_calls`).
 
 If the store cannot be reached, calls queue in order and all are retried after a delay.
 """
@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from eventstore_mailbox.core.append_call import Deliver
-from eventstore_mailbox.core.backoff import Backoff
+from eventstore_mailbox.core.backoff import RetryDelay
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import AnyBatch, AnyPorts, Batch, Driver, aggregate_id_of, command_id_of
-from eventstore_mailbox.core.state import Lane
+from eventstore_mailbox.core.state import AggregateQueue
 from eventstore_mailbox.errors import OutcomesMissing, Stopped
 
 
@@ -30,13 +30,13 @@ class FastPathCall:
         self.ids = ids
         self.deliver = deliver
         self.source = source
-        self.lanes: list[Lane] = []
+        self.lanes: list[AggregateQueue] = []
 
 
 class FastPath:
     """`unblocked` is called with a lane each time a call that it waits for is done."""
 
-    def __init__(self, ports: AnyPorts, options: Options, driver: Driver, unblocked: Callable[[Lane], None]) -> None:
+    def __init__(self, ports: AnyPorts, options: Options, driver: Driver, unblocked: Callable[[AggregateQueue], None]) -> None:
         self.depth = self.total = self.failures = 0
         self.unflushed = False
         self._ports = ports
@@ -47,7 +47,7 @@ class FastPath:
         self._queued: list[FastPathCall] = []
         self._number = 0
         self._retry_scheduled = False
-        self._backoff = Backoff(options.backoff_first_s, options.backoff_max_s)
+        self._backoff = RetryDelay(options.backoff_first_s, options.backoff_max_s)
 
     @property
     def full(self) -> bool:
@@ -58,7 +58,7 @@ class FastPath:
         self.depth += len(changes)
         self._persist(FastPathCall(self._number, changes, ids, deliver, source))
 
-    def block(self, lane: Lane) -> None:
+    def block(self, lane: AggregateQueue) -> None:
         """Makes the lane wait for all calls in flight that contain its aggregate."""
         for calls in (self._in_flight.values(), self._queued):
             for call in calls:

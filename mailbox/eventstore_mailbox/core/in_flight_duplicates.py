@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from eventstore_mailbox.core.state import COMMITTED, DUPLICATE, PLAIN, AnyEntry, Lane
+from eventstore_mailbox.core.state import COMMITTED, DUPLICATE, PLAIN, AggregateQueue, AnyEntry
 
 
 class InFlightDuplicates:
@@ -19,7 +19,7 @@ class InFlightDuplicates:
         self.by_entry: dict[AnyEntry, list[AnyEntry]] = {}
         self.total = 0
 
-    def add(self, lane: Lane, entry: AnyEntry) -> bool:
+    def add(self, lane: AggregateQueue, entry: AnyEntry) -> bool:
         """Adds the entry and returns True if it duplicates one of the lane. Precondition: the lane has entries.
 
         A lane keeps the command ids of its entries only while there are several: most never have.

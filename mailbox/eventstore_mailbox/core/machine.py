@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from eventstore_mailbox.core.append_call import Deliver, DeliverSome, WaitingBytes
-from eventstore_mailbox.core.backoff import Backoff
+from eventstore_mailbox.core.backoff import RetryDelay
 from eventstore_mailbox.core.command_processor import CommandProcessor
 from eventstore_mailbox.core.fair_share import FairShare
 from eventstore_mailbox.core.fast_path import FastPath
@@ -30,13 +30,13 @@ from eventstore_mailbox.core.state import (
     OVERLOADED,
     STOPPED,
     WAITING,
+    AggregateQueue,
     AnyEntry,
     CommandMailbox,
     Draft,
     EventMailbox,
-    Lane,
 )
-from eventstore_mailbox.errors import OutcomesMissing, Overloaded, Stopped, Stopping
+from eventstore_mailbox.errors import MailboxFull, OutcomesMissing, Stopped, Stopping
 
 
 class Machine:
@@ -66,7 +66,7 @@ class Machine:
         self.persist_failures = 0
         self._driver = driver
         self._delivered: deque[tuple[CommandMailbox, Draft, Sequence[object], list[int]]] = deque()
-        self._backoffs: dict[CommandMailbox, Backoff] = {}
+        self._backoffs: dict[CommandMailbox, RetryDelay] = {}
         self._pumping = self._unflushed = False
 
     # -- input --------------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Machine:
     def _persist_later(self, mailbox: CommandMailbox, draft: Draft, error: BaseException) -> None:
         self.persist_failures += 1
         self.ports.on_error("persist", error)
-        backoff = self._backoffs.setdefault(mailbox, Backoff(self.options.backoff_first_s, self.options.backoff_max_s))
+        backoff = self._backoffs.setdefault(mailbox, RetryDelay(self.options.backoff_first_s, self.options.backoff_max_s))
         self._driver.call_later(backoff.next_s(), partial(self._persist, mailbox, draft))
 
     def _answer(self) -> None:
@@ -269,29 +269,29 @@ class Machine:
 
     # -- ends of what the driver started ------------------------------------------------------------------------------
 
-    def handled(self, lane: Lane, entry: AnyEntry, change: object, error: BaseException | None) -> None:
+    def handled(self, lane: AggregateQueue, entry: AnyEntry, change: object, error: BaseException | None) -> None:
         if not self.abandoned:
             self.processor.handled(lane, entry, change, error)
 
-    def restored(self, lane: Lane, aggregate: object) -> None:
+    def restored(self, lane: AggregateQueue, aggregate: object) -> None:
         if not self.abandoned:
             self.processor.restored(lane, aggregate)
 
-    def unrestorable(self, lane: Lane, error: BaseException) -> None:
+    def unrestorable(self, lane: AggregateQueue, error: BaseException) -> None:
         if not self.abandoned:
             self.processor.unrestorable(lane, error)
 
-    def restore_failed(self, lane: Lane, error: BaseException) -> None:
+    def restore_failed(self, lane: AggregateQueue, error: BaseException) -> None:
         if not self.abandoned:
             self.ports.on_error("restore", error)
             self.processor.restores.failed(lane)
 
-    def _unblocked(self, lane: Lane) -> None:
+    def _unblocked(self, lane: AggregateQueue) -> None:
         """A fast-path call that the lane waited for is done."""
         self.outcomes.drained(lane)
         self._driver.wake()
 
-    def _refusal(self, lane: Lane | None, entry: AnyEntry, mailbox: CommandMailbox) -> Overloaded | None:
+    def _refusal(self, lane: AggregateQueue | None, entry: AnyEntry, mailbox: CommandMailbox) -> MailboxFull | None:
         if mailbox.depth >= self.options.capacity:
-            return Overloaded(f"mailbox {mailbox.index}", mailbox.depth, self.options.capacity)
+            return MailboxFull(f"mailbox {mailbox.index}", mailbox.depth, self.options.capacity)
         return None if lane is None else self.fair_share.refusal(lane, entry)

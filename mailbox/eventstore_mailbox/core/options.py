@@ -31,17 +31,20 @@ class Options:
         int,
         Bound(
             "Commands that one mailbox holds, from acceptance until they are answered; more are refused with Overloaded.",
-            1, 1_000_000, "commands",
+            1,
+            1_000_000,
+            "commands",
         ),
-    ] = 16_384  # fmt: skip
+    ] = 16_384
     waiting_bytes_max: Annotated[
         int,
         Bound(
             "Bytes of commands that wait for their handlers, and as many of plain appends after them; more are refused with "
             "Overloaded.",
-            18 * 1024 * 1024, 2**40,
+            18 * 1024 * 1024,
+            2**40,
         ),
-    ] = 256 * 1024 * 1024  # fmt: skip
+    ] = 256 * 1024 * 1024
     fast_path_max: Annotated[
         int, Bound("Plain appends in flight on the fast path. The last call accepted may exceed it.", unit="appends")
     ] = 65_536
@@ -50,9 +53,11 @@ class Options:
         Bound(
             "Aggregates in memory; the least recently used are evicted. Those with changes in flight are never evicted and may "
             "exceed it.",
-            1, 100_000_000, "aggregates",
+            1,
+            100_000_000,
+            "aggregates",
         ),
-    ] = 100_000  # fmt: skip
+    ] = 100_000
     restores_max: Annotated[int, Bound("Aggregates that are restored at the same time.", unit="aggregates")] = 32
     reruns_max: Annotated[
         int, Bound("Reruns of a command after conflicts; then the conflict is its answer.", 1, 1_000_000, "reruns")

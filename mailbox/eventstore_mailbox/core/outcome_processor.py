@@ -33,10 +33,10 @@ from eventstore_mailbox.core.state import (
     PLAIN,
     READY,
     STORED,
+    AggregateQueue,
     AnyEntry,
     CommandMailbox,
     Draft,
-    Lane,
 )
 from eventstore_mailbox.top_k import TopK
 
@@ -45,9 +45,15 @@ class OutcomeProcessor:
     """`answers` are the entries that have left their mailboxes and are not delivered to their senders yet."""
 
     def __init__(
-        self, ports: AnyPorts, options: Options, lanes: ResidentLanes, duplicates: InFlightDuplicates,
-        processor: CommandProcessor, waiting: WaitingBytes, driver: Driver,
-    ) -> None:  # fmt: skip
+        self,
+        ports: AnyPorts,
+        options: Options,
+        lanes: ResidentLanes,
+        duplicates: InFlightDuplicates,
+        processor: CommandProcessor,
+        waiting: WaitingBytes,
+        driver: Driver,
+    ) -> None:
         self.answers: list[AnyEntry] = []
         self.most_conflicts = TopK(32)
         self._lanes = lanes
@@ -66,7 +72,7 @@ class OutcomeProcessor:
         else:
             self._apply_committed(draft, outcomes)
 
-    def complete(self, lane: Lane) -> None:
+    def complete(self, lane: AggregateQueue) -> None:
         """Answers the entries at the head of the lane that have a final status."""
         entry = lane.first
         while entry is not None and entry.status >= 0:
@@ -80,7 +86,7 @@ class OutcomeProcessor:
         if entry is None:
             self._emptied(lane)
 
-    def drained(self, lane: Lane) -> None:
+    def drained(self, lane: AggregateQueue) -> None:
         """Resumes a lane that waited for changes in flight, if none is left."""
         if lane.state == DRAINING and not lane.in_flight and not lane.fast_path_calls:
             lane.state = READY
@@ -110,7 +116,7 @@ class OutcomeProcessor:
     # -- the rest: some of it not committed ---------------------------------------------------------------------------
 
     def _apply_mixed(self, mailbox: CommandMailbox, draft: Draft, outcomes: Sequence[object], statuses: Sequence[int]) -> None:
-        rewound: dict[Lane, None] = {}
+        rewound: dict[AggregateQueue, None] = {}
         for entry, status in zip(draft.entries, statuses, strict=True):
             if status in (COMMITTED, DUPLICATE):
                 entry.status = STORED
@@ -153,7 +159,7 @@ class OutcomeProcessor:
         self._reruns[entry] = reruns + 1
         return True
 
-    def _restart(self, lane: Lane) -> None:
+    def _restart(self, lane: AggregateQueue) -> None:
         """Continues with a lane that was rewound; what it waited for does not matter any more."""
         if lane.state == HANDLING:
             self._driver.cancel_handler(lane)  # ends in `CommandProcessor.handled`, which resumes the lane
@@ -172,7 +178,7 @@ class OutcomeProcessor:
         pause_s = min(options.rerun_pause_first_s * 2.0 ** min(reruns - 2, 62), options.rerun_pause_max_s)
         return pause_s * (0.5 + self._ports.random())
 
-    def _pause_over(self, lane: Lane) -> None:
+    def _pause_over(self, lane: AggregateQueue) -> None:
         if lane.state == PAUSED and lane.first is not None:
             lane.state = READY
             self._processor.resume(lane)
@@ -208,7 +214,7 @@ class OutcomeProcessor:
             except Exception as error:  # one receiver's fault does not keep the others from their answers
                 self._ports.on_error("answer", error)
 
-    def _leave(self, lane: Lane, entry: AnyEntry) -> None:
+    def _leave(self, lane: AggregateQueue, entry: AnyEntry) -> None:
         mailbox = lane.mailbox
         mailbox.depth -= 1
         self.answers.append(entry)
@@ -221,7 +227,7 @@ class OutcomeProcessor:
             mailbox.depth -= len(duplicates)
             self.answers += duplicates
 
-    def _emptied(self, lane: Lane) -> None:
+    def _emptied(self, lane: AggregateQueue) -> None:
         lane.last = lane.cursor = lane.ids = None
         if lane.aggregate is None and self._lanes.by_id.get(lane.aggregate_id) is lane:
             self._lanes.close(lane)

@@ -19,14 +19,21 @@ from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import AnyPorts, aggregate_id_of, command_id_of
 from eventstore_mailbox.core.resident_lanes import ResidentLanes
 from eventstore_mailbox.core.state import CommandMailbox
-from eventstore_mailbox.errors import Overloaded
+from eventstore_mailbox.errors import MailboxFull
 
 
 class PlainAppends:
     def __init__(
-        self, ports: AnyPorts, options: Options, lanes: ResidentLanes, processor: CommandProcessor, fast_path: FastPath,
-        fair_share: FairShare, waiting: WaitingBytes, mailbox_of: Callable[[str], CommandMailbox],
-    ) -> None:  # fmt: skip
+        self,
+        ports: AnyPorts,
+        options: Options,
+        lanes: ResidentLanes,
+        processor: CommandProcessor,
+        fast_path: FastPath,
+        fair_share: FairShare,
+        waiting: WaitingBytes,
+        mailbox_of: Callable[[str], CommandMailbox],
+    ) -> None:
         self._ports = ports
         self._options = options
         self._lanes = lanes
@@ -42,7 +49,7 @@ class PlainAppends:
         """As `Machine.append`."""
         fast_path, by_id = self._fast_path, self._lanes.by_id
         if fast_path.full:
-            raise Overloaded("the fast path of plain appends", fast_path.depth, self._options.fast_path_max)
+            raise MailboxFull("the fast path of plain appends", fast_path.depth, self._options.fast_path_max)
         ids, unloaded = set(map(aggregate_id_of, changes)), self._ports.unloaded
         busy = set[str]() if by_id.keys().isdisjoint(ids) else self._busy(ids)
         if unloaded is not None and (to_load := unloaded(ids)):
@@ -99,17 +106,17 @@ class PlainAppends:
             self._send_in_parts([changes[place] for place in others], others, call)
         return waiting
 
-    def _refusal(self, aggregate_id: str, changes: Sequence[object]) -> Overloaded | None:
+    def _refusal(self, aggregate_id: str, changes: Sequence[object]) -> MailboxFull | None:
         """Returns why these changes have no room in the mailbox of their aggregate; counts their bytes if they have."""
         lane = self._lanes.by_id[aggregate_id]
         mailbox = lane.mailbox
         if mailbox.depth >= self._options.capacity:
-            return Overloaded(f"mailbox {mailbox.index}", mailbox.depth, self._options.capacity)
+            return MailboxFull(f"mailbox {mailbox.index}", mailbox.depth, self._options.capacity)
         if mailbox.depth >= self._fair_share.crowded and (refusal := self._fair_share.refusal(lane, None)) is not None:
             return refusal
         try:
             self._waiting.add(changes)
-        except Overloaded as error:
+        except MailboxFull as error:
             return error
         return None
 

@@ -11,7 +11,7 @@ from typing import Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from crc32c import crc32c
 
-from eventstore_mailbox.core.state import AnyEntry, Entry, Lane
+from eventstore_mailbox.core.state import AggregateQueue, AnyEntry, Entry
 
 C = TypeVar("C")
 A = TypeVar("A")
@@ -141,17 +141,17 @@ class Driver(Protocol):
     `call_later`, the driver calls `Machine.pump`, once for several.
     """
 
-    def restore(self, lane: Lane) -> None:
-        """Starts a restore, or what `Lane.to_load` asks for; it ends in `restored`, `unrestorable` or `restore_failed`."""
+    def restore(self, lane: AggregateQueue) -> None:
+        """Starts a restore, or the `AggregateQueue.to_load`. It ends in `restored`, `unrestorable` or `restore_failed`."""
 
     def load(self, aggregate_ids: Collection[str], action: Callable[[], None]) -> None:
         """Starts to load aggregates that the store may have dropped while they were in memory here; calls the action then, also
         if that failed: the store reports why."""
 
-    def run_handler(self, lane: Lane, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
+    def run_handler(self, lane: AggregateQueue, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
         """Starts an async handler; it ends in `handled`."""
 
-    def cancel_handler(self, lane: Lane) -> None:
+    def cancel_handler(self, lane: AggregateQueue) -> None:
         """Cancels the lane's running handler, which is no longer needed; it still ends in `handled`."""
 
     def call_later(self, delay_s: float, action: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from eventstore_mailbox.core.state import CommandMailbox, Lane
+from eventstore_mailbox.core.state import AggregateQueue, CommandMailbox
 
 _STEPS_MAX: Final = 32
 """Steps of the hand for each aggregate admitted: bounded work, and more steps than aggregates admitted."""
@@ -20,9 +20,9 @@ _SHRINK_STEPS_MAX: Final = 512
 
 class ResidentLanes:
     def __init__(self, aggregates_max: int) -> None:
-        self.by_id: dict[str, Lane] = {}
+        self.by_id: dict[str, AggregateQueue] = {}
         self.evicted = 0
-        self._clock: deque[Lane] = deque()
+        self._clock: deque[AggregateQueue] = deque()
         self._aggregates_max = aggregates_max
         self._fruitless = 0
 
@@ -31,17 +31,17 @@ class ResidentLanes:
         """Aggregates in memory; may include as many that were dropped since the hand last passed them."""
         return len(self._clock)
 
-    def open(self, aggregate_id: str, mailbox: CommandMailbox) -> Lane:
-        lane = self.by_id[aggregate_id] = Lane(aggregate_id, mailbox)
+    def open(self, aggregate_id: str, mailbox: CommandMailbox) -> AggregateQueue:
+        lane = self.by_id[aggregate_id] = AggregateQueue(aggregate_id, mailbox)
         return lane
 
-    def close(self, lane: Lane) -> None:
+    def close(self, lane: AggregateQueue) -> None:
         """Drops a lane and its aggregate. Precondition: it has no commands. The next command of this aggregate opens another
         lane."""
         lane.aggregate = None
         del self.by_id[lane.aggregate_id]
 
-    def admit(self, lane: Lane, aggregate: object) -> None:
+    def admit(self, lane: AggregateQueue, aggregate: object) -> None:
         """Keeps the aggregate in memory from now on."""
         lane.aggregate = aggregate
         if not lane.resident:

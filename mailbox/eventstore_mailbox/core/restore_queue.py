@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from eventstore_mailbox.core.backoff import Backoff
+from eventstore_mailbox.core.backoff import RetryDelay
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import Driver
-from eventstore_mailbox.core.state import Lane
+from eventstore_mailbox.core.state import AggregateQueue
 
 
 class RestoreQueue:
@@ -18,8 +18,8 @@ class RestoreQueue:
         self.done = self.failures = 0
         self._options = options
         self._driver = driver
-        self._waiting: deque[Lane] = deque()
-        self._backoffs: dict[Lane, Backoff] = {}
+        self._waiting: deque[AggregateQueue] = deque()
+        self._backoffs: dict[AggregateQueue, RetryDelay] = {}
         self._running = 0
 
     @property
@@ -30,21 +30,21 @@ class RestoreQueue:
     def running(self) -> int:
         return self._running
 
-    def add(self, lane: Lane) -> None:
+    def add(self, lane: AggregateQueue) -> None:
         self._waiting.append(lane)
         self._start_next()
 
-    def finished(self, lane: Lane) -> None:
+    def finished(self, lane: AggregateQueue) -> None:
         """The aggregate was restored, or can never be."""
         self.done += 1
         self._backoffs.pop(lane, None)
         self._running -= 1
         self._start_next()
 
-    def failed(self, lane: Lane) -> None:
+    def failed(self, lane: AggregateQueue) -> None:
         self.failures += 1
         self._running -= 1
-        backoff = self._backoffs.setdefault(lane, Backoff(self._options.backoff_first_s, self._options.backoff_max_s))
+        backoff = self._backoffs.setdefault(lane, RetryDelay(self._options.backoff_first_s, self._options.backoff_max_s))
         self._driver.call_later(backoff.next_s(), lambda: self.add(lane))
         self._start_next()
 

@@ -87,7 +87,7 @@ class Entry(Generic[Command, Outcome]):
 
     __slots__ = ("accepted", "aggregate_id", "command", "command_id", "lane", "next", "result", "sender", "status")
 
-    lane: Lane
+    lane: AggregateQueue
     next: Entry[Command, Outcome] | None
     accepted: float
     result: object
@@ -114,7 +114,7 @@ class Entry(Generic[Command, Outcome]):
 AnyEntry: TypeAlias = Entry[object, object]
 
 
-class Lane:
+class AggregateQueue:
     """One aggregate's commands, from the oldest unanswered to the newest.
 
         first              cursor              last
@@ -138,9 +138,22 @@ class Lane:
     """
 
     __slots__ = (
-        "aggregate", "aggregate_id", "cursor", "fast_path_calls", "first", "ids", "in_flight", "last", "last_draft",
-        "mailbox", "referenced", "resident", "stale", "state", "to_load",
-    )  # fmt: skip
+        "aggregate",
+        "aggregate_id",
+        "cursor",
+        "fast_path_calls",
+        "first",
+        "ids",
+        "in_flight",
+        "last",
+        "last_draft",
+        "mailbox",
+        "referenced",
+        "resident",
+        "stale",
+        "state",
+        "to_load",
+    )
 
     def __init__(self, aggregate_id: str, mailbox: CommandMailbox) -> None:
         self.aggregate_id = aggregate_id
@@ -186,15 +199,28 @@ class CommandMailbox:
     """
 
     __slots__ = (
-        "arrivals", "conflicts", "consume_offset", "creation_races", "depth", "events", "handle_s", "handled", "index",
-        "max_offset", "reruns", "resumed", "scheduled", "slow", "wait_s",
-    )  # fmt: skip
+        "arrivals",
+        "conflicts",
+        "consume_offset",
+        "creation_races",
+        "depth",
+        "events",
+        "handle_s",
+        "handled",
+        "index",
+        "max_offset",
+        "reruns",
+        "resumed",
+        "scheduled",
+        "slow",
+        "wait_s",
+    )
 
     def __init__(self, index: int, events: EventMailbox) -> None:
         self.index = index
         self.events = events
         self.arrivals: deque[AnyEntry] = deque()
-        self.resumed: deque[Lane] = deque()
+        self.resumed: deque[AggregateQueue] = deque()
         self.scheduled = False
         self.max_offset = self.consume_offset = self.depth = 0
         self.handled = self.conflicts = self.creation_races = self.reruns = self.slow = 0
@@ -233,7 +259,7 @@ class EventMailbox:
         self._bytes_max = bytes_max
         self._size = size
 
-    def add(self, lane: Lane, entry: AnyEntry, change: object) -> None:
+    def add(self, lane: AggregateQueue, entry: AnyEntry, change: object) -> None:
         front, size = self.front, self._size
         entries = front.entries
         if size is not None:
@@ -267,7 +293,7 @@ class EventMailbox:
     def written(self) -> None:
         self.writing = None
 
-    def remove(self, lanes: Collection[Lane]) -> None:
+    def remove(self, lanes: Collection[AggregateQueue]) -> None:
         """Removes the changes of these aggregates from all drafts that are not being persisted."""
         for lane in lanes:
             lane.last_draft = NO_DRAFT  # its next change depends on nothing in the front draft
@@ -285,7 +311,7 @@ class EventMailbox:
         self.front = Draft()
         return self.front
 
-    def _without(self, draft: Draft, lanes: Collection[Lane]) -> Draft:
+    def _without(self, draft: Draft, lanes: Collection[AggregateQueue]) -> Draft:
         """Returns the draft, rebuilt if it has changes of these lanes. It keeps its number, by which other lanes know it."""
         kept = [place for place, entry in enumerate(draft.entries) if entry.lane not in lanes]
         if len(kept) == len(draft.entries):

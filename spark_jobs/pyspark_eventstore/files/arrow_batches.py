@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from eventstore.model import DATA_IS_JSON
 from eventstore.records.commit import HEADER_BYTES
-from pyspark_eventstore.files.rows import Rows
+from pyspark_eventstore.files.rows import FileRows
 from pyspark_eventstore.source.table import COLUMNS
 
 ROWS_MAX: Final = 8_192  # 2,000 to 8,000 are fastest; larger ones leave the processor's caches
@@ -49,11 +49,11 @@ class BatchBuilder:
             "_corrupt": pa.scalar(None, pa.string()),
         }
 
-    def build(self, rows: Rows) -> pa.RecordBatch:
+    def build(self, rows: FileRows) -> pa.RecordBatch:
         arrays = [self._column(name, rows) for name in self._schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _column(self, name: str, rows: Rows) -> pa.Array:
+    def _column(self, name: str, rows: FileRows) -> pa.Array:
         if name in self._constants:
             return pa.repeat(self._constants[name], rows.count)
         return _BUILDERS[name](rows)
@@ -85,18 +85,16 @@ def _integers(column: npt.NDArray[np.generic]) -> pa.Array:
     return pa.array(column.view(np.int64) if column.dtype == np.uint64 else column.astype(np.int64, copy=False))
 
 
-def _times(rows: Rows) -> pa.Array:
+def _times(rows: FileRows) -> pa.Array:
     return pa.array(rows.columns["time"].astype(np.int64, copy=False)).view(COLUMNS["timestamp"][1])
 
 
-def _gather(rows: Rows, starts: npt.NDArray[np.generic], lengths: npt.NDArray[np.generic], chosen: pa.Array) -> pa.Array:
+def _gather(rows: FileRows, starts: npt.NDArray[np.generic], lengths: npt.NDArray[np.generic], chosen: pa.Array) -> pa.Array:
     """Returns items `chosen` (None: a null) of the payloads that begin at these offsets of the file."""
     boundaries = np.zeros(2 * len(starts) + 1, np.int32)
     boundaries[1::2] = starts.astype(np.int64) - rows.base
     boundaries[2::2] = boundaries[1::2] + lengths.astype(np.int32)
-    whole = pa.Array.from_buffers(
-        pa.binary(), 2 * len(starts), [None, pa.py_buffer(boundaries), pa.py_buffer(rows.data)]
-    )  # fmt: skip
+    whole = pa.Array.from_buffers(pa.binary(), 2 * len(starts), [None, pa.py_buffer(boundaries), pa.py_buffer(rows.data)])
     return whole.take(chosen)
 
 
@@ -104,18 +102,18 @@ def _odd(count: int) -> npt.NDArray[np.int32]:
     return np.arange(1, 2 * count, 2, dtype=np.int32)
 
 
-def data(rows: Rows) -> pa.Array:
+def data(rows: FileRows) -> pa.Array:
     return _gather(rows, rows.columns["data"], rows.columns["data_len"], pa.array(_odd(rows.count)))
 
 
-def _where(rows: Rows, start: str, length: str, there: Mask) -> pa.Array:
+def _where(rows: FileRows, start: str, length: str, there: Mask) -> pa.Array:
     """Returns the payloads of the rows, null for rows without one."""
     place = np.where(there, 2 * np.cumsum(there) - 1, 0).astype(np.int32)
     chosen = pa.array(place, mask=~there)
     return _gather(rows, rows.columns[start][there], rows.columns[length][there], chosen)
 
 
-def _data_json(rows: Rows) -> pa.Array:
+def _data_json(rows: FileRows) -> pa.Array:
     is_json = (rows.columns["format"].astype(np.uint8, copy=False) & DATA_IS_JSON) != 0
     found = _where(rows, "data", "data_len", is_json)
     try:
@@ -131,11 +129,11 @@ def _text_or_none(value: bytes | None) -> str | None:
         return None
 
 
-def metadata(rows: Rows) -> pa.Array:
+def metadata(rows: FileRows) -> pa.Array:
     return _where(rows, "meta", "meta_len", rows.columns["meta"] != 0)
 
 
-def command_ids(rows: Rows) -> pa.Array:
+def command_ids(rows: FileRows) -> pa.Array:
     """Returns command ids read from the records, because the index holds only their hashes. Events of a commit share one."""
     records = rows.columns["record"].astype(np.int64) - rows.base
     begins = np.diff(records, prepend=-1) != 0
@@ -147,7 +145,7 @@ def command_ids(rows: Rows) -> pa.Array:
     return _gather(rows, starts, lengths, chosen).view(pa.string())
 
 
-_BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
+_BUILDERS: Final[dict[str, Callable[[FileRows], pa.Array]]] = {
     "aggregate_id": lambda rows: rows.ids.take(pa.array(rows.columns["ordinal"])),
     "version": lambda rows: _integers(rows.columns["version"]),
     "sequence": lambda rows: _integers(rows.columns["sequence"]),

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from eventstore.model import Event
 from pyspark_eventstore.files.arrow_batches import command_ids, data, metadata
-from pyspark_eventstore.files.rows import Rows
+from pyspark_eventstore.files.rows import FileRows
 
 EVENT_COLUMNS: Final = ("aggregate_id", "version", "type", "data", "metadata", "command_id", "timestamp", "sequence", "_format")
 """The columns in the order of the fields of `Event`."""
@@ -25,7 +25,7 @@ EVENT_COLUMNS: Final = ("aggregate_id", "version", "type", "data", "metadata", "
 _OBJECTS_MAX: Final = 50_000  # several batches of events
 
 
-def events_of_rows(rows: Rows) -> list[Event]:
+def events_of_rows(rows: FileRows) -> list[Event]:
     """Returns the rows as events, in order; `rows` must have all columns that `EVENT_COLUMNS` are built from."""
     columns = rows.columns
     return _made(

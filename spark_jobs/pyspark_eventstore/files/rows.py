@@ -1,7 +1,7 @@
 """Rows for Spark: numpy columns of selected events, and the bytes that hold their payloads.
 
-Every reader returns rows in this form, and `arrow_batches` turns them into Arrow. Within one `Rows`, records and payloads are
-in the order of the rows, all inside `data`.
+Every reader returns rows in this form, and `arrow_batches` turns them into Arrow. Within one `FileRows`, records and payloads
+are in the order of the rows, all inside `data`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PAYLOADS: Final = frozenset({"data", "data_json", "metadata", "command_id"})
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class FileRows:
     """`columns` are as in the event index; `ids` and `types` are looked up by ordinal; `data` begins at byte `base` of the
     event file.
     """

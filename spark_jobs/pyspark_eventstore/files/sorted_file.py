@@ -29,7 +29,7 @@ from eventstore.store.sorted.index_format import blocks
 from pyspark_eventstore.files.arrow_batches import cuts, texts
 from pyspark_eventstore.files.index_files import index_of
 from pyspark_eventstore.files.read_metrics import ReadMetrics
-from pyspark_eventstore.files.rows import PAYLOADS, SOURCES, Rows
+from pyspark_eventstore.files.rows import PAYLOADS, SOURCES, FileRows
 from pyspark_eventstore.files.unsorted_rows import select, take_apart
 from pyspark_eventstore.source.predicates import Numbers, Texts, Wanted
 from pyspark_eventstore.source.slices import Slice
@@ -54,7 +54,7 @@ class SortedFile:
         self._first_sequence = header.first_sequence
         self._own: npt.NDArray[np.bool_] | None = None
 
-    def rows(self, wanted: Wanted) -> Iterator[Rows]:
+    def rows(self, wanted: Wanted) -> Iterator[FileRows]:
         """Yields the wanted rows of the slice, in the order of the file.
 
         Raises:
@@ -151,7 +151,7 @@ class SortedFile:
 
     # -- scanning index columns ----------------------------------------------------------------------------------
 
-    def _scan(self, extents: list[tuple[int, int]], wanted: Wanted) -> Iterator[Rows]:
+    def _scan(self, extents: list[tuple[int, int]], wanted: Wanted) -> Iterator[FileRows]:
         index, found = self._index, self._chosen(extents, wanted)
         if (begin := next(found, None)) is None:
             return  # other columns, and the event file, are not read in vain
@@ -171,7 +171,7 @@ class SortedFile:
                 run = {source: column[first:last] for source, column in part.items()}
                 base = int(run["record"][0])
                 self._touched.rows_read += last - first
-                yield Rows(last - first, run, ids, types, data[base:], base)
+                yield FileRows(last - first, run, ids, types, data[base:], base)
 
     def _owned(self, own: SlotFilter) -> npt.NDArray[np.bool_]:
         """Returns for each aggregate whether the shard has it."""
@@ -201,7 +201,7 @@ class SortedFile:
 
     # -- decoding records -----------------------------------------------------------------------------------------------
 
-    def _look_up(self, extents: list[tuple[int, int]], wanted: Wanted) -> Iterator[Rows]:
+    def _look_up(self, extents: list[tuple[int, int]], wanted: Wanted) -> Iterator[FileRows]:
         index, metrics = self._index, self._touched
         wanted = self._bounded(wanted)
         file = OsFiles().open(self._piece.data_folder.folder.chunk_path(self._piece.number))

@@ -17,7 +17,7 @@ from eventstore.records.event_filter import LOG_RECORDS
 from eventstore.store.sorted.file_columns import FileColumns, within_group
 from pyspark_eventstore.files.arrow_batches import cuts, text_array
 from pyspark_eventstore.files.read_metrics import ReadMetrics
-from pyspark_eventstore.files.rows import Column, Rows
+from pyspark_eventstore.files.rows import Column, FileRows
 from pyspark_eventstore.source.predicates import Texts, Wanted
 
 Slab = tuple[memoryview, int, record.Walk]
@@ -71,7 +71,7 @@ def take_apart(data: memoryview, base: int, found: record.Walk) -> Taken:
     return Taken(columns, list(collected.ordinals), [name.encode() for name in collected.types], data, base)
 
 
-def select(taken: Taken, wanted: Wanted, metrics: ReadMetrics) -> Iterator[Rows]:
+def select(taken: Taken, wanted: Wanted, metrics: ReadMetrics) -> Iterator[FileRows]:
     """Yields the wanted rows, in batches."""
     columns = taken.columns
     metrics.rows_examined += len(columns["ordinal"])
@@ -83,7 +83,7 @@ def select(taken: Taken, wanted: Wanted, metrics: ReadMetrics) -> Iterator[Rows]
         run = {name: column[first:last] for name, column in columns.items()}
         start = int(run["record"][0])
         metrics.rows_read += last - first
-        yield Rows(last - first, run, ids, types, taken.data[start - taken.base :], start)
+        yield FileRows(last - first, run, ids, types, taken.data[start - taken.base :], start)
 
 
 def _event_columns(columns: dict[str, Column]) -> dict[str, Column]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Count(NamedTuple):
+class PartitionCounts(NamedTuple):
     """The counts of one partition, or of all."""
 
     events: int
@@ -22,7 +22,7 @@ class Count(NamedTuple):
     rows: int
 
 
-CountsByPart: TypeAlias = dict[int, Count]
+CountsByPart: TypeAlias = dict[int, PartitionCounts]
 Counts: TypeAlias = Accumulator[CountsByPart]
 
 
@@ -39,7 +39,7 @@ def new_counts(spark: SparkSession) -> Counts:
     return spark.sparkContext.accumulator({}, _ByPart())
 
 
-def total(counts: Counts) -> Count:
+def total(counts: Counts) -> PartitionCounts:
     """Returns the counts of all partitions, once they are done."""
     parts = counts.value.values()
-    return Count(*map(sum, zip(*parts, strict=True))) if parts else Count(0, 0, 0)
+    return PartitionCounts(*map(sum, zip(*parts, strict=True))) if parts else PartitionCounts(0, 0, 0)

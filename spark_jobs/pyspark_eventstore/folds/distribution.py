@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark_eventstore.folds.counts import Counts
     from pyspark_eventstore.folds.id_ranges import Ranges
     from pyspark_eventstore.source.predicates import Wanted
-    from pyspark_eventstore.source.snapshot import Snapshot
+    from pyspark_eventstore.source.snapshot import FolderSnapshot
     from pyspark_eventstore.source.source_options import Offsets
 
 _SHUFFLE_BYTES: Final = 64 * 1024 * 1024
@@ -28,10 +28,10 @@ _SHUFFLE_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FoldSource:
     """The events to fold: all events of these snapshots."""
 
-    snapshots: tuple[Snapshot, ...]
+    snapshots: tuple[FolderSnapshot, ...]
 
     @property
     def upto(self) -> Offsets:
@@ -43,14 +43,14 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProjectionReference:
     """Where workers find the projection: `module:Class`, with the module in `folder` or on Python's path."""
 
     name: str
     folder: str
 
 
-def source_at(paths: list[str]) -> Source:
+def source_at(paths: list[str]) -> FoldSource:
     """Returns everything that is durable now in the data folders at `paths`.
 
     Raises:
@@ -58,10 +58,12 @@ def source_at(paths: list[str]) -> Source:
     """
     from pyspark_eventstore.source.whole_snapshots import take_whole_snapshots
 
-    return Source(tuple(take_whole_snapshots(paths)))
+    return FoldSource(tuple(take_whole_snapshots(paths)))
 
 
-def folded(spark: SparkSession, source: Source, projection: Projection[Any], place: Place, counts: Counts) -> DataFrame:
+def folded(
+    spark: SparkSession, source: FoldSource, projection: Projection[Any], place: ProjectionReference, counts: Counts
+) -> DataFrame:
     """Returns the table of the projection, complete up to `source.upto`."""
     from eventstore.domain.projections.projection import Projection as Base
     from pyspark_eventstore.folds.fold import KINDS, table_columns
@@ -84,7 +86,7 @@ def folded(spark: SparkSession, source: Source, projection: Projection[Any], pla
     return _by_key(spark, source, wanted, projection, place, counts, columns)
 
 
-def _by_range(spark: SparkSession, source: Source, wanted: Wanted, ranges: Ranges) -> DataFrame:
+def _by_range(spark: SparkSession, source: FoldSource, wanted: Wanted, ranges: Ranges) -> DataFrame:
     """Returns one partition per range: a row that names it, and the events of the range outside its sorted files."""
     from pyspark.sql import functions as f
 
@@ -113,10 +115,10 @@ def _range_of(name: str, begins: Sequence[bytes]) -> Column:
 
 def _by_key(
     spark: SparkSession,
-    source: Source,
+    source: FoldSource,
     wanted: Wanted,
     projection: Projection[Any],
-    place: Place,
+    place: ProjectionReference,
     counts: Counts,
     columns: str,
 ) -> DataFrame:

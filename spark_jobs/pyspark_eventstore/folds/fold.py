@@ -15,7 +15,7 @@ from eventstore.domain.import_path import load_projection
 from eventstore.domain.projections.projection import KEY_COLUMN, STATE_COLUMN, Projection, fold, keys_of, projection_failure
 from eventstore.model import Event
 from pyspark_eventstore.files.event_objects import events_of_batch, seldom_collecting
-from pyspark_eventstore.folds.counts import Count, Counts
+from pyspark_eventstore.folds.counts import Counts, PartitionCounts
 
 KINDS: Final[dict[type, tuple[str, pa.DataType]]] = {
     str: ("string", pa.string()),
@@ -90,7 +90,7 @@ class Fold:
             yield rows
         task = TaskContext.get()
         assert task is not None
-        self._counts.add({task.partitionId(): Count(read, folded + len(states), made)})
+        self._counts.add({task.partitionId(): PartitionCounts(read, folded + len(states), made)})
 
 
 def rows_of_states(

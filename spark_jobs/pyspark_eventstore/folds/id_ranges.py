@@ -19,7 +19,7 @@ from pyspark_eventstore.files.index_files import index_of
 from pyspark_eventstore.source.data_folders import DataFolder
 from pyspark_eventstore.source.predicates import Texts
 from pyspark_eventstore.source.slices import Slice
-from pyspark_eventstore.source.snapshot import Snapshot
+from pyspark_eventstore.source.snapshot import FolderSnapshot
 from pyspark_eventstore.source.source_options import Offsets
 
 RANGES_PER_CORE: Final = 2  # more ranges would balance the load better, but each opens every file and checks its index
@@ -29,7 +29,7 @@ _FILES_PER_STEP: Final = 64  # with more files a step would read so few rows of 
 
 
 @dataclass(frozen=True, slots=True)
-class SortedPart:
+class SortedFilePart:
     """A whole sorted file."""
 
     data_folder: DataFolder
@@ -47,7 +47,7 @@ class Ranges:
     `steps[i]`: where the steps of range i begin, and where the last one ends (None: open).
     """
 
-    files: tuple[SortedPart, ...]
+    files: tuple[SortedFilePart, ...]
     upto: Offsets
     steps: tuple[tuple[bytes | None, ...], ...]
 
@@ -61,25 +61,25 @@ class Ranges:
         return [steps[0] or b"" for steps in self.steps[1:]]
 
 
-def plan_ranges(snapshots: Iterable[Snapshot], ids: Texts, cores: int, step_rows: int = STEP_ROWS) -> Ranges:
+def plan_ranges(snapshots: Iterable[FolderSnapshot], ids: Texts, cores: int, step_rows: int = STEP_ROWS) -> Ranges:
     """Returns the ranges of `ids` (everything or a prefix) over the leading sorted files of each data folder. A step has
     about `step_rows` rows, more if there are hundreds of files.
 
     Raises:
         Corrupt: an index is damaged or missing.
     """
-    files: list[SortedPart] = []
+    files: list[SortedFilePart] = []
     upto: Offsets = {}
     for snapshot in snapshots:
         for file in itertools.takewhile(lambda each: each.header.sorted, snapshot.files):
-            files.append(SortedPart(snapshot.data_folder, file.header))
+            files.append(SortedFilePart(snapshot.data_folder, file.header))
             upto[snapshot.data_folder.store] = file.last_sequence
     points = sorted(point for part in files for point in _points(part) if ids.holds(point[0]))
     steps = _steps(points, ids.low, max(step_rows, len(files) * step_rows // _FILES_PER_STEP))
     return Ranges(tuple(files), upto, _grouped(steps, min(RANGES_PER_CORE * cores, RANGES_MAX), ids.high))
 
 
-def _points(part: SortedPart) -> list[tuple[bytes, int]]:
+def _points(part: SortedFilePart) -> list[tuple[bytes, int]]:
     """Returns the first id of each block of the index, and its number of rows."""
     index = index_of(part.data_folder, part.header)
     names = index.checked("split_ids").tobytes()

@@ -16,7 +16,7 @@ from eventstore.model import Event
 from pyspark_eventstore.files.event_objects import EVENT_COLUMNS, events_of_batch, events_of_rows, seldom_collecting
 from pyspark_eventstore.files.read_metrics import ReadMetrics
 from pyspark_eventstore.files.sorted_file import SortedFile
-from pyspark_eventstore.folds.counts import Count, Counts
+from pyspark_eventstore.folds.counts import Counts, PartitionCounts
 from pyspark_eventstore.folds.fold import rows_of_states
 from pyspark_eventstore.folds.id_ranges import Ranges
 from pyspark_eventstore.source.predicates import Texts, Wanted
@@ -81,7 +81,7 @@ class RangeFold:
                 rows = _taken(projection, states, list(states.of))
                 made += rows.num_rows
                 yield rows
-            self._counts.add({number: Count(events, keys, made)})
+            self._counts.add({number: PartitionCounts(events, keys, made)})
 
 
 def fold_runs(projection: Projection[Any], states: States, events: Sequence[Event]) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from pyspark_eventstore.source.predicates import Wanted
-    from pyspark_eventstore.source.snapshot import Snapshot
+    from pyspark_eventstore.source.snapshot import FolderSnapshot
     from pyspark_eventstore.source.source_options import Offsets
 
 Paths: TypeAlias = Annotated[list[str], typer.Argument(metavar="DATA", help="Data folders, or globs.", show_default=False)]
@@ -42,7 +42,7 @@ def session(name: str, master: str | None) -> SparkSession:
 
 def load(
     spark: SparkSession,
-    snapshots: Iterable[Snapshot],
+    snapshots: Iterable[FolderSnapshot],
     columns: Iterable[str],
     *,
     wanted: Wanted | None = None,

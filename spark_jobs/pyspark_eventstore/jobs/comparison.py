@@ -15,7 +15,7 @@ from eventstore.fields import counted
 from eventstore.records.slots import LOCAL
 from pyspark_eventstore.folds.slots import with_slots
 from pyspark_eventstore.jobs.arguments import load
-from pyspark_eventstore.source.snapshot import Snapshot
+from pyspark_eventstore.source.snapshot import FolderSnapshot
 from pyspark_eventstore.source.whole_snapshots import take_whole_snapshots
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def compare(spark: SparkSession, paths: Sequence[str], against: Sequence[str]) -
             each.unpersist()
 
 
-def _hashed(spark: SparkSession, snapshots: Iterable[Snapshot], aggregate_id: str | None = None) -> DataFrame:
+def _hashed(spark: SparkSession, snapshots: Iterable[FolderSnapshot], aggregate_id: str | None = None) -> DataFrame:
     """Returns aggregate id, version and hash of all events, or of those of an aggregate."""
     from pyspark.sql import functions as f
 

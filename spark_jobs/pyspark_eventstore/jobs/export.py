@@ -26,19 +26,28 @@ if TYPE_CHECKING:
 
     from pyspark_eventstore.jobs.target_folder import TargetFolder
     from pyspark_eventstore.source.identities import Identities
-    from pyspark_eventstore.source.snapshot import Snapshot
+    from pyspark_eventstore.source.snapshot import FolderSnapshot
     from pyspark_eventstore.source.source_options import Offsets
 
 BOOK: Final = "_eventstore"
 By = Literal["date", "bucket", "nothing"]
 _COLUMNS: Final = (
-    "aggregate_id", "version", "sequence", "timestamp", "type", "data", "data_json", "metadata", "command_id", "shard",
-)  # fmt: skip
+    "aggregate_id",
+    "version",
+    "sequence",
+    "timestamp",
+    "type",
+    "data",
+    "data_json",
+    "metadata",
+    "command_id",
+    "shard",
+)
 _DONE: Final = ".done"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ExportRun:
     """One run: the sequences of each store after `after`, up to and including `upto`. `identities`: of the events at `upto`;
     runs of earlier versions have none. `events`: how many it wrote, once it is complete.
     """
@@ -96,7 +105,7 @@ def export(
         print(run.told(folder, time.monotonic() - started))
 
 
-def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "date", buckets: int = 16) -> Run | None:
+def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "date", buckets: int = 16) -> ExportRun | None:
     """Exports new events; returns None if there are none. An interrupted run is completed first, and returned.
 
     Raises:
@@ -135,15 +144,15 @@ def _folder(to: str) -> str:
     return folder
 
 
-def _runs(target: TargetFolder) -> list[Run]:
+def _runs(target: TargetFolder) -> list[ExportRun]:
     names = [name for name in target.names(BOOK) if name.endswith(".json")]
     if not names and target.names():
         raise FolderRefused(str(target), f"is not empty, and holds no export ({BOOK} is missing); choose an empty folder")
     return [_run(target.read(f"{BOOK}/{name}")) for name in names]
 
 
-def _run(document: dict[str, Any]) -> Run:
-    return Run(
+def _run(document: dict[str, Any]) -> ExportRun:
+    return ExportRun(
         document["run"],
         document["after"],
         document["upto"],
@@ -153,12 +162,12 @@ def _run(document: dict[str, Any]) -> Run:
     )
 
 
-def _interrupted(target: TargetFolder) -> Run | None:
+def _interrupted(target: TargetFolder) -> ExportRun | None:
     runs = _runs(target)
     return runs[-1] if runs and not target.exists(f"{BOOK}/{runs[-1].name}{_DONE}") else None
 
 
-def _of_run(snapshots: list[Snapshot], run: Run) -> list[Snapshot]:
+def _of_run(snapshots: list[FolderSnapshot], run: ExportRun) -> list[FolderSnapshot]:
     """Returns the snapshots of which the run has events, each of the slots that its shard had by the end of the run.
 
     Raises:
@@ -175,13 +184,13 @@ def _of_run(snapshots: list[Snapshot], run: Run) -> list[Snapshot]:
     ]
 
 
-def _next(target: TargetFolder, snapshots: list[Snapshot], by: By, buckets: int) -> Run | None:
+def _next(target: TargetFolder, snapshots: list[FolderSnapshot], by: By, buckets: int) -> ExportRun | None:
     """Returns the run that covers new events, recorded before it begins."""
     from pyspark_eventstore.source.identities import check_stores, identities_of
     from pyspark_eventstore.source.stream_splits import SplitFolders
 
     runs = _runs(target)
-    last = runs[-1] if runs else Run(0, {}, {}, by, buckets)
+    last = runs[-1] if runs else ExportRun(0, {}, {}, by, buckets)
     if (last.by, last.buckets) != (by, buckets):
         what = f"is partitioned by {last.by} ({last.buckets} buckets), not by {by} ({buckets})"
         raise FolderRefused(str(target), f"{what}; use the same partitioning, or choose another folder")
@@ -198,7 +207,7 @@ def _next(target: TargetFolder, snapshots: list[Snapshot], by: By, buckets: int)
         _check(target, last, snapshots)
         return None
     _check(target, last, snapshots)
-    run = Run(last.number + 1, after, upto, by, buckets, {**last.identities, **identities_of(snapshots)})
+    run = ExportRun(last.number + 1, after, upto, by, buckets, {**last.identities, **identities_of(snapshots)})
     _of_run(snapshots, run)  # what is refused is not recorded: the next run may have other folders
     document = {"run": run.number, "after": run.after, "upto": run.upto, "by": by, "buckets": buckets}
     document["identities"] = run.identities
@@ -206,7 +215,7 @@ def _next(target: TargetFolder, snapshots: list[Snapshot], by: By, buckets: int)
     return run
 
 
-def _check_whole(target: TargetFolder, run: Run, snapshots: list[Snapshot]) -> None:
+def _check_whole(target: TargetFolder, run: ExportRun, snapshots: list[FolderSnapshot]) -> None:
     """Raises FolderRefused if an interrupted run has events of a store that is not here: they would never be exported."""
     here = {each.data_folder.store for each in snapshots}
     for store, sequence in sorted(run.upto.items()):
@@ -215,7 +224,7 @@ def _check_whole(target: TargetFolder, run: Run, snapshots: list[Snapshot]) -> N
             raise FolderRefused(str(target), what)
 
 
-def _check(target: TargetFolder, run: Run, snapshots: list[Snapshot]) -> None:
+def _check(target: TargetFolder, run: ExportRun, snapshots: list[FolderSnapshot]) -> None:
     """Raises Diverged if a store lacks the event at the end of the run: it was restored from an older copy."""
     from pyspark_eventstore.source.identities import check_identities
 
@@ -223,7 +232,7 @@ def _check(target: TargetFolder, run: Run, snapshots: list[Snapshot]) -> None:
     check_identities(what, run.upto, run.identities, snapshots, next_step)
 
 
-def _divided(spark: SparkSession, snapshots: list[Snapshot], run: Run) -> DataFrame:
+def _divided(spark: SparkSession, snapshots: list[FolderSnapshot], run: ExportRun) -> DataFrame:
     from pyspark.sql import functions as f
 
     events = load(spark, snapshots, _COLUMNS, after=run.after, upto=run.upto)
@@ -235,7 +244,7 @@ def _divided(spark: SparkSession, snapshots: list[Snapshot], run: Run) -> DataFr
     return events
 
 
-def _write(events: DataFrame, run: Run, path: str) -> None:
+def _write(events: DataFrame, run: ExportRun, path: str) -> None:
     """Returns few files per partition, sorted by aggregate, so that readers can skip by Parquet's statistics."""
     division = [] if run.by == "nothing" else [run.by]
     order = [*division, "aggregate_id", "version"]

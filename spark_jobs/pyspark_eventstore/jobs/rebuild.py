@@ -18,7 +18,7 @@ import typer
 
 from eventstore.errors import InvalidArgument
 from eventstore.fields import counted, without_password
-from pyspark_eventstore.folds.distribution import Place, Source, folded, source_at
+from pyspark_eventstore.folds.distribution import FoldSource, ProjectionReference, folded, source_at
 from pyspark_eventstore.jobs.arguments import Master, Paths, session
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def rebuild(
       eventstore-spark rebuild ./data --projection bank:Balances --to parquet:out/
     """
     started = time.monotonic()
-    place = Place(projection, os.getcwd())
+    place = ProjectionReference(projection, os.getcwd())
     check_rebuild(data, place, to, replace=replace)
     spark = session("rebuild", master)
     try:
@@ -70,7 +70,9 @@ def rebuild(
     print(result.told(time.monotonic() - started))
 
 
-def rebuild_once(spark: SparkSession, paths: list[str], place: Place, to: str, *, replace: bool = False) -> Rebuilt:
+def rebuild_once(
+    spark: SparkSession, paths: list[str], place: ProjectionReference, to: str, *, replace: bool = False
+) -> Rebuilt:
     """Builds the read model of a projection.
 
     Raises:
@@ -87,7 +89,7 @@ def rebuild_once(spark: SparkSession, paths: list[str], place: Place, to: str, *
     return _to_table(spark, projection, source, place, to, replace=replace)
 
 
-def check_rebuild(paths: list[str], place: Place, to: str, *, replace: bool) -> None:
+def check_rebuild(paths: list[str], place: ProjectionReference, to: str, *, replace: bool) -> None:
     """Reports mistakes before Java starts, which takes seconds.
 
     Raises:
@@ -140,7 +142,13 @@ def checkpoint_rows(name: str, data_folders: Sequence[DataFolder]) -> dict[str, 
 
 
 def _to_folder(
-    spark: SparkSession, projection: Projection[Any], source: Source, place: Place, path: str, *, replace: bool
+    spark: SparkSession,
+    projection: Projection[Any],
+    source: FoldSource,
+    place: ProjectionReference,
+    path: str,
+    *,
+    replace: bool,
 ) -> Rebuilt:
     from pyspark_eventstore.folds.counts import new_counts
     from pyspark_eventstore.jobs.rebuilt_folder import check_folder, write_folder
@@ -156,9 +164,15 @@ def _to_folder(
 
 
 def _to_table(
-    spark: SparkSession, projection: Projection[Any], source: Source, place: Place, conninfo: str, *, replace: bool
+    spark: SparkSession,
+    projection: Projection[Any],
+    source: FoldSource,
+    place: ProjectionReference,
+    conninfo: str,
+    *,
+    replace: bool,
 ) -> Rebuilt:
-    from eventstore.domain.projections.targets.base import Checkpoint
+    from eventstore.domain.projections.targets.base import TableCheckpoint
     from pyspark_eventstore.folds.counts import new_counts, total
     from pyspark_eventstore.jobs.rebuilt_table import RebuiltTable
     from pyspark_eventstore.source.identities import identities_of
@@ -166,7 +180,7 @@ def _to_table(
     rows_of = checkpoint_rows(projection.name, [each.data_folder for each in source.snapshots])
     identities = identities_of(source.snapshots)
     checkpoints = {
-        rows_of[store]: (store, Checkpoint(sequence, identities.get(store))) for store, sequence in source.upto.items()
+        rows_of[store]: (store, TableCheckpoint(sequence, identities.get(store))) for store, sequence in source.upto.items()
     }
     table = RebuiltTable(projection, conninfo)
     table.check(replace=replace)

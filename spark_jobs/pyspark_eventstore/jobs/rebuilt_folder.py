@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.errors import FolderRefused
-from pyspark_eventstore.folds.counts import Count, Counts, total
+from pyspark_eventstore.folds.counts import Counts, PartitionCounts, total
 from pyspark_eventstore.jobs.target_folder import TargetFolder
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def check_folder(target: TargetFolder, name: str, *, replace: bool) -> int:
 
 def write_folder(
     frame: DataFrame, target: TargetFolder, name: str, before: int, complete: Mapping[str, Any], counts: Counts
-) -> Count:
+) -> PartitionCounts:
     """Writes the next generation, makes it current, and removes the previous one; returns the `counts` of `frame`.
 
     `complete`: version of the projection, sequences up to which the rows are complete, identities of the events there.

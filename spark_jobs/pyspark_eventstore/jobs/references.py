@@ -41,8 +41,10 @@ def still_referenced(
         f"projection {name!r} cannot replace its table: rows that the rebuild does not have are referenced, {rows}; nothing "
         "was changed. Change what references them, or declare the foreign keys ON DELETE CASCADE or SET NULL, and rebuild "
         "again",
-        projection=name, target="postgresql", keys=count,
-    )  # fmt: skip
+        projection=name,
+        target="postgresql",
+        keys=count,
+    )
 
 
 def _missing(connection: Connection[tuple[Any, ...]], name: str, staging: str) -> tuple[list[str], int]:

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FINDINGS_MAX = 1_000
-Kind: TypeAlias = Literal["damage", "gap", "command"]
+FaultKind: TypeAlias = Literal["damage", "gap", "command"]
 _COLUMNS = ("aggregate_id", "version", "sequence", "command_id", "shard", "file", "_offset", "_corrupt")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Finding:
+class FileFault:
     """A fault, at byte `offset` of `file` in `folder`. A `gap` in sequences or versions may be a consequence of damage."""
 
     data_folder: str
     file: str
     offset: int
     what: str
-    kind: Kind
+    kind: FaultKind
 
     def __str__(self) -> str:
         return f"{self.data_folder}/events/{self.file}: at byte {self.offset}: {self.what}"
@@ -83,7 +83,7 @@ def _is_same(spark: SparkSession, data: list[str], against: list[str]) -> bool:
     return not compared.slots
 
 
-def told(found: list[Finding]) -> str:
+def told(found: list[FileFault]) -> str:
     """Returns the report of findings. Gaps of a damaged folder are listed apart from the faults, because unreadable
     records leave gaps.
     """
@@ -100,7 +100,7 @@ def told(found: list[Finding]) -> str:
     return "\n".join(lines)
 
 
-def verify_shards(spark: SparkSession, paths: list[str], findings_max: int = FINDINGS_MAX) -> tuple[int, list[Finding]]:
+def verify_shards(spark: SparkSession, paths: list[str], findings_max: int = FINDINGS_MAX) -> tuple[int, list[FileFault]]:
     """Returns the number of events, and up to `findings_max` faults of each kind.
 
     Raises:
@@ -114,14 +114,14 @@ def verify_shards(spark: SparkSession, paths: list[str], findings_max: int = FIN
     rows = load(spark, snapshots, _COLUMNS, permissive=True).persist()
     try:
         events = rows.where(f.col("_corrupt").isNull())
-        checks: list[tuple[Kind, DataFrame]] = [
+        checks: list[tuple[FaultKind, DataFrame]] = [
             ("damage", _damaged(rows)),
             ("gap", _sequences(events)),
             ("gap", _versions(events)),
             ("command", _commands(events)),
         ]
         found = [
-            Finding(row.shard, row.file, row["_offset"], row.what, kind)
+            FileFault(row.shard, row.file, row["_offset"], row.what, kind)
             for kind, rows_found in checks
             for row in rows_found.select("shard", "file", "_offset", "what").limit(findings_max).collect()
         ]

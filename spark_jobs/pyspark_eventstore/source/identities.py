@@ -16,7 +16,7 @@ from pyspark_eventstore.files.event_objects import EVENT_COLUMNS, events_of_batc
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.predicates import Wanted
 from pyspark_eventstore.source.slices import plan
-from pyspark_eventstore.source.snapshot import Snapshot
+from pyspark_eventstore.source.snapshot import FolderSnapshot
 from pyspark_eventstore.source.source_options import PARTITION_BYTES, Offsets
 from pyspark_eventstore.source.table import arrow_schema, table_schema
 
@@ -25,7 +25,7 @@ Identities = dict[str, str]
 _STORES_SHOWN: Final = 5
 
 
-def event_in(snapshot: Snapshot, sequence: int) -> Event | None:
+def event_in(snapshot: FolderSnapshot, sequence: int) -> Event | None:
     """Returns the event of a sequence; None if the snapshot ends before it, or at 0.
 
     Reads one row of a sorted file. Of a file that is not sorted yet it walks the records from the mark before it.
@@ -42,13 +42,13 @@ def event_in(snapshot: Snapshot, sequence: int) -> Event | None:
     return next((event for batch in batches for event in events_of_batch(batch)), None)
 
 
-def identities_of(snapshots: Iterable[Snapshot]) -> Identities:
+def identities_of(snapshots: Iterable[FolderSnapshot]) -> Identities:
     """Returns the identity of each snapshot's last event; nothing for an empty store. Raises as `event_in` does."""
     ends = {each.data_folder.store: event_in(each, each.last_sequence) for each in snapshots}
     return {store: event_identity(event) for store, event in ends.items() if event is not None}
 
 
-def place_in(snapshot: Snapshot, upto: Offsets) -> str | None:
+def place_in(snapshot: FolderSnapshot, upto: Offsets) -> str | None:
     """Returns the store whose place in `upto` is one of this log: its own, or else the nearest one that it was split off from.
     None if there is none, or its place is after the events that both have.
     """
@@ -61,7 +61,9 @@ def place_in(snapshot: Snapshot, upto: Offsets) -> str | None:
     return store if upto[store] <= last else None
 
 
-def check_identities(what: str, upto: Offsets, recorded: Identities, snapshots: Iterable[Snapshot], next_step: str) -> None:
+def check_identities(
+    what: str, upto: Offsets, recorded: Identities, snapshots: Iterable[FolderSnapshot], next_step: str
+) -> None:
     """Raises Diverged unless the stores of these snapshots have the events at `upto`, as far as their identities are known.
 
     Raises:
@@ -74,7 +76,7 @@ def check_identities(what: str, upto: Offsets, recorded: Identities, snapshots: 
             check_identity(f"{what} of {snapshot.data_folder.path}", upto[store], recorded[store], found, next_step)
 
 
-def check_named(option: str, named: Offsets, snapshots: Sequence[Snapshot], *, also_before: bool, ended: bool) -> None:
+def check_named(option: str, named: Offsets, snapshots: Sequence[FolderSnapshot], *, also_before: bool, ended: bool) -> None:
     """Checks that the stores and sequences that an option names are those of these snapshots. `also_before`: or of stores that
     they were split off from; `ended`: no store may end before its sequence.
 
@@ -96,7 +98,7 @@ def check_named(option: str, named: Offsets, snapshots: Sequence[Snapshot], *, a
             raise InvalidArgument(f"{what}; {next_step}", field=option, value=sequence)
 
 
-def check_stores(what: str, read: Offsets, snapshots: Sequence[Snapshot], next_step: str) -> None:
+def check_stores(what: str, read: Offsets, snapshots: Sequence[FolderSnapshot], next_step: str) -> None:
     """Refuses a store that has taken the place of one that was read: it is new here, and the other one is missing. A store that
     is only new, or only missing, is none; nor is a shard that was split off from a store that was read.
 
@@ -113,7 +115,7 @@ def check_stores(what: str, read: Offsets, snapshots: Sequence[Snapshot], next_s
             raise FolderRefused(each.data_folder.path, f"{instead}; name that, too, or put it back, or {next_step}")
 
 
-def _lineage(snapshots: Iterable[Snapshot]) -> set[str]:
+def _lineage(snapshots: Iterable[FolderSnapshot]) -> set[str]:
     """Returns the stores that these were split off from."""
     return {str(before.store) for each in snapshots for before in each.data_folder.ancestors}
 

@@ -12,7 +12,7 @@ from eventstore.errors import FolderRefused
 from pyspark_eventstore.files.arrow_batches import BatchBuilder
 from pyspark_eventstore.files.permissive import permissive_rows
 from pyspark_eventstore.files.read_metrics import ReadMetrics
-from pyspark_eventstore.files.rows import Rows
+from pyspark_eventstore.files.rows import FileRows
 from pyspark_eventstore.files.sorted_file import SortedFile
 from pyspark_eventstore.files.unsorted_rows import select, slabs, take_apart
 from pyspark_eventstore.source.predicates import Wanted
@@ -62,7 +62,7 @@ class PartitionReader:
                 yield from read_slices(slices, self._schema, self._wanted, permissive=self._permissive, report=None)
 
 
-def _rows(piece: Slice, names: list[str], wanted: Wanted, metrics: ReadMetrics) -> Iterator[Rows]:
+def _rows(piece: Slice, names: list[str], wanted: Wanted, metrics: ReadMetrics) -> Iterator[FileRows]:
     """Reads by index if the file is sorted by now, by its records if not."""
     header, file = open_event_file(piece)
     if header.sorted:

@@ -19,7 +19,7 @@ from eventstore.store.sorted.index_format import BLOCKS_MAX
 from pyspark_eventstore.files.index_files import index_header, index_of
 from pyspark_eventstore.source.data_folders import DataFolder
 from pyspark_eventstore.source.predicates import Texts, Wanted
-from pyspark_eventstore.source.snapshot import EventFile, Marks, Snapshot
+from pyspark_eventstore.source.snapshot import EventFile, FolderSnapshot, RecordMarks
 from pyspark_eventstore.source.source_options import Offsets
 
 
@@ -53,7 +53,13 @@ class EventPartition(InputPartition):
 
 
 def plan(
-    snapshots: Iterable[Snapshot], after: Offsets, upto: Offsets, wanted: Wanted, bytes_wanted: int, *, by_index: bool = True
+    snapshots: Iterable[FolderSnapshot],
+    after: Offsets,
+    upto: Offsets,
+    wanted: Wanted,
+    bytes_wanted: int,
+    *,
+    by_index: bool = True,
 ) -> list[Slice]:
     """Returns all slices that may hold wanted events. Without `by_index`, a slice is a whole file."""
     found: list[Slice] = []
@@ -96,7 +102,7 @@ def _slices(
     elif file.header.sorted:
         yield from _sorted_slices(whole, file.header, wanted, share, bytes_wanted)
     else:
-        yield from _unsorted_slices(whole, file.marks or Marks(), bytes_wanted)
+        yield from _unsorted_slices(whole, file.marks or RecordMarks(), bytes_wanted)
 
 
 def _sorted_slices(whole: Slice, chunk: ChunkHeader, wanted: Wanted, share: float, bytes_wanted: int) -> Iterator[Slice]:
@@ -129,7 +135,7 @@ def _blocks_of(data_folder: DataFolder, chunk: ChunkHeader, ids: Texts, blocks: 
     return first, max(last, first)
 
 
-def _unsorted_slices(whole: Slice, marks: Marks, bytes_wanted: int) -> Iterator[Slice]:
+def _unsorted_slices(whole: Slice, marks: RecordMarks, bytes_wanted: int) -> Iterator[Slice]:
     """Slices an unsorted file from mark to mark, each about as large as a partition."""
     start, sequence = marks.before(whole.after + 1) or (whole.start, whole.first_sequence)
     stop = min(whole.stop, marks.behind(whole.upto) or whole.stop)

@@ -33,7 +33,7 @@ _NEVER_DIRTY: Final = (errno.EROFS, errno.EINVAL)
 
 
 @dataclass(slots=True)
-class Marks:
+class RecordMarks:
     """Record boundaries of an unsorted file: (byte offset, first sequence), a few megabytes apart. Updated with every slab."""
 
     places: list[tuple[int, int]] = field(default_factory=list)
@@ -64,7 +64,7 @@ class EventFile:
     header: ChunkHeader
     end: int
     last_sequence: int
-    marks: Marks | None = None
+    marks: RecordMarks | None = None
     fault: str | None = None
 
     @property
@@ -77,7 +77,7 @@ class EventFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class FolderSnapshot:
     """The event files of a data folder, oldest first, up to `last_sequence`."""
 
     data_folder: DataFolder
@@ -95,21 +95,21 @@ class Snapshot:
 
 
 @dataclass(slots=True)
-class Progress:
+class WalkProgress:
     """How far the ongoing file has been walked, so that the next snapshot continues from there."""
 
     number: int = 0
     end: int = RECORDS_FROM
     next_sequence: int = 0
-    marks: Marks = field(default_factory=Marks)
+    marks: RecordMarks = field(default_factory=RecordMarks)
 
 
-def take_snapshots(paths: Iterable[str], *, permissive: bool = False) -> list[Snapshot]:
+def take_snapshots(paths: Iterable[str], *, permissive: bool = False) -> list[FolderSnapshot]:
     """Takes a snapshot of every data folder at `paths`. Raises as `find_data_folders` and `take_snapshot` do."""
     return [take_snapshot(data_folder, permissive=permissive) for data_folder in find_data_folders(paths)]
 
 
-def take_snapshot(data_folder: DataFolder, progress: Progress | None = None, *, permissive: bool = False) -> Snapshot:
+def take_snapshot(data_folder: DataFolder, progress: WalkProgress | None = None, *, permissive: bool = False) -> FolderSnapshot:
     """Returns everything that is durable in the data folder now.
 
     With `permissive`, neither an unreadable header nor damage in the ongoing file raises.
@@ -136,9 +136,9 @@ def take_snapshot(data_folder: DataFolder, progress: Progress | None = None, *, 
             files.append(EventFile(header, header.end, header.last_sequence))
         else:
             known = known_end if number == begun else RECORDS_FROM
-            files.append(_ongoing(folder, header, known, progress or Progress(), permissive=permissive))
+            files.append(_ongoing(folder, header, known, progress or WalkProgress(), permissive=permissive))
             break  # later files were begun after this snapshot
-    return Snapshot(data_folder, tuple(files), files[-1].last_sequence if files else 0)
+    return FolderSnapshot(data_folder, tuple(files), files[-1].last_sequence if files else 0)
 
 
 def _headless(folder: ChunkFolder, number: int, before: EventFile | None, what: str) -> EventFile:
@@ -146,7 +146,7 @@ def _headless(folder: ChunkFolder, number: int, before: EventFile | None, what: 
     guessed = ChunkHeader(folder.kind, number, folder.store_of(number), 0, last + 1, 0)
     file = folder.files.open(folder.chunk_path(number))
     try:
-        return EventFile(guessed, file.size(), _last_sequence(file, last), Marks(), what)
+        return EventFile(guessed, file.size(), _last_sequence(file, last), RecordMarks(), what)
     finally:
         file.close()
 
@@ -178,10 +178,12 @@ def _refuse_order(folder: ChunkFolder, before: EventFile, header: ChunkHeader) -
     raise FolderRefused(name, f"begins at sequence {header.first_sequence}, expected {before.last_sequence + 1}")
 
 
-def _ongoing(folder: ChunkFolder, header: ChunkHeader, known_end: int, progress: Progress, *, permissive: bool) -> EventFile:
+def _ongoing(
+    folder: ChunkFolder, header: ChunkHeader, known_end: int, progress: WalkProgress, *, permissive: bool
+) -> EventFile:
     if progress.number != header.number:
         progress.number, progress.end, progress.next_sequence = header.number, RECORDS_FROM, header.first_sequence
-        progress.marks = Marks()
+        progress.marks = RecordMarks()
     name = str(folder.chunk_path(header.number))
     file = folder.files.open(folder.chunk_path(header.number))
     try:
@@ -200,7 +202,7 @@ def _ongoing(folder: ChunkFolder, header: ChunkHeader, known_end: int, progress:
         file.close()
 
 
-def _walk(file: File, name: str, progress: Progress) -> str | None:
+def _walk(file: File, name: str, progress: WalkProgress) -> str | None:
     """Walks to the last valid record. Returns why it ends there, or None at the end of the file.
 
     Gives up after a few rounds if the writer is as fast as the walk.
@@ -216,7 +218,7 @@ def _walk(file: File, name: str, progress: Progress) -> str | None:
     return None
 
 
-def _damage(file: File, name: str, progress: Progress, known_end: int, judge: Judge) -> str | None:
+def _damage(file: File, name: str, progress: WalkProgress, known_end: int, judge: Judge) -> str | None:
     """Returns why the bytes at `end` are rot; None if a batch that is being written, or was torn, explains them."""
     end = progress.end
     if _only_zeros(file, end):

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from pyspark_eventstore.source.identities import check_named
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.slices import EventPartition, partitions, plan
-from pyspark_eventstore.source.source_options import Options, parse_options
+from pyspark_eventstore.source.source_options import SourceOptions, parse_options
 from pyspark_eventstore.source.stream_splits import SplitFolders
 from pyspark_eventstore.source.table import arrow_schema, table_schema
 from pyspark_eventstore.source.whole_snapshots import take_whole_snapshots
@@ -47,7 +47,7 @@ class EventReader(DataSourceReader):
     references, also for those that have other filters or none.
     """
 
-    def __init__(self, options: Options, schema: pa.Schema) -> None:
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
 

@@ -24,10 +24,24 @@ _PARTITION_BYTES_MAX: Final = 64 * 1024 * 1024 * 1024
 _EVENTS_MAX: Final = 2**62
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMES: Final = (
-    "path", "paths", "columns", "types", "aggregate_id", "aggregate_prefix", "startingVersion", "endingVersion",
-    "startingTimestamp", "endingTimestamp", "after", "upto", "mode", "partitionBytes", "maxEventsPerTrigger",
-    "startingOffsets", "report",
-)  # fmt: skip
+    "path",
+    "paths",
+    "columns",
+    "types",
+    "aggregate_id",
+    "aggregate_prefix",
+    "startingVersion",
+    "endingVersion",
+    "startingTimestamp",
+    "endingTimestamp",
+    "after",
+    "upto",
+    "mode",
+    "partitionBytes",
+    "maxEventsPerTrigger",
+    "startingOffsets",
+    "report",
+)
 _PUSHDOWN: Final = "pushdown"
 _OF_TABLES: Final = frozenset({"provider", "owner"})
 """What Spark adds to the options when a table is created."""
@@ -38,7 +52,7 @@ Offsets = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SourceOptions:
     """The options. `wanted`: only events that meet these conditions. `after` and `upto`: only events after, and up to, these
     sequences of each store. `report`: a folder in which every task records its read metrics.
     """
@@ -55,7 +69,7 @@ class Options:
     report: str | None = None
 
 
-def parse_options(raw: Mapping[str, str]) -> Options:
+def parse_options(raw: Mapping[str, str]) -> SourceOptions:
     """Returns the options, checked.
 
     Raises:
@@ -75,7 +89,7 @@ def parse_options(raw: Mapping[str, str]) -> Options:
         given[spelled] = value
     columns = given.get("columns")
     events = given.get("maxEventsPerTrigger")
-    return Options(
+    return SourceOptions(
         paths=_paths(given),
         columns=tuple(name.strip() for name in columns.split(",")) if columns is not None else None,
         wanted=_wanted(given),

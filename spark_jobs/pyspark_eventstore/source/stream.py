@@ -25,11 +25,11 @@ from pyspark_eventstore.source.data_folders import DataFolder, find_data_folders
 from pyspark_eventstore.source.identities import check_identities, check_named, check_stores, identities_of, place_in
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.slices import EventPartition, partitions, plan
-from pyspark_eventstore.source.snapshot import EventFile, Marks, Progress, Snapshot, take_snapshot
-from pyspark_eventstore.source.source_options import Offsets, Options
+from pyspark_eventstore.source.snapshot import EventFile, FolderSnapshot, RecordMarks, WalkProgress, take_snapshot
+from pyspark_eventstore.source.source_options import Offsets, SourceOptions
 from pyspark_eventstore.source.stream_splits import SplitFolders
 
-Place: TypeAlias = int | list[int | str]
+StoreOffset: TypeAlias = int | list[int | str]
 """What an offset says of a store: a sequence, or [sequence, identity]."""
 _BEGIN: Final = "begin with a new checkpoint and a new sink"
 
@@ -37,16 +37,16 @@ _BEGIN: Final = "begin with a new checkpoint and a new sink"
 class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches. Lives on the driver for the lifetime of the query."""
 
-    def __init__(self, options: Options, schema: pa.Schema) -> None:
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
-        self._progress: dict[str, Progress] = {}
-        self._snapshots: dict[str, Snapshot] = {}
-        self._marks: dict[tuple[str, int], Marks] = {}
+        self._progress: dict[str, WalkProgress] = {}
+        self._snapshots: dict[str, FolderSnapshot] = {}
+        self._marks: dict[tuple[str, int], RecordMarks] = {}
         self._target: Offsets | None = None
-        self._planned: Mapping[str, Place] | None = None
+        self._planned: Mapping[str, StoreOffset] | None = None
 
-    def initialOffset(self) -> dict[str, Place]:
+    def initialOffset(self) -> dict[str, StoreOffset]:
         self._look()
         latest = self._options.from_latest
         ends = {store: snapshot.last_sequence if latest else 0 for store, snapshot in sorted(self._snapshots.items())}
@@ -60,7 +60,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look()
         self._target = {store: snapshot.last_sequence for store, snapshot in self._snapshots.items()}
 
-    def latestOffset(self, start: Mapping[str, Place], limit: ReadLimit) -> dict[str, Place]:
+    def latestOffset(self, start: Mapping[str, StoreOffset], limit: ReadLimit) -> dict[str, StoreOffset]:
         """Returns the end of the next micro-batch; the limit is divided evenly among the data folders.
 
         Raises:
@@ -83,7 +83,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, int] | None:
         return {store: snapshot.last_sequence for store, snapshot in sorted(self._snapshots.items())} or None
 
-    def partitions(self, start: Mapping[str, Place], end: Mapping[str, Place]) -> list[InputPartition]:
+    def partitions(self, start: Mapping[str, StoreOffset], end: Mapping[str, StoreOffset]) -> list[InputPartition]:
         """Returns the partitions of the micro-batch from `start` to `end`.
 
         Raises:
@@ -123,13 +123,13 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self) -> None:
         """Takes a snapshot of every data folder; new folders are picked up."""
         for data_folder in find_data_folders(self._options.paths):
-            progress = self._progress.setdefault(data_folder.store, Progress())
+            progress = self._progress.setdefault(data_folder.store, WalkProgress())
             self._snapshots[data_folder.store] = take_snapshot(data_folder, progress, permissive=self._options.permissive)
         options, snapshots = self._options, list(self._snapshots.values())
         check_named("after", options.after or {}, snapshots, also_before=True, ended=not options.permissive)
         check_named("upto", options.upto or {}, snapshots, also_before=False, ended=False)  # it may be written yet
 
-    def _places(self, ends: Offsets, start: Mapping[str, Place]) -> dict[str, Place]:
+    def _places(self, ends: Offsets, start: Mapping[str, StoreOffset]) -> dict[str, StoreOffset]:
         """Returns the offset at these sequences. What has not moved stays as it is: Spark compares the text."""
         read = _sequences(start)
         moved = {store: end for store, end in ends.items() if store not in start or end != read[store]}
@@ -139,7 +139,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for store, end in ends.items()
         }
 
-    def _check(self, places: Mapping[str, Place]) -> None:
+    def _check(self, places: Mapping[str, StoreOffset]) -> None:
         """Refuses a store that was restored from an older copy. Not in permissive mode: the event may be unreadable."""
         if self._options.permissive:
             return
@@ -150,10 +150,13 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {store: upto[place] for store, place in read.items() if place in identities}
         check_identities("the checkpoint", upto, identities, self._cut(ends), next_step)
 
-    def _cut(self, ends: Offsets) -> list[Snapshot]:
+    def _cut(self, ends: Offsets) -> list[FolderSnapshot]:
         """Returns the snapshots of these stores up to these sequences, with marks where they are needed to find the end."""
-        cut = [replace(self._snapshots[store], last_sequence=min(end, self._snapshots[store].last_sequence))
-               for store, end in ends.items() if store in self._snapshots]  # fmt: skip
+        cut = [
+            replace(self._snapshots[store], last_sequence=min(end, self._snapshots[store].last_sequence))
+            for store, end in ends.items()
+            if store in self._snapshots
+        ]
         return [self._marked(each, each.last_sequence - 1, each.last_sequence) for each in cut]
 
     def _available(self, start: dict[str, int]) -> dict[str, int]:
@@ -178,7 +181,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the offset with the places at which shards begin that were split off since."""
         return self._splits().begun(start) if start else start
 
-    def _held(self, store: str, upto: int) -> Snapshot:
+    def _held(self, store: str, upto: int) -> FolderSnapshot:
         snapshot = self._snapshots.get(store)
         if snapshot is None or snapshot.last_sequence < upto:
             paths = ", ".join(self._options.paths)
@@ -186,7 +189,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise FolderRefused(paths, what)
         return snapshot
 
-    def _marked(self, snapshot: Snapshot, after: int, upto: int) -> Snapshot:
+    def _marked(self, snapshot: FolderSnapshot, after: int, upto: int) -> FolderSnapshot:
         """Adds marks to unsorted files that several micro-batches read, so that each starts where the last one ended."""
         files = tuple(
             replace(file, marks=self._marks_of(snapshot.data_folder, file))
@@ -197,10 +200,10 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return replace(snapshot, files=files)
 
-    def _marks_of(self, data_folder: DataFolder, file: EventFile) -> Marks:
+    def _marks_of(self, data_folder: DataFolder, file: EventFile) -> RecordMarks:
         key = data_folder.store, file.number
         if key not in self._marks:
-            marks = Marks()
+            marks = RecordMarks()
             path = data_folder.folder.chunk_path(file.number)
             opened = data_folder.folder.files.open(path)
             try:
@@ -212,7 +215,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._marks[key]
 
 
-def _sequences(places: Mapping[str, Place]) -> Offsets:
+def _sequences(places: Mapping[str, StoreOffset]) -> Offsets:
     return {store: int(place[0]) if isinstance(place, list) else place for store, place in places.items()}
 
 

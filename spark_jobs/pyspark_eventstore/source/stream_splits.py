@@ -19,7 +19,7 @@ from eventstore.records.slots import ranges_of, slots_in
 from eventstore.records.splits import Split
 from eventstore.store.data_folder import ShardIdentity
 from pyspark_eventstore.source.data_folders import DataFolder
-from pyspark_eventstore.source.snapshot import Snapshot
+from pyspark_eventstore.source.snapshot import FolderSnapshot
 
 _Key: TypeAlias = tuple[UUID, int]
 """A cluster and the number of one of its shards."""
@@ -32,7 +32,7 @@ class SplitFolders:
         FolderRefused: one does not say that its shard was split, though another one begins with its events.
     """
 
-    def __init__(self, snapshots: Iterable[Snapshot]) -> None:
+    def __init__(self, snapshots: Iterable[FolderSnapshot]) -> None:
         known = list(snapshots)
         found = [(each.data_folder.shard, each) for each in known if each.data_folder.shard is not None]
         self._snapshots = {(shard.cluster, shard.shard): snapshot for shard, snapshot in found}

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 
 from eventstore.errors import FolderRefused
 from pyspark_eventstore.source.data_folders import names_one_store
-from pyspark_eventstore.source.snapshot import Snapshot, take_snapshots
+from pyspark_eventstore.source.snapshot import FolderSnapshot, take_snapshots
 from pyspark_eventstore.source.source_options import Offsets
 from pyspark_eventstore.source.stream_splits import SplitFolders
 
 
 def take_whole_snapshots(
     paths: Sequence[str], *, after: Offsets | None = None, upto: Offsets | None = None, permissive: bool = False
-) -> list[Snapshot]:
+) -> list[FolderSnapshot]:
     """Takes a snapshot of every data folder at `paths`, of which the events after `after`, up to `upto`, are to be read.
 
     A single folder that is named is that of one shard, and read without those that were split off from it. With `permissive`, a
@@ -35,7 +35,7 @@ def take_whole_snapshots(
     return snapshots
 
 
-def _check_there(snapshots: Sequence[Snapshot], after: Offsets) -> None:
+def _check_there(snapshots: Sequence[FolderSnapshot], after: Offsets) -> None:
     folders = [each.data_folder for each in snapshots]
     splits, here = SplitFolders(snapshots), {each.store for each in folders}
     for each in folders:
@@ -45,7 +45,7 @@ def _check_there(snapshots: Sequence[Snapshot], after: Offsets) -> None:
             raise FolderRefused(each.path, f"{error.fields['why']}; or read each folder alone, without these events") from None
 
 
-def _check_complete(snapshots: Iterable[Snapshot], after: Offsets, upto: Offsets) -> None:
+def _check_complete(snapshots: Iterable[FolderSnapshot], after: Offsets, upto: Offsets) -> None:
     """Refuses a log that is still being copied: it lacks events that another folder had before the split."""
     for each in snapshots:
         shard, store, ends = each.data_folder.shard, each.data_folder.store, each.last_sequence

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.broker.groups import group
-from eventstore.broker.groups.group import Group
+from eventstore.broker.groups.group import ConsumerGroup
 from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.groups.offsets import GroupOffsets
 from eventstore.broker.groups.views import queues_of
@@ -183,7 +183,7 @@ def apply(made: Groups, topics: Topics, change: str, name: str = "", wanted: Col
         made.topic_changed(name)
 
 
-def check(group: Group, made: Groups, topics: Topics) -> None:
+def check(group: ConsumerGroup, made: Groups, topics: Topics) -> None:
     offsets = made.offsets.of("g")
     for topic in ("one", "two", "three", retry_topic("g")):
         deleted, own = group.deleted_topics.get(topic, 0), topic == retry_topic("g")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from eventstore.client.address import Address
-from eventstore.client.routing.table import Table, check_cluster
+from eventstore.client.routing.table import RoutingTable, check_cluster
 from eventstore.errors import ConnectionLost, InvalidArgument
 from eventstore.model import ID_BYTES_MAX
 from eventstore.records.cluster_map import ClusterMap, Shard, even_slots
@@ -27,7 +27,7 @@ def a_map(version: int, leaders: list[str | None], cluster: bytes = CLUSTER) -> 
 def test_each_place_of_a_batch_goes_to_the_shard_of_its_slot_in_order(
     slots: list[int], shards: int, data: some.DataObject
 ) -> None:
-    table = Table(a_map(1, [f"a:{number + 1}" for number in range(shards)]), ASKED)
+    table = RoutingTable(a_map(1, [f"a:{number + 1}" for number in range(shards)]), ASKED)
     places = [place for place in range(len(slots)) if data.draw(some.booleans())]
     found = table.split(slots, places)
     assert sorted(place for where in found.values() for place in where) == places
@@ -38,18 +38,18 @@ def test_each_place_of_a_batch_goes_to_the_shard_of_its_slot_in_order(
 
 @given(some.text(min_size=1, max_size=ID_BYTES_MAX // 4).filter(lambda text: not text.startswith("$")))
 def test_an_aggregate_is_at_the_shard_that_owns_its_slot(aggregate_id: str) -> None:
-    table = Table(a_map(1, ["a:1", "a:2", "a:3"]), ASKED)
+    table = RoutingTable(a_map(1, ["a:1", "a:2", "a:3"]), ASKED)
     (low, high), *_ = table.known.shard(table.shard_of(aggregate_id)).slots
     assert low <= slot_of(aggregate_id) <= high
 
 
 def test_a_reserved_id_that_is_about_no_aggregate_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="read that of one"):
-        Table(a_map(1, ["a:1", "a:2"]), ASKED).shard_of("$local")
+        RoutingTable(a_map(1, ["a:1", "a:2"]), ASKED).shard_of("$local")
 
 
 def test_an_older_map_changes_nothing_and_one_of_another_cluster_is_refused() -> None:
-    table = Table(a_map(2, ["a:1", "a:2"]), ASKED)
+    table = RoutingTable(a_map(2, ["a:1", "a:2"]), ASKED)
     table.learn(a_map(1, ["b:1", "b:2"]))
     assert table.address_of(0) == Address("a", 1)
     table.learn(a_map(3, [None, "0.0.0.0:5"]))
@@ -64,6 +64,6 @@ def test_an_older_map_changes_nothing_and_one_of_another_cluster_is_refused() ->
 
 
 def test_what_is_of_one_shard_is_refused_where_there_are_several() -> None:
-    assert Table(a_map(1, ["a:1"]), ASKED).only_shard("`read_all`") == 0
+    assert RoutingTable(a_map(1, ["a:1"]), ASKED).only_shard("`read_all`") == 0
     with pytest.raises(InvalidArgument, match="`read_all` works on one shard only, and this cluster has 2"):
-        Table(a_map(1, ["a:1", "a:2"]), ASKED).only_shard("`read_all`")
+        RoutingTable(a_map(1, ["a:1", "a:2"]), ASKED).only_shard("`read_all`")

@@ -9,7 +9,7 @@ import pytest
 import eventstore as es
 import eventstore.domain as d
 from eventstore.client.session.batches import BATCH_BYTES, BATCH_ROWS, BatchQueue, slices
-from eventstore.client.session.calls import Flag
+from eventstore.client.session.calls import PolledSignal
 from eventstore.client.session.command_rows import COMMANDS, encode_command, encode_commands
 from eventstore.model import ID_BYTES_MAX, Unchanged
 from eventstore.protocol import RequestDecoder, outcome_values
@@ -87,7 +87,7 @@ def test_commands_of_one_call_keep_their_order_over_as_many_frames_as_they_need(
 
 
 def test_each_command_of_a_batch_has_its_outcome() -> None:
-    queue = BatchQueue(COMMANDS, Flag)
+    queue = BatchQueue(COMMANDS, PolledSignal)
     first = queue.add_rows(rows(3), 100)
     second = queue.add_rows(rows(2), 100)
     batch = queue.next()
@@ -114,7 +114,7 @@ def test_each_command_of_a_batch_has_its_outcome() -> None:
 
 
 def test_an_answer_with_too_few_outcomes_fails_every_command_of_the_frame() -> None:
-    queue = BatchQueue(COMMANDS, Flag)
+    queue = BatchQueue(COMMANDS, PolledSignal)
     added = queue.add_rows(rows(2), 100)
     assert queue.next() is added.batch
     queue.left(added.batch)

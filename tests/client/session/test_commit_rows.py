@@ -13,10 +13,10 @@ from eventstore.client.session.batches import (
     FULL_ROWS,
     QUEUE_ROWS_MAX,
     WINDOW,
-    Batch,
     BatchQueue,
+    RowBatch,
 )
-from eventstore.client.session.calls import Flag
+from eventstore.client.session.calls import PolledSignal
 from eventstore.client.session.commit_rows import COMMITS
 from eventstore.errors import CommandIdReused, EventStoreError, Overloaded, ProtocolError, VersionConflict
 from eventstore.model import ANY, COMMIT_BYTES_MAX, EVENT_BYTES_MAX, EXISTS, TIME_MAX, Committed, NewEvent
@@ -27,8 +27,8 @@ from eventstore.protocol.request_codec import RequestDecoder
 from eventstore.protocol.requests import Append
 from eventstore.records.raw_commit import RawCommit, encode_commit
 
-AppendBatch = Batch[Flag, RawCommit, Committed]
-Queue = BatchQueue[Flag, RawCommit, Committed]
+AppendBatch = RowBatch[PolledSignal, RawCommit, Committed]
+Queue = BatchQueue[PolledSignal, RawCommit, Committed]
 
 
 def commit(name: str = "a", size: int = 10) -> RawCommit:
@@ -49,14 +49,14 @@ def answer(batch: AppendBatch) -> None:
 
 
 def test_a_lone_append_leaves_at_once() -> None:
-    queue = BatchQueue(COMMITS, Flag)
+    queue = BatchQueue(COMMITS, PolledSignal)
     queue.add(commit())
     (batch,) = leave(queue)
     assert len(batch.rows) == 1
 
 
 def test_appends_that_wait_for_those_in_flight_travel_together_when_an_answer_comes() -> None:
-    queue = BatchQueue(COMMITS, Flag)
+    queue = BatchQueue(COMMITS, PolledSignal)
     first = []
     for _ in range(EAGER_WINDOW):
         queue.add(commit())
@@ -71,7 +71,7 @@ def test_appends_that_wait_for_those_in_flight_travel_together_when_an_answer_co
 
 
 def test_a_full_batch_leaves_while_others_are_in_flight_until_the_window_is_full() -> None:
-    queue = BatchQueue(COMMITS, Flag)
+    queue = BatchQueue(COMMITS, PolledSignal)
     left = []
     for _ in range(10 * BATCH_ROWS):
         queue.add(commit())
@@ -82,7 +82,7 @@ def test_a_full_batch_leaves_while_others_are_in_flight_until_the_window_is_full
 
 
 def test_a_batch_is_bounded_in_bytes_and_in_commits() -> None:
-    queue = BatchQueue(COMMITS, Flag)
+    queue = BatchQueue(COMMITS, PolledSignal)
     places = [queue.add(commit(size=100_000)) for _ in range(20)] + [queue.add(commit()) for _ in range(3 * BATCH_ROWS)]
     batches = list(dict.fromkeys(batch for batch, _ in places))
     assert all(batch.size_bytes <= BATCH_BYTES and len(batch.rows) <= BATCH_ROWS for batch in batches)
@@ -90,7 +90,7 @@ def test_a_batch_is_bounded_in_bytes_and_in_commits() -> None:
 
 
 def test_the_largest_commit_travels_alone_and_fits_in_a_frame() -> None:
-    queue = BatchQueue(COMMITS, Flag)
+    queue = BatchQueue(COMMITS, PolledSignal)
     events = [NewEvent("T", bytes(EVENT_BYTES_MAX - 20))] * 4
     largest = encode_commit("é" * 127, events, 2**63 - 1, "é" * 127, TIME_MAX)
     assert COMMIT_BYTES_MAX - 200 < len(largest[4]) <= COMMIT_BYTES_MAX
@@ -106,7 +106,7 @@ def test_the_largest_commit_travels_alone_and_fits_in_a_frame() -> None:
 
 
 def test_waiting_commits_are_bounded() -> None:
-    queue = BatchQueue(COMMITS, Flag)
+    queue = BatchQueue(COMMITS, PolledSignal)
     added = 0
     while queue.has_room:
         queue.add(commit())
@@ -118,7 +118,7 @@ def test_waiting_commits_are_bounded() -> None:
 
 @given(st.lists(st.integers(0, 3), max_size=300))
 def test_commits_leave_in_the_order_they_came_and_none_is_forgotten(steps: list[int]) -> None:
-    queue = BatchQueue(COMMITS, Flag)
+    queue = BatchQueue(COMMITS, PolledSignal)
     in_flight: list[AppendBatch] = []
     seen: list[str] = []
     added = 0
@@ -146,7 +146,7 @@ def test_commits_leave_in_the_order_they_came_and_none_is_forgotten(steps: list[
 
 
 def test_each_commit_gets_its_own_outcome() -> None:
-    queue = BatchQueue(COMMITS, Flag)
+    queue = BatchQueue(COMMITS, PolledSignal)
     expectations = [0, 5, ANY, EXISTS, 7]
     places = [
         queue.add(encode_commit("a", [NewEvent("T")], expected, f"c-{i}", None)) for i, expected in enumerate(expectations)
@@ -171,7 +171,7 @@ def test_each_commit_gets_its_own_outcome() -> None:
 
 
 def test_an_error_for_the_frame_is_the_outcome_of_each_commit() -> None:
-    queue = BatchQueue(COMMITS, Flag)
+    queue = BatchQueue(COMMITS, PolledSignal)
     places = [queue.add(commit()) for _ in range(3)]
     (batch,) = leave(queue)
     batch.receive(Failure(Overloaded("busy")), 100)
@@ -183,7 +183,7 @@ def test_an_error_for_the_frame_is_the_outcome_of_each_commit() -> None:
 
 @pytest.mark.parametrize("wrong", [Ok(), Outcomes((0, 1, 1)), Outcomes((9, 9, 9, 9, 9, 9))])
 def test_a_wrong_answer_is_a_protocol_error_for_each_commit(wrong: Ok | Outcomes) -> None:
-    queue = BatchQueue(COMMITS, Flag)
+    queue = BatchQueue(COMMITS, PolledSignal)
     for _ in range(2):
         queue.add(commit())
     (batch,) = leave(queue)
@@ -192,7 +192,7 @@ def test_a_wrong_answer_is_a_protocol_error_for_each_commit(wrong: Ok | Outcomes
 
 
 def test_a_batch_encodes_as_the_append_of_its_commits() -> None:
-    queue = BatchQueue(COMMITS, Flag)
+    queue = BatchQueue(COMMITS, PolledSignal)
     wires = [commit(str(number)) for number in range(30)]
     for wire in wires:
         queue.add(wire)

@@ -9,8 +9,8 @@ import pytest
 from eventstore.client.connection_errors import timed_out
 from eventstore.client.session.batch import BatchSlice
 from eventstore.client.session.batches import BATCH_ROWS, WINDOW
-from eventstore.client.session.calls import Flag
-from eventstore.client.session.session import Session
+from eventstore.client.session.calls import PolledSignal
+from eventstore.client.session.session import ClientSession
 from eventstore.errors import TimedOut
 from eventstore.model import Committed, NewEvent
 from eventstore.protocol.broker_requests import CreateTopic
@@ -21,12 +21,12 @@ from tests.client.peer import Peer, add_call, new_session
 OVER = timed_out(100, changes=False)
 
 
-def add(session: Session[Flag], aggregate_id: str) -> BatchSlice[Flag, Any, Any]:
+def add(session: ClientSession[PolledSignal], aggregate_id: str) -> BatchSlice[PolledSignal, Any, Any]:
     row = encode_commit(aggregate_id, [NewEvent("T", b"data")], 0, f"c-{aggregate_id}", None)
     return session.appends.add_rows((row,), 100)
 
 
-def outcome_of(part: BatchSlice[Flag, Any, Any]) -> object:
+def outcome_of(part: BatchSlice[PolledSignal, Any, Any]) -> object:
     (found,) = part.by_now(OVER)
     assert isinstance(found, TimedOut)
     return found.outcome

@@ -9,11 +9,11 @@ import pytest
 
 import eventstore as es
 from eventstore.client.blocking.broker import BlockingBroker
-from eventstore.client.session.batch import Batch
+from eventstore.client.session.batch import RowBatch
 from eventstore.client.session.batches import BATCH_BYTES, BatchQueue
-from eventstore.client.session.calls import Call, Flag
+from eventstore.client.session.calls import Call, PolledSignal
 from eventstore.client.session.message_rows import MessageRows, NewMessage, SendResult, encode_message, encoded_messages
-from eventstore.client.session.session import Session
+from eventstore.client.session.session import ClientSession
 from eventstore.errors import ConnectionLost, EventStoreError, InvalidArgument, ShuttingDown, UnknownQueue
 from eventstore.flat import Scalar
 from eventstore.protocol.broker_requests import Pull, SendMessages, WireMessage
@@ -25,14 +25,14 @@ from eventstore.protocol.requests import Unsubscribe
 from eventstore.records.message import BODY_BYTES_MAX, message_id
 from tests.client.peer import STORE, Peer, add_call, new_session
 
-Queue = BatchQueue[Flag, WireMessage, SendResult]
+Queue = BatchQueue[PolledSignal, WireMessage, SendResult]
 
 
 def row(body: bytes = b"x", key: str | None = None, tag: str | None = None) -> WireMessage:
     return encode_message(body, key, tag, None, None)
 
 
-def greeted(session: Session[Flag]) -> Peer:
+def greeted(session: ClientSession[PolledSignal]) -> Peer:
     return Peer(session, Welcome(1, "peer", STORE, node=7))
 
 
@@ -130,7 +130,7 @@ def test_a_batch_refused_whole_by_a_leaving_server_is_sent_again(resend: bool) -
     assert batch.outcome(index) == SendResult(message_id(7, 1), 0, 0)
 
 
-def _lost(resend: bool) -> tuple[Session[Flag], Batch[Flag, WireMessage, SendResult], int]:
+def _lost(resend: bool) -> tuple[ClientSession[PolledSignal], RowBatch[PolledSignal, WireMessage, SendResult], int]:
     session = new_session()
     peer = greeted(session)
     batch, index = session.messages("orders", resend=resend).add(row())
@@ -226,11 +226,11 @@ def test_a_pull_is_sent_again_after_a_reconnect() -> None:
 class NotAwaiting:
     """A connection that passes a call to the session and does not wait for the answer."""
 
-    def __init__(self, session: Session[Flag]) -> None:
+    def __init__(self, session: ClientSession[PolledSignal]) -> None:
         self._session = session
 
     def call(self, request: Request, read: object, *, resend: bool = True) -> Any:
-        self.pending = Call(request, Flag(), resend=resend)
+        self.pending = Call(request, PolledSignal(), resend=resend)
         self._session.add(self.pending)
 
 

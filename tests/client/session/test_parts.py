@@ -7,8 +7,8 @@ import pytest
 import eventstore as es
 from eventstore.client.session.batch import BatchSlice
 from eventstore.client.session.batches import LATE_MAX
-from eventstore.client.session.calls import Flag
-from eventstore.client.session.session import Session
+from eventstore.client.session.calls import PolledSignal
+from eventstore.client.session.session import ClientSession
 from eventstore.errors import Overloaded, ShuttingDown
 from eventstore.flat import Scalar
 from eventstore.model import Unchanged
@@ -18,13 +18,13 @@ from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.request_codec import RequestDecoder
 from eventstore.protocol.requests import Hello, Send, WireCommand
 
-Part = BatchSlice[Flag, WireCommand, es.Committed | Unchanged]
+Part = BatchSlice[PolledSignal, WireCommand, es.Committed | Unchanged]
 STOPPING = outcome_values(ShuttingDown("stopping"))
 
 
 class Peer:
     def __init__(self) -> None:
-        self.session: Session[Flag] = Session("test", Flag, in_parts=True)
+        self.session: ClientSession[PolledSignal] = ClientSession("test", PolledSignal, in_parts=True)
         self.connect()
 
     def connect(self) -> None:
@@ -66,11 +66,11 @@ def test_each_caller_gets_its_outcome_when_it_is_there(peer: Peer) -> None:
     peer.answer(request_id)
     assert not one.batch.done.is_set(), "nothing is there yet"
     peer.answer(request_id, p1=7)
-    signals = one.waiting(Flag), other.waiting(Flag)
+    signals = one.waiting(PolledSignal), other.waiting(PolledSignal)
     assert all(signal is not None and not signal.is_set() for signal in signals)
     peer.answer(request_id, p0=3)
     assert [signal is not None and signal.is_set() for signal in signals] == [True, False]
-    assert one.waiting(Flag) is None
+    assert one.waiting(PolledSignal) is None
     assert one.outcomes() == [es.Committed("a", 3, 3)]
     peer.answer(request_id, p2=9)
     assert signals[1] is not None
@@ -134,7 +134,7 @@ def test_an_error_ends_only_what_has_no_outcome(peer: Peer) -> None:
     part = peer.send("a", "b")
     ((request_id, _),) = peer.sent()
     peer.answer(request_id, p0=1)
-    signal = BatchSlice(part.batch, 1, 1).waiting(Flag)
+    signal = BatchSlice(part.batch, 1, 1).waiting(PolledSignal)
     peer.session.receive(encode_error(request_id, Overloaded("full")))
     assert signal is not None
     assert signal.is_set()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from eventstore.client.session.calls import Call, Flag
+from eventstore.client.session.calls import Call, PolledSignal
 from eventstore.client.session.results import read_command
-from eventstore.client.session.subscription import Subscription
+from eventstore.client.session.subscription import SessionSubscription
 from eventstore.errors import (
     Closed,
     ConnectionLost,
@@ -190,7 +190,7 @@ def test_a_goodbye_to_a_client_that_waits_for_nothing_ends_the_connection() -> N
 def test_a_goodbye_does_not_wait_for_subscriptions() -> None:
     session = new_session()
     peer = Peer(session)
-    session.add(Subscription(0, EventFilter()))
+    session.add(SessionSubscription(0, EventFilter()))
     peer.received()
     peer.goodbye()
     assert session.drained
@@ -234,7 +234,7 @@ def test_a_batch_partly_refused_by_a_leaving_server_is_sent_again_whole() -> Non
 def test_a_subscription_continues_after_its_last_page() -> None:
     session = new_session()
     peer = Peer(session)
-    subscription = Subscription(5, event_filter(["T"], "order-"), window_bytes=1000)
+    subscription = SessionSubscription(5, event_filter(["T"], "order-"), window_bytes=1000)
     session.add(subscription)
     ((request_id, request),) = peer.received()
     assert request == Subscribe(5, 1000, "order-", types=("T",))
@@ -248,7 +248,7 @@ def test_a_subscription_continues_after_its_last_page() -> None:
 def test_credit_is_granted_under_request_id_zero() -> None:
     session = new_session()
     peer = Peer(session)
-    subscription = Subscription(0, EventFilter())
+    subscription = SessionSubscription(0, EventFilter())
     session.grant(subscription, 5)
     session.add(subscription)
     ((request_id, _),) = peer.received()
@@ -259,7 +259,7 @@ def test_credit_is_granted_under_request_id_zero() -> None:
 def test_an_ended_subscription_is_ended_at_the_server_and_its_late_pages_are_dropped() -> None:
     session = new_session()
     peer = Peer(session)
-    subscription = Subscription(0, EventFilter())
+    subscription = SessionSubscription(0, EventFilter())
     session.add(subscription)
     ((request_id, _),) = peer.received()
     session.unsubscribe(subscription)
@@ -274,7 +274,7 @@ def test_an_ended_subscription_is_ended_at_the_server_and_its_late_pages_are_dro
 def test_a_dropped_subscription_is_ended_with_the_next_data_sent() -> None:
     session = new_session()
     peer = Peer(session)
-    dropped, kept = Subscription(0, EventFilter()), Subscription(0, EventFilter())
+    dropped, kept = SessionSubscription(0, EventFilter()), SessionSubscription(0, EventFilter())
     session.add(dropped)
     session.add(kept)
     (request_id, _), _ = peer.received()
@@ -287,15 +287,15 @@ def test_a_dropped_subscription_is_ended_with_the_next_data_sent() -> None:
 def test_subscriptions_do_not_count_as_requests_in_flight() -> None:
     session = new_session()
     peer = Peer(session, Welcome(1, "peer", STORE, requests_max=1))
-    session.add(Subscription(0, EventFilter()))
-    session.add(Call(Ping(), Flag()))
+    session.add(SessionSubscription(0, EventFilter()))
+    session.add(Call(Ping(), PolledSignal()))
     assert kinds(peer.received()) == [Subscribe, Ping]
 
 
 def test_a_dropped_subscription_is_ended_when_its_next_page_comes() -> None:
     session = new_session()
     peer = Peer(session)
-    subscription = Subscription(0, EventFilter())
+    subscription = SessionSubscription(0, EventFilter())
     session.add(subscription)
     ((request_id, _),) = peer.received()
     subscription.wanted = False
@@ -306,7 +306,7 @@ def test_a_dropped_subscription_is_ended_when_its_next_page_comes() -> None:
 
 def test_a_subscription_ended_before_it_was_sent_is_never_sent() -> None:
     session = new_session()
-    subscription = Subscription(0, EventFilter())
+    subscription = SessionSubscription(0, EventFilter())
     session.add(subscription)
     session.unsubscribe(subscription)
     assert Peer(session).received() == []
@@ -321,7 +321,7 @@ def test_fail_reaches_every_waiter() -> None:
     sent = add_call(session, Version("a"))
     peer.received()
     unsent = add_call(session, Read("a"))
-    subscription = Subscription(0, EventFilter())
+    subscription = SessionSubscription(0, EventFilter())
     session.add(subscription)
     places = [session.appends.add(encode_commit("a", [EVENT], ANY, None, None)) for _ in range(3000)]
     session.fail(Closed("closed"))

@@ -20,7 +20,7 @@ from eventstore_cluster.registry.etcd.etcd_registry import FEW_MAX, OPERATIONS_M
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease, now
 from eventstore_cluster.registry.etcd.options import EtcdOptions
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.replication.shard_registry import ShardRegistry
 from tests.cluster.etcd.etcd_program import etcd_of_the_extra
 from tests.cluster.etcd.real_etcd import Etcd, running
@@ -306,7 +306,7 @@ async def test_what_a_stopped_etcd_was_asked_is_unknown_and_settled_by_a_later_r
             assert settled is None or await registry.transact({"shard": first}, {"shard": {"epoch": 2}}) is None
 
 
-async def read_again(registry: EtcdRegistry) -> Snapshot:
+async def read_again(registry: EtcdRegistry) -> RegistrySnapshot:
     """Reads as soon as etcd answers."""
     with trio.fail_after(60):
         while True:

@@ -15,7 +15,7 @@ from eventstore_cluster.nodes.placing.fleet import Fleet
 from eventstore_cluster.nodes.placing.survey import surveyed
 from eventstore_cluster.nodes.splitting.asking import ask_to_split
 from eventstore_cluster.registry.node_keys import DRAINING, NODES, NodeKey
-from eventstore_cluster.registry.registry import Changes, Entry, Snapshot
+from eventstore_cluster.registry.registry import Changes, RegistryEntry, RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import LEADERS, leader_value
 from tests.cluster.killing.killed_world import KilledWorld
 from tests.cluster.killing.operations import Kill, Operation, Operations
@@ -50,18 +50,20 @@ class Person:
         with contextlib.suppress(EventStoreError, Died):
             _run(command(self))
 
-    def seen(self) -> Snapshot:
+    def seen(self) -> RegistrySnapshot:
         seen = self._world.family.seen()
-        nodes = {f"{NODES}{name}": Entry(NodeKey("127.0.0.1:1", name, "1").value(), 1) for name in self._world.machines}
-        leaves = {f"{DRAINING}{name}": Entry({}, 1) for name in self._draining}
+        nodes = {f"{NODES}{name}": RegistryEntry(NodeKey("127.0.0.1:1", name, "1").value(), 1) for name in self._world.machines}
+        leaves = {f"{DRAINING}{name}": RegistryEntry({}, 1) for name in self._draining}
         leaders = {
-            f"{LEADERS}{world.number_of_shard}": Entry(leader_value(world.registry.leader), world.registry.leader_revision)
+            f"{LEADERS}{world.number_of_shard}": RegistryEntry(
+                leader_value(world.registry.leader), world.registry.leader_revision
+            )
             for world in self._world.shards()
             if world.registry.leader is not None
         }
-        return Snapshot(seen.revision, {**seen.entries, **nodes, **leaves, **leaders})
+        return RegistrySnapshot(seen.revision, {**seen.entries, **nodes, **leaves, **leaders})
 
-    def fleet(self, seen: Snapshot) -> Fleet:
+    def fleet(self, seen: RegistrySnapshot) -> Fleet:
         return surveyed(seen, {})
 
     @property

@@ -9,8 +9,8 @@ from typing import Final
 
 from eventstore_cluster.registry.replica_keys import ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ShardKey
-from eventstore_cluster.replica.places import Ends
-from eventstore_cluster.replica.registry_state import Member, Swap
+from eventstore_cluster.replica.places import LogEnds
+from eventstore_cluster.replica.registry_state import Seat, Swap
 from tests.cluster.killing.operations import LATE_S, How, Kill, Operation, Operations
 from tests.cluster.simulation.aggregates import IDS
 from tests.cluster.simulation.checks import Broken
@@ -252,10 +252,10 @@ class KilledDisk(Disk):
     def replaced(self, version: tuple[int, int]) -> None:
         self._does("replaces documents", partial(super().replaced, version))
 
-    def cut(self, ends: Ends) -> None:
+    def cut(self, ends: LogEnds) -> None:
         self._does("cuts back", partial(super().cut, ends))
 
-    def sort(self, committed: Ends) -> None:
+    def sort(self, committed: LogEnds) -> None:
         if min(committed[0][0] - 1, self.synced[0] // IN_A_CHUNK) > self.sorted:
             self._does("sorts", partial(super().sort, committed))
 
@@ -274,7 +274,7 @@ class KilledRegistry(SimulatedRegistry):
         self.strikes: dict[str, Callable[[], None]] = {}
         self._world = world
 
-    def keep_alive(self, lease: str, holder: Member, until: float, now: float) -> bool:
+    def keep_alive(self, lease: str, holder: Seat, until: float, now: float) -> bool:
         if lease in self._holders:
             return super().keep_alive(lease, holder, until, now)
         kept = [False]

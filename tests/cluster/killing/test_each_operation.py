@@ -21,7 +21,7 @@ from eventstore_cluster.replica import moving
 from eventstore_cluster.replica.actions import Action, Transact
 from eventstore_cluster.replica.moving import Moving, copied, next_state
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import Member, ShardState
+from eventstore_cluster.replica.registry_state import Seat, ShardState
 from tests.cluster.killing.changes import CHANGES, Change, history
 from tests.cluster.killing.operations import How, Kill, Operation, Operations
 from tests.cluster.simulation.checks import Broken
@@ -102,11 +102,11 @@ def test_a_command_that_dies_at_any_operation_and_is_run_again_leads_to_the_same
     assert writes >= (3 if change.first else 1)
 
 
-def _leave_early(state: ShardState, leader: Member, level: Collection[Member]) -> ShardState | None:
-    return next_state(state, leader, [*level, *(Member(node, "") for node in state.wanted or ())])
+def _leave_early(state: ShardState, leader: Seat, level: Collection[Seat]) -> ShardState | None:
+    return next_state(state, leader, [*level, *(Seat(node, "") for node in state.wanted or ())])
 
 
-def _only_the_first_takes_a_ticket(steps: Moving, level: Collection[Member]) -> list[Action]:
+def _only_the_first_takes_a_ticket(steps: Moving, level: Collection[Seat]) -> list[Action]:
     seen, registrar = steps._registrar.seen, steps._registrar
     assert seen is not None
     if registrar.unanswered is not None or registrar.yielding:
@@ -120,7 +120,7 @@ def _only_the_first_takes_a_ticket(steps: Moving, level: Collection[Member]) -> 
     return [Transact(registrar.propose(state or seen.state, seen.leader_revision, takes=takes, frees=frees))]
 
 
-def _forget_those_before(state: ShardState, leader: Member, level: Collection[Member]) -> ShardState | None:
+def _forget_those_before(state: ShardState, leader: Seat, level: Collection[Seat]) -> ShardState | None:
     found = next_state(state, leader, level)
     return found if found is None or found.wanted is None else replace(found, before=found.replicas)
 

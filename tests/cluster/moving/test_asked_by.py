@@ -37,7 +37,7 @@ from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.node_keys import DRAINING, MOVING, NodeKey, read_moving
 from eventstore_cluster.registry.pauses import is_paused_alone
 from eventstore_cluster.registry.replicated_keys import ShardKey, read_shard
-from eventstore_cluster.replica.registry_state import ASKED_BY_MAX, NOT_PAUSED, Member, Pause
+from eventstore_cluster.replica.registry_state import ASKED_BY_MAX, NOT_PAUSED, Pause, Seat
 from eventstore_cluster.replication.shard_registry import ShardRegistry
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.moving.commands import run_cluster
@@ -54,7 +54,7 @@ async def shard_of(registry: EtcdRegistry, shard: int = 0) -> ShardKey:
 async def led(registry: EtcdRegistry, **fields: Any) -> ShardKey:
     """Has the replica of shard 0 on n1 elected, as if that was not asked for; returns the key."""
     key = await shard_of(registry)
-    leader = Member("n1", "i")
+    leader = Seat("n1", "i")
     key = replace(key, state=replace(key.state, **{"leader": leader, "leader_by": "", **fields}))
     assert await registry.transact({}, {"shard/0": key.value()})
     return key
@@ -99,7 +99,7 @@ async def test_a_move_asked_for_and_taken_back_by_others_does_not_name_them_for_
 async def test_who_accepted_loss_is_named_for_that_election_whatever_others_ask_for_before_it(
     registry: EtcdRegistry, etcd: Etcd, cluster: str, successor: str | None
 ) -> None:
-    one = Member("n1", "i")
+    one = Seat("n1", "i")
     await led(registry, leader=None, generation=2, in_sync=frozenset({one}), leader_by="ann")
     async with registry_of(etcd, cluster, "ben") as (_, own):
         await ask(own, await registry.read(), 0, ("n1", "n2", "n3"), successor)

@@ -23,7 +23,7 @@ from eventstore_cluster.nodes.moving.plans import (
 )
 from eventstore_cluster.nodes.placing.balancing import drain, rebalance
 from eventstore_cluster.nodes.placing.fleet import Fleet
-from eventstore_cluster.nodes.placing.plan import Plan
+from eventstore_cluster.nodes.placing.plan import PlacementPlan
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.moving.commands import run_cluster
@@ -84,7 +84,7 @@ def test_a_node_joins_and_one_is_drained_while_clients_go_on(tmp_path_factory: p
             wait_until(lambda: writer.sent > 50, "clients write")
             nodes.start("n4")
 
-            def carried_out(make: Plan) -> None:
+            def carried_out(make: PlacementPlan) -> None:
                 carry_out(options, name, found, make)
                 most = 0
 

@@ -12,15 +12,15 @@ import pytest
 from eventstore.chunks.files import OsFiles
 from eventstore.records.cluster_map import ALL_SLOTS
 from eventstore_cluster.nodes.left_folders import LeftFolders
-from eventstore_cluster.registry.registry import Entry, Snapshot
+from eventstore_cluster.registry.registry import RegistryEntry, RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import ShardKey
-from eventstore_cluster.replica.registry_state import Member, ShardState
+from eventstore_cluster.replica.registry_state import Seat, ShardState
 
-OTHERS = ShardState(4, frozenset({Member("n2", "b"), Member("n3", "c")}), ("n2", "n3"), 2)
+OTHERS = ShardState(4, frozenset({Seat("n2", "b"), Seat("n3", "c")}), ("n2", "n3"), 2)
 
 
-def seen(state: ShardState) -> Snapshot:
-    return Snapshot(9, {"shard/3": Entry(ShardKey(uuid.uuid4(), ALL_SLOTS, state).value(), 9)})
+def seen(state: ShardState) -> RegistrySnapshot:
+    return RegistrySnapshot(9, {"shard/3": RegistryEntry(ShardKey(uuid.uuid4(), ALL_SLOTS, state).value(), 9)})
 
 
 def replica(data: Path) -> LeftFolders:
@@ -83,8 +83,8 @@ def test_a_folder_is_left_alone_while_the_registry_names_the_node_or_does_not_kn
     folders = replica(tmp_path)
     assert not folders.is_named(3, seen(OTHERS))
     assert folders.is_named(3, seen(replace(OTHERS, replicas=("n2", "n3", "n1"))))
-    assert folders.is_named(3, seen(replace(OTHERS, in_sync=OTHERS.in_sync | {Member("n1", "a")})))
-    assert folders.is_named(3, Snapshot(9, {}))
+    assert folders.is_named(3, seen(replace(OTHERS, in_sync=OTHERS.in_sync | {Seat("n1", "a")})))
+    assert folders.is_named(3, RegistrySnapshot(9, {}))
 
 
 def test_a_folder_is_kept_whose_incarnation_is_in_sync_or_whose_shard_has_too_few_replicas(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_folder_is_kept_whose_incarnation_is_in_sync_or_whose_shard_has_too_fe
     folders.put_away(3)
     (left,) = folders.left()
     assert folders.may_be_deleted(left, seen(OTHERS))
-    assert folders.may_be_deleted(left, seen(replace(OTHERS, in_sync=OTHERS.in_sync | {Member("n1", "z")}))), "copied anew"
-    assert not folders.may_be_deleted(left, seen(replace(OTHERS, in_sync=OTHERS.in_sync | {Member("n1", "a")})))
-    assert not folders.may_be_deleted(left, seen(replace(OTHERS, in_sync=frozenset({Member("n2", "b")}))))
-    assert not folders.may_be_deleted(left, Snapshot(9, {}))
+    assert folders.may_be_deleted(left, seen(replace(OTHERS, in_sync=OTHERS.in_sync | {Seat("n1", "z")}))), "copied anew"
+    assert not folders.may_be_deleted(left, seen(replace(OTHERS, in_sync=OTHERS.in_sync | {Seat("n1", "a")})))
+    assert not folders.may_be_deleted(left, seen(replace(OTHERS, in_sync=frozenset({Seat("n2", "b")}))))
+    assert not folders.may_be_deleted(left, RegistrySnapshot(9, {}))

@@ -19,13 +19,13 @@ from eventstore_cluster.nodes.placing.balancing import drain, rebalance, resize
 from eventstore_cluster.nodes.placing.fleet import Fleet, Loads, PlacedNode, PlacedShard
 from eventstore_cluster.nodes.placing.notes import notes
 from eventstore_cluster.nodes.placing.placement import place
-from eventstore_cluster.nodes.placing.plan import Plan
+from eventstore_cluster.nodes.placing.plan import PlacementPlan
 from eventstore_cluster.nodes.placing.survey import surveyed
 from eventstore_cluster.nodes.splitting.plan import spread_leaders
 from eventstore_cluster.registry.node_keys import NodeKey
-from eventstore_cluster.registry.registry import Entry, Snapshot
+from eventstore_cluster.registry.registry import RegistryEntry, RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import ClusterKey, ShardKey
-from eventstore_cluster.replica.registry_state import Member, Pause, ShardState
+from eventstore_cluster.replica.registry_state import Pause, Seat, ShardState
 from eventstore_cluster.status import Behind, ShardRow
 
 GB = 1_000_000_000
@@ -49,7 +49,7 @@ def fleet(
     )
 
 
-def after(before: Fleet, plan: Plan) -> dict[int, tuple[str, ...]]:
+def after(before: Fleet, plan: PlacementPlan) -> dict[int, tuple[str, ...]]:
     return {**{number: shard.replicas for number, shard in before.shards.items()}, **{c.shard: c.wanted for c in plan.changes}}
 
 
@@ -136,7 +136,7 @@ def test_a_replica_that_weighs_as_much_as_two_nodes_differ_is_not_moved_back_and
 
 
 def test_the_reason_of_a_change_is_what_it_was_chosen_by() -> None:
-    def why(plan: Plan) -> list[str]:
+    def why(plan: PlacementPlan) -> list[str]:
         return [change.why for change in plan.changes]
 
     grown = fleet(3, 12, added=1)
@@ -299,15 +299,15 @@ def test_space_that_copies_under_way_will_take_is_not_given_away_again() -> None
     assert surveyed(registered(), {0: row}).nodes["n4"].free_bytes == 10 * GB
 
 
-def registered(**wanted: Any) -> Snapshot:
+def registered(**wanted: Any) -> RegistrySnapshot:
     """Returns the registry of a shard on three nodes of four, of which something is wanted."""
-    state = ShardState(4, frozenset(Member(name, "i") for name in ("n1", "n2", "n3")), ("n1", "n2", "n3"), 2, **wanted)
+    state = ShardState(4, frozenset(Seat(name, "i") for name in ("n1", "n2", "n3")), ("n1", "n2", "n3"), 2, **wanted)
     keys = {
         "cluster": ClusterKey(uuid.uuid4(), 1, 3, 2).value(),
         "shard/0": ShardKey(uuid.uuid4(), ALL_SLOTS, state).value(),
         **{f"node/n{at}": NodeKey(f"127.0.0.1:{at}", "r", "0", free_bytes=10 * GB).value() for at in range(1, 5)},
     }
-    return Snapshot(9, {name: Entry(value, 9) for name, value in keys.items()})
+    return RegistrySnapshot(9, {name: RegistryEntry(value, 9) for name, value in keys.items()})
 
 
 def refusal(fleet: Fleet, name: str = "n2") -> str:

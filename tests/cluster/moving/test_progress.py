@@ -13,15 +13,15 @@ from eventstore_cluster.nodes.moving.progress import under_way
 from eventstore_cluster.registry.failing import Failing
 from eventstore_cluster.registry.lineage import Birth, Lineage
 from eventstore_cluster.registry.node_keys import NodeKey, ticket_value
-from eventstore_cluster.registry.registry import Entry, Snapshot
+from eventstore_cluster.registry.registry import RegistryEntry, RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import CloneKey, ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ClusterKey, ShardKey
-from eventstore_cluster.replica.registry_state import Member, ShardState
+from eventstore_cluster.replica.registry_state import Seat, ShardState
 from eventstore_cluster.status import Behind, ShardRow
 
 OTHER = NodeKey("127.0.0.1:2", "r", "0")
 FAILING = (Failing(0, 1, "the disk is full"),)
-MOVES = ShardState(4, frozenset({Member("n1", "a")}), ("n1", "n2"), 1, wanted=("n2",), before=("n1",))
+MOVES = ShardState(4, frozenset({Seat("n1", "a")}), ("n1", "n2"), 1, wanted=("n2",), before=("n1",))
 
 ROW = ShardRow(0, "0-4095", "127.0.0.1:3", 4)
 
@@ -37,7 +37,9 @@ def does(state: ShardState, other: NodeKey = OTHER, more: dict[str, Tree] | None
         "moving/0": ticket_value(0, "r"),
         **(more or {}),
     }
-    (found,) = under_way(Snapshot(9, {name: Entry(value, 9) for name, value in keys.items()}), {} if row is None else {0: row})
+    (found,) = under_way(
+        RegistrySnapshot(9, {name: RegistryEntry(value, 9) for name, value in keys.items()}), {} if row is None else {0: row}
+    )
     return found.does
 
 
@@ -73,13 +75,13 @@ def test_a_leader_that_has_no_turn_to_copy_waits_for_one() -> None:
     ids=["it keeps up", "it does not answer", "it is behind", "it is not connected"],
 )
 def test_a_hand_over_says_that_the_next_leader_sorts_first_if_nothing_else_is_left(behind: Behind | None, waits: str) -> None:
-    both = frozenset({Member("n1", "a"), Member("n2", "b")})
+    both = frozenset({Seat("n1", "a"), Seat("n2", "b")})
     row = replace(ROW, behind={} if behind is None else {"n2": behind})
     assert does(replace(MOVES, in_sync=both), row=row) == f"hands over to n2{waits}"
 
 
 def test_a_split_says_how_many_files_are_sorted_as_clones_link_only_those() -> None:
-    state = ShardState(4, frozenset({Member("n1", "a")}), ("n1",), 1, split=(1,))
+    state = ShardState(4, frozenset({Seat("n1", "a")}), ("n1",), 1, split=(1,))
     born = ShardState(0, frozenset(), ("n1",), 1)
     key = ShardKey(uuid.uuid4(), (), born, Lineage(birth=Birth(0, ((2048, 4095),))))
     more = {"shard/1": key.value(), "replica/1/n1": ReplicaKey("c", "run", 0, (), clone=CloneKey(3)).value()}

@@ -28,21 +28,21 @@ from eventstore_cluster.nodes.moving.plans import (
     remove,
     take_back_all,
 )
-from eventstore_cluster.nodes.placing.plan import Change, Plan
+from eventstore_cluster.nodes.placing.plan import PlacementChange, PlacementPlan
 from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.node_keys import NodeKey
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import ShardKey, read_shard
 from eventstore_cluster.replica.moving import next_state
-from eventstore_cluster.replica.registry_state import Member, ShardState
+from eventstore_cluster.replica.registry_state import Seat, ShardState
 from tests.cli.processes import output
 from tests.cluster.etcd.real_etcd import Etcd, running
 from tests.cluster.moving.commands import run_cluster
 from tests.cluster.nodes.named_node import registry_of
 
-Asks: TypeAlias = Callable[[EtcdRegistry, Snapshot], Awaitable[object]]
+Asks: TypeAlias = Callable[[EtcdRegistry, RegistrySnapshot], Awaitable[object]]
 PLANS: dict[str, Asks] = {
     "move": lambda registry, seen: ask(registry, seen, 0, ("n1", "n3")),
     "hand over": lambda registry, seen: ask(registry, seen, 0, ("n1", "n2"), "n2"),
@@ -75,7 +75,7 @@ async def test_a_second_plan_for_a_shard_is_refused_by_what_is_under_way(
 async def test_a_plan_for_a_shard_that_has_changed_since_it_was_seen_writes_nothing(registry: EtcdRegistry, kind: str) -> None:
     seen = await registry.read()
     key = await shard_of(registry)
-    changed = replace(key, state=replace(key.state, in_sync=frozenset({Member("n1", "later")})))
+    changed = replace(key, state=replace(key.state, in_sync=frozenset({Seat("n1", "later")})))
     assert await registry.transact({}, {"shard/0": changed.value()})
     before = await registry.read()
     with pytest.raises(EventStoreError, match=r"shard 0.* changed meanwhile, and nothing was .*; look, and ask again"):
@@ -86,12 +86,12 @@ async def test_a_plan_for_a_shard_that_has_changed_since_it_was_seen_writes_noth
 async def test_where_a_later_shard_has_changed_the_refusal_says_what_was_written_before(registry: EtcdRegistry) -> None:
     async def change_the_second() -> None:
         key = await shard_of(registry, 1)
-        changed = replace(key, state=replace(key.state, in_sync=key.state.in_sync ^ {Member("n1", "later")}))
+        changed = replace(key, state=replace(key.state, in_sync=key.state.in_sync ^ {Seat("n1", "later")}))
         assert await registry.transact({}, {"shard/1": changed.value()})
 
     seen = await registry.read()
     await change_the_second()
-    plan = Plan(tuple(Change(shard, ("n1", "n2"), ("n1", "n3"), None, 0, "") for shard in (0, 1)), ())
+    plan = PlacementPlan(tuple(PlacementChange(shard, ("n1", "n2"), ("n1", "n3"), None, 0, "") for shard in (0, 1)), ())
     with pytest.raises(EventStoreError, match=r"shard 1.* changed meanwhile.*; 1 of 2 shards were asked for before"):
         await ask_for_all(registry, seen, plan)
     await ask(registry, await registry.read(), 1, ("n1", "n3"))
@@ -166,12 +166,12 @@ async def test_a_shard_that_does_not_say_how_large_it_is_moves_only_if_that_is_w
 
 @pytest.mark.parametrize("least", [1, 2])
 def test_the_last_replica_in_sync_stays_until_those_that_are_wanted_are(least: int) -> None:
-    last = Member("n1", "i")
+    last = Seat("n1", "i")
     named = ShardState(4, frozenset({last}), ("n1", "n2", "n3"), least, wanted=("n2", "n3"), before=("n1", "n2"), generation=1)
     assert next_state(named, last, [last]) is None
-    both = {last, Member("n2", "i")}
+    both = {last, Seat("n2", "i")}
     assert next_state(replace(named, in_sync=frozenset(both)), last, both) is None
-    every = both | {Member("n3", "i")}
+    every = both | {Seat("n3", "i")}
     hands_over = next_state(replace(named, in_sync=frozenset(every)), last, every)
     assert hands_over is not None
     assert (hands_over.replicas, hands_over.successor) == (("n1", "n2", "n3"), "n2"), "it leads, so it is not taken out yet"

@@ -15,7 +15,7 @@ from eventstore_cluster.nodes.moving.moving import move
 from eventstore_cluster.nodes.moving.plans import carry_out, end_draining, limit_moves, start_draining, survey, take_back
 from eventstore_cluster.nodes.placing.balancing import drain, rebalance, resize
 from eventstore_cluster.nodes.placing.fleet import Fleet
-from eventstore_cluster.nodes.placing.plan import Plan
+from eventstore_cluster.nodes.placing.plan import PlacementPlan
 from eventstore_cluster.nodes.splitting import splitting
 from tests.cluster.nemesis.polling import in_thread, until
 from tests.cluster.nemesis.stage import CLUSTER, LATER, SHARDS, Stage
@@ -120,6 +120,6 @@ class Growing:
         start_draining(self._options, CLUSTER, name)
         return self._plan(partial(drain, name=name))
 
-    def _plan(self, make: Callable[[Fleet], Plan]) -> object:
+    def _plan(self, make: Callable[[Fleet], PlacementPlan]) -> object:
         found = survey(self._options, CLUSTER, 0.2)
         return carry_out(self._options, CLUSTER, found, make(found.fleet))

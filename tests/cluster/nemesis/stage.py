@@ -20,7 +20,7 @@ from urllib.request import urlopen
 from eventstore.errors import EventStoreError
 from eventstore.records.cluster_map import ClusterMap
 from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
-from eventstore_cluster.nodes.handing_over import Led, hand_over
+from eventstore_cluster.nodes.handing_over import NewLeader, hand_over
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from tests.cli.processes import run
 from tests.cluster.etcd.real_etcd import free_ports
@@ -269,7 +269,7 @@ class Stage:
         """Returns the shards that a node leads."""
         return [shard for shard, leader in self.view().leaders.items() if leader == name]
 
-    def hand_over(self, shard: int, name: str) -> Led:
+    def hand_over(self, shard: int, name: str) -> NewLeader:
         """Raises EventStoreError: the replica cannot lead now, or something does not answer."""
         return hand_over(self.registry_options, CLUSTER, shard, name, _HAND_OVER_S)
 

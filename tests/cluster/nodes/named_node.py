@@ -14,7 +14,7 @@ import trio
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.options import EtcdOptions
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from tests.cluster.node_process import NodeProcess
 
 T = TypeVar("T")
@@ -67,17 +67,17 @@ async def registry_of(etcd: HasUrl, cluster: str, by: str = "") -> AsyncIterator
         yield gateway, EtcdRegistry(gateway, cluster)
 
 
-def keys(etcd: HasUrl, cluster: str) -> Snapshot:
+def keys(etcd: HasUrl, cluster: str) -> RegistrySnapshot:
     """Returns what the registry holds."""
 
-    async def read() -> Snapshot:
+    async def read() -> RegistrySnapshot:
         async with registry_of(etcd, cluster) as (_, registry):
             return await registry.read()
 
     return trio.run(read)
 
 
-def change(etcd: HasUrl, cluster: str, changes: Callable[[Snapshot], dict[str, Any]]) -> None:
+def change(etcd: HasUrl, cluster: str, changes: Callable[[RegistrySnapshot], dict[str, Any]]) -> None:
     """Changes keys, whoever else writes them."""
 
     async def write() -> None:

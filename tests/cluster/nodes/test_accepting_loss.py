@@ -13,15 +13,15 @@ from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.replica_keys import ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ClusterKey, ShardKey, leader_value, read_shard
-from eventstore_cluster.replica.registry_state import Leader, Member, ShardState
+from eventstore_cluster.replica.registry_state import Leader, Seat, ShardState
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.nodes.named_node import registry_of
 
 LONGEST_S = 1e6
-LEADER, OTHER = Member("n1", "i1"), Member("n2", "i2")
+LEADER, OTHER = Seat("n1", "i1"), Seat("n2", "i2")
 
 
-async def runs(gateway: Gateway, registry: EtcdRegistry, member: Member, *, leads: bool = False) -> Lease:
+async def runs(gateway: Gateway, registry: EtcdRegistry, member: Seat, *, leads: bool = False) -> Lease:
     lease = await Lease.grant(gateway, 60)
     leader = {"leader/0": leader_value(Leader(member, "run", "127.0.0.1:1"))} if leads else {}
     replica = ReplicaKey(member.incarnation, "run", 1, ((0, 0),)).value()

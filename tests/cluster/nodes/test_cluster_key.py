@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from eventstore.chunks.documents import Member
+from eventstore.chunks.documents import DocumentValue
 from eventstore.errors import Corrupt, UnsupportedVersion
 from eventstore_cluster.registry.replicated_keys import FORMAT, ClusterKey, read_cluster
 
@@ -28,6 +28,6 @@ def test_another_format_is_refused_before_anything_else_of_the_key_is_read(writt
 
 
 @pytest.mark.parametrize("written", [None, "two", [1]])
-def test_a_format_that_is_no_number_is_damage(written: Member) -> None:
+def test_a_format_that_is_no_number_is_damage(written: DocumentValue) -> None:
     with pytest.raises(Corrupt):
         read_cluster({**KEY.value(), "format": written})

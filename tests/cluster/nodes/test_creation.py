@@ -22,7 +22,7 @@ from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.lineage import Birth
 from eventstore_cluster.registry.node_keys import NodeKey
 from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, LeftKey, ServingKey, leader_value, read_shard
-from eventstore_cluster.replica.registry_state import Leader, Member
+from eventstore_cluster.replica.registry_state import Leader, Seat
 from tests.cli.processes import output, refused, run
 from tests.cluster.etcd.real_etcd import Etcd, free_ports
 from tests.cluster.nodes.named_node import change, keys, registry_of
@@ -60,7 +60,7 @@ async def test_a_cluster_has_all_its_shards_and_their_replicas_are_in_sync(etcd:
         for key in made.shards.values():
             state = key.state
             assert sorted(state.replicas) == ["n1", "n2", "n3"]
-            assert state.in_sync == {Member(name, NEW) for name in state.replicas}
+            assert state.in_sync == {Seat(name, NEW) for name in state.replicas}
             assert (state.epoch, state.in_sync_min, state.leader, state.generation) == (0, 2, None, 1)
         assert CREATING not in (await registry.read()).entries
 
@@ -186,7 +186,7 @@ def test_the_status_of_a_cluster_is_read_from_etcd_while_nothing_runs(etcd: Etcd
     assert made.returncode == 1
     assert "not served after 0 seconds: shards 0, 1" in made.stderr
     assert "n1 n2" in made.stdout
-    leader = Leader(Member("n2", "i"), "run", "127.0.0.1:9")
+    leader = Leader(Seat("n2", "i"), "run", "127.0.0.1:9")
     state = {**(keys(etcd, cluster).value("shard/1") or {}), "epoch": 7, "in_sync": [["n2", "i"]]}
     left = LeftKey(6, "n1", "it was stopped").value()
     leads = leader_value(leader, 1_700_000_000)

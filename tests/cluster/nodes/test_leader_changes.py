@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from eventstore_cluster.nodes.leader_changes import LeaderChange, LeaderChanges, leader_change
-from eventstore_cluster.registry.registry import Entry, Snapshot
+from eventstore_cluster.registry.registry import RegistryEntry, RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import LeftKey, leader_value
-from eventstore_cluster.replica.registry_state import Leader, Member
+from eventstore_cluster.replica.registry_state import Leader, Seat
 
-LEADS = leader_value(Leader(Member("n2", "i"), "run"), 1_700_000_000)
+LEADS = leader_value(Leader(Seat("n2", "i"), "run"), 1_700_000_000)
 SILENT = "the last leader could not say why: its node was killed, hung, or was cut off from etcd"
 
 
-def seen(**keys: Any) -> Snapshot:
-    return Snapshot(1, {f"{name}/0": Entry(value, 1) for name, value in keys.items()})
+def seen(**keys: Any) -> RegistrySnapshot:
+    return RegistrySnapshot(1, {f"{name}/0": RegistryEntry(value, 1) for name, value in keys.items()})
 
 
 def change(epoch: int, **keys: Any) -> LeaderChange:
@@ -56,7 +56,7 @@ def test_a_node_counts_the_elections_that_its_own_replicas_win_while_it_runs() -
     assert list(changes.lines())[2:] == []
     changes.saw({0: stopped, 1: change(1, leader=LEADS)})
     changes.saw({0: stopped})
-    changes.saw({0: change(4, leader=leader_value(Leader(Member("n1", "i"), "run")))})
+    changes.saw({0: change(4, leader=leader_value(Leader(Seat("n1", "i"), "run")))})
     full = LeftKey(4, "n1", 'the log cannot be written: no "space"').value()
     changes.saw({0: change(5, leader=LEADS, left=full)})
     assert list(changes.lines())[2:] == [

@@ -11,16 +11,16 @@ from eventstore.chunks.documents import Tree
 from eventstore.errors import InvalidArgument
 from eventstore.records.cluster_map import even_slots
 from eventstore_cluster.nodes.rebuilding.choice import EPOCHS_SKIPPED, Choice, choose
-from eventstore_cluster.nodes.rebuilding.rebuild import Plan, plan_of
+from eventstore_cluster.nodes.rebuilding.rebuild import RebuildPlan, plan_of
 from eventstore_cluster.registry.kept_keys import Kept, KeptShard, offer_keys, read_kept
-from eventstore_cluster.registry.registry import Entry, Snapshot
+from eventstore_cluster.registry.registry import RegistryEntry, RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ClusterKey, ShardKey
-from eventstore_cluster.replica.registry_state import Member, ShardState
+from eventstore_cluster.replica.registry_state import Seat, ShardState
 
 NODES = ("n1", "n2", "n3")
 CLUSTER = ClusterKey(uuid.UUID(int=1), 1, 3, 2)
-STATE = ShardState(4, frozenset(Member(node, f"{node}-0") for node in NODES), NODES, 2, Member("n1", "n1-0"))
+STATE = ShardState(4, frozenset(Seat(node, f"{node}-0") for node in NODES), NODES, 2, Seat("n1", "n1-0"))
 
 
 def kept_shard(state: ShardState = STATE, revision: int = 10, number: int = 0, shards: int = 1) -> KeptShard:
@@ -47,12 +47,12 @@ def test_the_leader_of_the_last_epoch_goes_on_alone_in_a_new_generation() -> Non
     )
     assert (found.node, found.risks) == ("n1", ())
     assert found.key.state == replace(
-        STATE, in_sync=frozenset({Member("n1", "n1-1")}), generation=7, leader=None, nonce=found.key.state.nonce
+        STATE, in_sync=frozenset({Seat("n1", "n1-1")}), generation=7, leader=None, nonce=found.key.state.nonce
     )
 
 
 def test_a_leader_that_wrote_only_documents_in_its_epoch_has_everything_committed_before() -> None:
-    state = replace(STATE, epoch=5, in_sync=frozenset({Member("n2", "n2-0"), Member("n3", "n3-0")}))
+    state = replace(STATE, epoch=5, in_sync=frozenset({Seat("n2", "n2-0"), Seat("n3", "n3-0")}))
     found = chosen(
         replica("n1", (4, 700), (4, 500), (4, 1), led=True),  # with bytes that nobody else had when it died
         replica("n2", (4, 600), (4, 500), (5, 1), led=True),
@@ -69,7 +69,7 @@ def test_the_epoch_is_the_largest_that_anybody_knows() -> None:
 
 
 def test_a_shard_in_which_nothing_was_written_goes_on_with_the_one_that_should_lead_first() -> None:
-    new = replace(STATE, epoch=0, in_sync=frozenset(Member(node, "new") for node in NODES), leader=None)
+    new = replace(STATE, epoch=0, in_sync=frozenset(Seat(node, "new") for node in NODES), leader=None)
     found = chosen(*(replica(node, (0, 0), (0, 0), (0, 0), earlier=("new",)) for node in NODES), state=new)
     assert (found.node, found.risks, found.key.state.epoch) == ("n1", (), 0)
 
@@ -104,7 +104,7 @@ def test_a_last_leader_with_another_folder_than_the_one_in_sync_is_a_risk() -> N
     logs = [replica(node, (4, 5), (4, 5), (4, 2)) for node in NODES[1:]]
     restored = replica("n1", (4, 5), (4, 5), (4, 1), led=True, earlier=())
     assert "shard 0: n1 is none of those that were in sync" in chosen(restored, *logs).risks[0]
-    dropped = replace(STATE, in_sync=frozenset({Member("n2", "n2-0")}))
+    dropped = replace(STATE, in_sync=frozenset({Seat("n2", "n2-0")}))
     original = replica("n1", (4, 5), (4, 5), (4, 1), led=True)
     assert "nodes last heard of it (n2)" in chosen(original, *logs, state=dropped).risks[0]
 
@@ -132,13 +132,13 @@ def test_a_shard_no_replica_of_which_is_seen_is_refused() -> None:
         chosen(older)
 
 
-def seen(*offers: tuple[str, Kept], more: dict[str, Tree] | None = None) -> Snapshot:
+def seen(*offers: tuple[str, Kept], more: dict[str, Tree] | None = None) -> RegistrySnapshot:
     """A registry with what nodes offer, and a replica of each shard on each of them that led the last epoch on n1."""
     keys: dict[str, Tree] = {key: value for node, kept in offers for key, value in offer_keys(node, kept).items()}
     for node, kept in offers:
         for number in kept.shards:
             keys[f"replica/{number}/{node}"] = replica(node, (4, 5), (4, 5), (4, 1), led=node == "n1").value()
-    return Snapshot(30, {key: Entry(value, 20) for key, value in {**keys, **(more or {})}.items()})
+    return RegistrySnapshot(30, {key: RegistryEntry(value, 20) for key, value in {**keys, **(more or {})}.items()})
 
 
 def of_shards(*shards: KeptShard, cluster: ClusterKey = CLUSTER) -> Kept:
@@ -152,7 +152,7 @@ def everywhere(kept: Kept) -> list[tuple[str, Kept]]:
 TWO = of_shards(kept_shard(number=0, shards=2), kept_shard(number=1, shards=2))
 
 
-def states(plan: Plan) -> dict[int, ShardState]:
+def states(plan: RebuildPlan) -> dict[int, ShardState]:
     return {choice.shard: choice.key.state for choice in plan.choices}
 
 
@@ -204,5 +204,5 @@ def test_accounts_that_do_not_make_one_whole_cluster_are_refused_by_what_differs
 
 def test_an_offer_counts_when_all_of_it_is_written() -> None:
     whole = seen(*everywhere(TWO))
-    partly = Snapshot(30, {key: entry for key, entry in whole.entries.items() if key != "offer/n2/1"})
+    partly = RegistrySnapshot(30, {key: entry for key, entry in whole.entries.items() if key != "offer/n2/1"})
     assert plan_of(partly).nodes == ("n1", "n3")

@@ -24,7 +24,7 @@ from eventstore_cluster.nodes.registration import revoke
 from eventstore_cluster.processes.starter import ShardStarter
 from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.etcd.options import EtcdOptions
-from eventstore_cluster.shard_runner import FIRST_DELAY_S, Led, ShardRunner
+from eventstore_cluster.shard_runner import FIRST_DELAY_S, LeaderEnded, ShardRunner
 from eventstore_cluster.shard_start import ReplicaStart, ShardStart, read_start
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.nodes.named_node import registry_of
@@ -39,14 +39,14 @@ class Told:
 
     def __init__(self, says: list[Any], code: int) -> None:
         self.reaped: list[int] = []
-        self.led: list[Led | None] = []
+        self.led: list[LeaderEnded | None] = []
         replica = ReplicaStart("test", EtcdOptions(("http://127.0.0.1:1",)), "n1", "127.0.0.1:0", host="n1.example")
         start = ShardStart({"says": json.dumps(says), "code": code}, IDENTITY, single_map(b"2" * 16), replica)
         assert read_start(json.loads(json.dumps(start.message()))).replica == replica
         self.starter = ShardStarter("tests.cluster.nodes.told_process")
         self.runner = ShardRunner(IDENTITY, self.starter, lambda _: start, lambda: None, lambda: None, self.note)
 
-    async def note(self, lease: int, led: Led | None) -> None:
+    async def note(self, lease: int, led: LeaderEnded | None) -> None:
         self.reaped.append(lease)
         self.led.append(led)
 
@@ -126,7 +126,7 @@ async def test_a_node_knows_why_a_process_leads_no_more(says: list[Any], code: i
             return bool(told.led)
 
         await eventually(has_ended, "it has ended")
-        assert told.led == [None if reason is None else Led(7, reason)]
+        assert told.led == [None if reason is None else LeaderEnded(7, reason)]
 
 
 @pytest.mark.parametrize("spare", [False, True])

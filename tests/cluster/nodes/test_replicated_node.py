@@ -22,7 +22,7 @@ from eventstore.errors import ConnectionLost, NotEnoughReplicas
 from eventstore.model import ANY, NewEvent
 from eventstore.records.cluster_map import ClusterMap
 from eventstore_cluster.registry.node_keys import NodeKey
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import SHARDS, ServingKey, read_shard
 from tests.cli.processes import refused, run
 from tests.cluster.etcd.real_etcd import Etcd, running
@@ -131,7 +131,7 @@ def test_a_node_runs_the_replicas_that_the_registry_gives_it(tmp_path: Path, etc
         wait_until(folder.exists, "its first replica has a folder")
         wait_until(lambda: len(one.shard_pids()) == 2, "its processes run")
 
-        def moved(seen: Snapshot) -> dict[str, Any]:
+        def moved(seen: RegistrySnapshot) -> dict[str, Any]:
             return {"shard/0": {**(seen.value("shard/0") or {}), "replicas": ["n2"]}}
 
         change(etcd, cluster, moved)

@@ -20,14 +20,14 @@ from eventstore.server.access.security import Security
 from eventstore.settings.server import ServerSettings
 from eventstore_cluster.registry.cluster_requests import REQUESTS_MAX, read_requests, requests_with
 from eventstore_cluster.replica.actions import Transact
-from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.epochs import LogTail
 from eventstore_cluster.replica.limits import Limits
-from eventstore_cluster.replica.registry_state import ClusterRequest, Leader, Member, Pause, Seen, ShardState
+from eventstore_cluster.replica.registry_state import ClusterRequest, Leader, Pause, Seat, Seen, ShardState
 from eventstore_cluster.replica.replica import Replica
 from eventstore_cluster.replication.audited_state import CHANGED, ELECTED, REQUESTED, audit_until, changes, elected, requested
 from tests.waiting import eventually
 
-STATE = ShardState(3, frozenset(), ("n1", "n2"), 2, leader=Member("n1", "a"), by="ann", leader_by="ben")
+STATE = ShardState(3, frozenset(), ("n1", "n2"), 2, leader=Seat("n1", "a"), by="ann", leader_by="ben")
 SEEN = Seen(9, STATE, 8)
 
 
@@ -68,7 +68,7 @@ def test_an_election_names_who_asked_for_it_and_who_for_what_is_not_done() -> No
 
 
 def test_an_election_that_was_not_asked_for_names_no_one() -> None:
-    one, two = Member("n1", "a"), Member("n2", "b")
+    one, two = Seat("n1", "a"), Seat("n2", "b")
     both = frozenset({one, two})
     asked = replace(STATE, successor="n2", leader_by="ben")
     assert asked.elected(two, both).leader_by == "ben"
@@ -82,15 +82,15 @@ def test_an_election_that_was_not_asked_for_names_no_one() -> None:
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_what_is_asked_for_before_the_log_is_open_is_not_the_election_but_a_change_since(answered: bool) -> None:
-    me, nonces = Leader(Member("n1", "a"), "run1", "127.0.0.1:1"), count()
-    own = Replica(me, (), (Tail(),), (0,), limits=Limits(), new_nonce=lambda: str(next(nonces)), now=0.0)  # fmt: skip
+    me, nonces = Leader(Seat("n1", "a"), "run1", "127.0.0.1:1"), count()
+    own = Replica(me, (), (LogTail(),), (0,), limits=Limits(), new_nonce=lambda: str(next(nonces)), now=0.0)  # fmt: skip
     own.tick(0.0, 10.0)
     (elect,) = own.saw(replace(SEEN, state=replace(STATE, in_sync=frozenset({me.member}), in_sync_min=1)), 0.0)
     assert isinstance(elect, Transact)
     own.answered(elect.swap.number, 10 if answered else None, 0.1)
     asked = replace(elect.swap.state.asked_by("dora"), wanted=("n1", "n3"), successor="n2", leader_by="dora")
     own.saw(Seen(11, asked, 11, me, 10, pause_all=Pause(True, "emil")), 0.2)
-    own.begun((Tail(),), ((1, 100),), 0.3)
+    own.begun((LogTail(),), ((1, 100),), 0.3)
     assert own.leading is not None
     began_with, seen = own.leading.began_with, own.registrar.seen
     assert began_with is not None
@@ -107,12 +107,12 @@ def test_what_is_asked_for_before_the_log_is_open_is_not_the_election_but_a_chan
 
 def test_the_first_leader_of_a_new_shard_began_with_what_the_gift_of_its_slots_left() -> None:
     """It proposed nothing: its parent's leader made it lead."""
-    me = Leader(Member("n1", "a"), "run1", "127.0.0.1:1")
-    own = Replica(me, (), (Tail(),), (0,), limits=Limits(), new_nonce=lambda: "0", now=0.0)
+    me = Leader(Seat("n1", "a"), "run1", "127.0.0.1:1")
+    own = Replica(me, (), (LogTail(),), (0,), limits=Limits(), new_nonce=lambda: "0", now=0.0)
     own.tick(0.0, 10.0)
     given = Seen(7, replace(STATE, in_sync=frozenset({me.member}), in_sync_min=1, leader=me.member), 7, me, 7)
     own.saw(given, 0.1)
-    own.begun((Tail(),), ((1, 100),), 0.2)
+    own.begun((LogTail(),), ((1, 100),), 0.2)
     assert own.leading is not None
     assert own.leading.began_with == given
 
@@ -122,12 +122,12 @@ REQUEST = ClusterRequest(7, "a7", "ann", 1_700_000_000, {"node": "n2", "draining
 
 def leading(began_with: Seen) -> Replica:
     """Returns the one replica of a shard, which leads since it has seen this."""
-    me = Leader(Member("n1", "a"), "run1", "127.0.0.1:1")
-    own = Replica(me, (), (Tail(),), (0,), limits=Limits(), new_nonce=lambda: "0", now=0.0)
+    me = Leader(Seat("n1", "a"), "run1", "127.0.0.1:1")
+    own = Replica(me, (), (LogTail(),), (0,), limits=Limits(), new_nonce=lambda: "0", now=0.0)
     own.tick(0.0, 10.0)
     state = replace(STATE, in_sync=frozenset({me.member}), in_sync_min=1, leader=me.member)
     own.saw(replace(began_with, state=state, leader=me, leader_revision=7), 0.1)
-    own.begun((Tail(),), ((1, 100),), 0.2)
+    own.begun((LogTail(),), ((1, 100),), 0.2)
     return own
 
 

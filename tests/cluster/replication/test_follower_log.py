@@ -16,7 +16,7 @@ from eventstore.errors import Corrupt, FolderRefused, Poisoned, StorageFull
 from eventstore.records.commit import HEADER_BYTES
 from eventstore.store.data_folder import event_folder
 from eventstore_cluster.replica.epochs import Beginning, LastEpoch
-from eventstore_cluster.replica.places import NOWHERE, Place
+from eventstore_cluster.replica.places import NOWHERE, LogEnd
 from eventstore_cluster.replication.logs.cutting import cut
 from eventstore_cluster.replication.logs.follower_log import FollowerLog
 from eventstore_cluster.replication.logs.log_reader import Differs, LogReader
@@ -34,7 +34,7 @@ class Leader:
     directory: Path
     disk: SimulatedDisk = field(default_factory=lambda: SimulatedDisk(1))
     epoch: int = 1
-    ends: list[Place] = field(default_factory=list)
+    ends: list[LogEnd] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.store = Stepped(self.disk, self.directory / f"epoch-{self.epoch}", epoch=self.epoch)
@@ -68,13 +68,13 @@ def opened(disk: SimulatedDisk, leader: Leader) -> FollowerLog:
     return FollowerLog(folder, HEADER_BYTES, size_bytes=8192, preallocate_bytes=4096)
 
 
-def pull(log: FollowerLog, leader: Leader, until: Place | None = None, bytes_max: int = _BYTES) -> None:
+def pull(log: FollowerLog, leader: Leader, until: LogEnd | None = None, bytes_max: int = _BYTES) -> None:
     """Stores what the leader has more, piece by piece."""
     while piece := leader.reader.after(log.tail.end, log.last_crc, until or leader.ends[-1], bytes_max):
         log.store(Payload(leader.key, (piece,)))
 
 
-def chunks(disk: SimulatedDisk, end: Place) -> dict[str, bytes]:
+def chunks(disk: SimulatedDisk, end: LogEnd) -> dict[str, bytes]:
     """Returns the contents of the chunks, the last one up to the log's end."""
     names = [name for name in disk.names(EVENTS) if name.endswith(".events")]
     return {

@@ -31,16 +31,16 @@ from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.etcd.options import EtcdOptions
-from eventstore_cluster.replica.actions import Commit
+from eventstore_cluster.replica.actions import CommitTo
 from eventstore_cluster.replica.limits import Limits
-from eventstore_cluster.replica.registry_state import Leader, Member
+from eventstore_cluster.replica.registry_state import Leader, Seat
 from eventstore_cluster.replica.replica import Replica
-from eventstore_cluster.replication.driver import Driver
+from eventstore_cluster.replication.driver import ReplicaDriver
 from eventstore_cluster.replication.follower_sorting import examine, sort_committed, sort_with
 from eventstore_cluster.replication.links import Links
 from eventstore_cluster.replication.logs.follower_logs import FollowerLogs, broker_identity
 from eventstore_cluster.replication.peer_frames import PeerHello
-from eventstore_cluster.replication.run import Run
+from eventstore_cluster.replication.run import ReplicaRun
 from eventstore_cluster.replication.shard_registry import ShardRegistry
 from tests.store.embedded.held_disk import SMALL_FILES
 from tests.store.sorted.directory_pages import unclean, zero_leaf_of
@@ -117,18 +117,18 @@ def data(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def follower(data: Path) -> Iterator[Driver]:
+def follower(data: Path) -> Iterator[ReplicaDriver]:
     """A follower that knows that its last file has a committed record."""
     logs = FollowerLogs(OsFiles(), ServerSettings(data=data, store_settings=SMALL_FILES), SHARD, "n1")
-    me = Leader(Member("n1", "i1"), "run1", "127.0.0.1:1")
+    me = Leader(Seat("n1", "i1"), "run1", "127.0.0.1:1")
     replica = Replica(me, (), logs.tails, logs.last_crcs, limits=Limits(), new_nonce=lambda: "n", now=0.0)
     lease = Lease(1, 5, 0.0)
     registry = ShardRegistry(EtcdRegistry(Gateway(EtcdOptions(("http://127.0.0.1:1",))), "test"), 0, lease, "run1")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         security = Security(ServerSettings(data=data))
         links = Links(listener, PeerHello(SHARD.cluster.bytes, 0, "n1", "run1"), security, lambda _: None)
-        driver = Driver(Run(replica, logs, registry, lease), links, lambda *_: None, lambda: None)
-        driver.do([Commit(tuple(tail.end for tail in logs.tails))])
+        driver = ReplicaDriver(ReplicaRun(replica, logs, registry, lease), links, lambda *_: None, lambda: None)
+        driver.do([CommitTo(tuple(tail.end for tail in logs.tails))])
         yield driver
     logs.close()
 
@@ -146,7 +146,7 @@ def all_but_the_beginning_zeroed(index: Path) -> None:
     index.write_bytes(raw[: index_format.HEADER_BYTES] + bytes(len(raw) - index_format.HEADER_BYTES))
 
 
-async def sorts_all(driver: Driver, data: Path) -> None:
+async def sorts_all(driver: ReplicaDriver, data: Path) -> None:
     async def sorted_all() -> bool:
         return driver.replica.following.sorted_through == 3
 
@@ -181,12 +181,12 @@ async def test_a_file_that_is_committed_while_the_sorting_process_ends_waits_for
     with follower(data) as driver:
         whole = driver.committed
         assert whole is not None
-        driver.do([Commit(((3, 0), *whole[1:]))])
+        driver.do([CommitTo(((3, 0), *whole[1:]))])
 
         class Ending(ChildSorter):
             async def idle(self) -> None:
                 await super().idle()
-                driver.do([Commit(whole)])
+                driver.do([CommitTo(whole)])
 
         async def is_sorted() -> bool:
             return driver.replica.following.sorted_through == 3

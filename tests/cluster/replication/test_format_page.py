@@ -25,7 +25,7 @@ from eventstore_cluster.nodes.node_file import node_file
 from eventstore_cluster.registry.kept_keys import KEPT, Kept, KeptShard
 from eventstore_cluster.registry.replicated_keys import ClusterKey, ShardKey
 from eventstore_cluster.replica.places import NOWHERE
-from eventstore_cluster.replica.registry_state import Member, ShardState
+from eventstore_cluster.replica.registry_state import Seat, ShardState
 from eventstore_cluster.replication.logs import cutting, documents, incarnations
 from eventstore_cluster.replication.logs.follower_log import FollowerLog
 from eventstore_cluster.replication.logs.pieces import Documents
@@ -135,7 +135,7 @@ def test_the_folder_of_a_node_says_whose_it_is_as_the_page_shows(tmp_path: Path)
 
 
 def test_what_a_node_keeps_of_the_registry_is_as_the_page_shows_and_read_again(tmp_path: Path) -> None:
-    leader = Member("n1", "8899aabbccddeeff")
+    leader = Seat("n1", "8899aabbccddeeff")
     state = ShardState(4, frozenset({leader}), ("n1", "n2"), 2, leader)
     shard = KeptShard(17, ShardKey(uuid.UUID("10111213-1415-1617-1819-1a1b1c1d1e1f"), ALL_SLOTS, state))
     kept = Kept(ClusterKey(STORE, 1, 2, 2), {0: shard})

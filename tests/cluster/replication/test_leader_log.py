@@ -18,7 +18,7 @@ from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import event_folder, read_identity
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.open_store import open_store
-from eventstore_cluster.replica.places import NOWHERE, Place
+from eventstore_cluster.replica.places import NOWHERE, LogEnd
 from eventstore_cluster.replication.logs.leader_log import LeaderLog
 from eventstore_cluster.replication.logs.log_reader import LogReader
 
@@ -29,10 +29,10 @@ REFUSAL = NotEnoughReplicas("too few", needed=2, have=1)
 class Led:
     """A store and its log. While `held`, nothing that is written is committed; `refusal`: why nothing may be written."""
 
-    def __init__(self, folder: Path, end: Place, last_crc: int) -> None:
+    def __init__(self, folder: Path, end: LogEnd, last_crc: int) -> None:
         self.held = False
         self.refusal: EventStoreError | None = None
-        self.ends: list[Place] = [end]
+        self.ends: list[LogEnd] = [end]
         self.reader = LogReader(event_folder(OsFiles(), folder, read_identity(OsFiles(), folder)), HEADER_BYTES)
         self.log = LeaderLog(
             self.reader, lambda: self.store.engine.writer.key, end, last_crc,
@@ -54,7 +54,7 @@ class Led:
 
 
 @asynccontextmanager
-async def led(folder: Path, end: Place = NOWHERE, last_crc: int = 0) -> AsyncIterator[Led]:
+async def led(folder: Path, end: LogEnd = NOWHERE, last_crc: int = 0) -> AsyncIterator[Led]:
     if end == NOWHERE:
         async with open_store(folder, SETTINGS):
             pass

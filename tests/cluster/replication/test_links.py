@@ -13,9 +13,9 @@ import trio
 
 from eventstore.server.access.security import Security
 from eventstore.settings.server import ServerSettings
-from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.epochs import LogTail
 from eventstore_cluster.replica.limits import Limits
-from eventstore_cluster.replica.registry_state import Leader, Member
+from eventstore_cluster.replica.registry_state import Leader, Seat
 from eventstore_cluster.replica.replica import Replica
 from eventstore_cluster.replication.links import REACHED_S, Links
 from eventstore_cluster.replication.peer_frames import PeerHello
@@ -30,8 +30,8 @@ async def replica_of(data: Path, node: str, address: str | None = None, shard: i
     """A replica that says that it is reached at this address, and where it is; by default it says that."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         own = f"127.0.0.1:{listener.getsockname()[1]}"
-        me = Leader(Member(node, "i"), f"run of {node}", address or own)
-        replica = Replica(me, (), (Tail(),), (0,), limits=Limits(), new_nonce=lambda: "n", now=0.0)
+        me = Leader(Seat(node, "i"), f"run of {node}", address or own)
+        replica = Replica(me, (), (LogTail(),), (0,), limits=Limits(), new_nonce=lambda: "n", now=0.0)
         hello = PeerHello(CLUSTER, shard, node, me.run)
         links = Links(listener, hello, Security(ServerSettings(data=data)), lambda _: None)
         async with trio.open_nursery() as nursery:
@@ -94,7 +94,7 @@ async def test_a_replica_that_another_one_reaches_is_reached_though_not_by_itsel
     async with replica_of(tmp_path, "n1", address) as (links, own):
         await said_by(links)
         async with replica_of(tmp_path, "n2") as (other, _):
-            other.follow(Leader(Member("n1", "i"), "run of n1", own))
+            other.follow(Leader(Seat("n1", "i"), "run of n1", own))
 
             async def reached() -> bool:
                 return links.unreached is None

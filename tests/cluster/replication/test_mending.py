@@ -19,7 +19,7 @@ from eventstore.records.commit import HEADER_BYTES
 from eventstore.server.verification.verified_files import Verified, events_of
 from eventstore.settings.server import ServerSettings
 from eventstore.store.data_folder import read_event_folder
-from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.places import LogEnds
 from eventstore_cluster.replication.logs.follower_logs import FollowerLogs, broker_identity
 from eventstore_cluster.replication.mending import FinalFiles, put_in_place
 from eventstore_cluster.replication.peer_frames import FileWanted
@@ -111,7 +111,7 @@ async def test_a_file_of_messages_that_may_still_be_cut_back_is_neither_compared
             await broker.committer.drain()
         last = broker.engine.front.chunk
     logs = FollowerLogs(OsFiles(), ServerSettings(data=tmp_path), SHARD, "n1")
-    ends: list[Ends | None] = [None]
+    ends: list[LogEnds | None] = [None]
     finals = FinalFiles(logs, lambda: ends[0], lambda: False)
     wanted = FileWanted(0, MESSAGES, last - 1, 0, HEADER_LENGTH)
     header = finals.folders[1].folder.read_header(last - 1)

@@ -12,7 +12,7 @@ from eventstore.broker.opening import BrokerIdentity, message_folder, open_broke
 from eventstore.chunks.files import OsFiles
 from eventstore.records.message import HEADER_BYTES
 from eventstore.settings.broker import BrokerSettings
-from eventstore_cluster.replica.places import Place
+from eventstore_cluster.replica.places import LogEnd
 from eventstore_cluster.replication.logs.follower_log import FollowerLog
 from eventstore_cluster.replication.logs.log_reader import LogReader
 from eventstore_cluster.replication.logs.pieces import Payload
@@ -32,7 +32,7 @@ async def send(broker: Broker, count: int) -> None:
         await broker.send_many("orders", [(b"x" * 200, None, None, None, None), (b"%d" % number, None, None, None, None)])
 
 
-def end_of(broker: Broker) -> Place:
+def end_of(broker: Broker) -> LogEnd:
     return broker.engine.front.chunk, broker.engine.front.end
 
 

@@ -10,12 +10,12 @@ import trio
 import trio.testing
 
 from eventstore_cluster.replication.logs.leader_log import PAYLOAD_BYTES
-from eventstore_cluster.replication.pace import Pace
+from eventstore_cluster.replication.pace import SendingRate
 
 Sent = list[tuple[float, int]]
 
 
-async def send(pace: Pace, sent: Sent, sizes: list[int], rate: int | None, asks_after_s: float = 0.0) -> None:
+async def send(pace: SendingRate, sent: Sent, sizes: list[int], rate: int | None, asks_after_s: float = 0.0) -> None:
     """Sends one replica one piece after another, which it stores for some time before it asks for more."""
     for size in sizes:
         await pace.wait(size, rate)
@@ -25,7 +25,7 @@ async def send(pace: Pace, sent: Sent, sizes: list[int], rate: int | None, asks_
 
 def sizes_of(choice: random.Random, rate: int, count: int) -> list[int]:
     """Returns sizes of pieces: whole ones, and the ends of files."""
-    whole = Pace.piece_bytes(rate)
+    whole = SendingRate.piece_bytes(rate)
     return [choice.choice((whole, whole, choice.randint(100, whole))) for _ in range(count)]
 
 
@@ -34,7 +34,7 @@ def sizes_of(choice: random.Random, rate: int, count: int) -> list[int]:
 async def test_in_no_time_more_is_sent_than_the_rate_and_one_piece(
     autojump_clock: trio.testing.MockClock, rate: int, replicas: int
 ) -> None:
-    pace, sent, choice, began = Pace(), Sent(), random.Random(rate + replicas), trio.current_time()
+    pace, sent, choice, began = SendingRate(), Sent(), random.Random(rate + replicas), trio.current_time()
     async with trio.open_nursery() as nursery:
         for number in range(replicas):
             nursery.start_soon(send, pace, sent, sizes_of(choice, rate, 60), rate, number * 0.01)
@@ -47,8 +47,8 @@ async def test_in_no_time_more_is_sent_than_the_rate_and_one_piece(
 
 
 async def test_a_time_without_copies_is_not_made_up_for(autojump_clock: trio.testing.MockClock) -> None:
-    pace, sent, rate = Pace(), Sent(), 1_000_000
-    whole = Pace.piece_bytes(rate)
+    pace, sent, rate = SendingRate(), Sent(), 1_000_000
+    whole = SendingRate.piece_bytes(rate)
     await send(pace, sent, [whole] * 2, rate)
     await trio.sleep(600)
     sent.clear()
@@ -57,7 +57,7 @@ async def test_a_time_without_copies_is_not_made_up_for(autojump_clock: trio.tes
 
 
 async def test_a_rate_that_is_changed_holds_from_the_next_piece_on(autojump_clock: trio.testing.MockClock) -> None:
-    pace, sent = Pace(), Sent()
+    pace, sent = SendingRate(), Sent()
     await send(pace, sent, [500_000] * 3, 1_000_000)
     await send(pace, sent, [500_000] * 3, 5_000_000)
     began = sent[0][0]
@@ -67,6 +67,6 @@ async def test_a_rate_that_is_changed_holds_from_the_next_piece_on(autojump_cloc
 
 
 def test_a_piece_takes_less_time_than_a_follower_waits_for_its_leader() -> None:
-    assert [Pace.piece_bytes(rate) for rate in (1_000_000, 4_000_000, 100_000_000, None)] == [
+    assert [SendingRate.piece_bytes(rate) for rate in (1_000_000, 4_000_000, 100_000_000, None)] == [
         500_000, 2_000_000, PAYLOAD_BYTES, PAYLOAD_BYTES,
     ]  # fmt: skip

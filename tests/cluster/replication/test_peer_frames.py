@@ -17,10 +17,10 @@ from eventstore.model import NewEvent
 from eventstore.protocol.frames import LENGTH
 from eventstore.records import state_record
 from eventstore_cluster.replica.epochs import LastEpoch
-from eventstore_cluster.replica.frames import Data, Fetch, Join, Joined, NotLeading
+from eventstore_cluster.replica.frames import Data, Fetch, Joined, JoinFrame, NotLeading
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.places import NOWHERE
-from eventstore_cluster.replica.registry_state import Member
+from eventstore_cluster.replica.registry_state import Seat
 from eventstore_cluster.replication import links, peer, peer_frames
 from eventstore_cluster.replication.logs.leader_log import PAYLOAD_BYTES
 from eventstore_cluster.replication.logs.pieces import Cargo, Documents, Payload, Piece
@@ -62,8 +62,8 @@ CARGO = None, Payload(KEY, (Piece(2, 4096, NEXT_STATE, NEXT, COMPLETED),)), Docu
 EVENTS_CARGO = Payload(KEY, (Piece(*EVENTS_END, RECORD),)), None, None
 FRAMES: dict[str, PeerFrame] = {
     "peer-hello": PeerHello(bytes(16), 0, "n2", "8899aabbccddeeff"),
-    "peer-join": Join(
-        1, Member("n2", "0011223344556677"), "8899aabbccddeeff", "0123456789abcdef",
+    "peer-join": JoinFrame(
+        1, Seat("n2", "0011223344556677"), "8899aabbccddeeff", "0123456789abcdef",
         (LastEpoch(1, (1, 4304)), LastEpoch(1, MESSAGES_END), LastEpoch(1, DOCUMENTS_END)),
     ),
     "peer-joined": Joined(1, 9, 2, (LastEpoch(1, EVENTS_END), LastEpoch(1, MESSAGES_END), LastEpoch(1, DOCUMENTS_END))),

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.epochs import LogTail
 from eventstore_cluster.replica.limits import Limits
-from eventstore_cluster.replica.registry_state import Leader, Member, Pause, Seen, ShardState
+from eventstore_cluster.replica.registry_state import Leader, Pause, Seat, Seen, ShardState
 from eventstore_cluster.replica.replica import Replica
 from eventstore_cluster.replication.replica_metrics import REPLICA_METRICS, Leads
 
 
 def test_a_pause_of_all_moves_or_of_what_is_wanted_of_the_shard_is_a_figure() -> None:
-    own = Replica(Leader(Member("n1", "a"), "run1"), (), (Tail(),), (0,), limits=Limits(), new_nonce=lambda: "n", now=0.0)
+    own = Replica(Leader(Seat("n1", "a"), "run1"), (), (LogTail(),), (0,), limits=Limits(), new_nonce=lambda: "n", now=0.0)
     (figure,) = [each for each in REPLICA_METRICS if each.name == "moves_paused"]
     shard = Seen(1, ShardState(1, frozenset(), ("n1", "n2"), 1), 1)
 

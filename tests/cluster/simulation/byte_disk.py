@@ -20,7 +20,7 @@ from eventstore.chunks.writing.writer import ChunkWriter
 from eventstore.records.commit import HEADER_BYTES
 from eventstore.store.data_folder import event_folder
 from eventstore.store.sorted.sorting import sort_file, switch
-from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.places import LogEnds
 from eventstore_cluster.replication import follower_sorting
 from eventstore_cluster.replication.logs.follower_log import FollowerLog
 from eventstore_cluster.replication.logs.log_reader import LogReader
@@ -132,14 +132,14 @@ class ByteDisk(Disk):
     def _crc(self, at: int) -> int:
         return int(_CRC(self._raw[at - 1])[0]) if at else 0
 
-    def holds(self, start: Ends, last_crcs: tuple[int, ...]) -> bool:
+    def holds(self, start: LogEnds, last_crcs: tuple[int, ...]) -> bool:
         at = count(start[0])
         if at > len(self._raw) or self._crc(at) != last_crcs[0]:
             return False
         numbers = (self.records[0][at - 1][1] if at else 0, *last_crcs[1:])
         return super().holds(start, numbers)
 
-    def after(self, start: Ends, most: int) -> list[list[Record]]:
+    def after(self, start: LogEnds, most: int) -> list[list[Record]]:
         """As a leader: from the files, or from memory what is not in them; a chunk that begins is read from its file."""
         _, *others = super().after(start, most)
         at = count(start[0])
@@ -157,20 +157,20 @@ class ByteDisk(Disk):
 
     # a follower
 
-    def begin_cut(self, ends: Ends) -> None:
+    def begin_cut(self, ends: LogEnds) -> None:
         self._doing, self._cut_to = lambda: self._cut_log(ends), count(ends[0])
 
-    def _cut_log(self, ends: Ends) -> None:
+    def _cut_log(self, ends: LogEnds) -> None:
         if self._log.tail.end != ends[0]:
             self._log.cut(ends[0])
 
-    def cut(self, ends: Ends) -> None:
+    def cut(self, ends: LogEnds) -> None:
         self._doing = self._cut_to = None
         self._cut_log(ends)
         super().cut(ends)
         del self._raw[count(ends[0]) :]
 
-    def sort(self, committed: Ends) -> None:
+    def sort(self, committed: LogEnds) -> None:
         """Sorts the next file, if that may be."""
         number = self.sorted + 1
         if number * IN_A_CHUNK < self.synced[0] and follower_sorting.may_sort(committed, number):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventstore_cluster.replica.places import NOWHERE, Ends
-from eventstore_cluster.replica.registry_state import Leader, Member
+from eventstore_cluster.replica.places import NOWHERE, LogEnds
+from eventstore_cluster.replica.registry_state import Leader, Seat
 from tests.cluster.simulation.disk import KINDS, Document, Record, count
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Checks:
         if self._elected.get(epoch) != process.run:
             raise Broken(f"{process.run} begins epoch {epoch}, which {self._elected.get(epoch)} leads")
 
-    def acknowledged(self, process: Process, ends: Ends) -> None:
+    def acknowledged(self, process: Process, ends: LogEnds) -> None:
         """A leader tells its clients that everything before `ends` is committed."""
         epoch = process.replica.leading.epoch if process.replica.leading is not None else 0
         if self._elected.get(epoch) != process.run:
@@ -88,7 +88,7 @@ class Checks:
         elif sorted(member.node for member in state.in_sync) != sorted(state.replicas):
             raise Broken(f"{process.run} takes an append for all replicas, of which {state.in_sync} are in sync")
 
-    def receipt(self, process: Process, ends: Ends) -> None:
+    def receipt(self, process: Process, ends: LogEnds) -> None:
         """A leader tells a client how many replicas have what it appended up to `ends`."""
         said, machines, own = process.replica.durability, self._world.machines, process.machine.disk
         have = {name for name, machine in machines.items() if machine.disk.has_durable(own, ends)}
@@ -98,7 +98,7 @@ class Checks:
         if said > len(have):
             raise Broken(f"{process.run} says that {said} replicas have what only {sorted(have)} have")
 
-    def _seen(self, process: Process, ends: Ends) -> None:
+    def _seen(self, process: Process, ends: LogEnds) -> None:
         for kind, end in enumerate(ends[:KINDS]):
             known, own = self.records[kind], process.machine.disk.records[kind][: count(end)]
             common = min(len(known), len(own))
@@ -141,7 +141,7 @@ class Checks:
         if any(member.incarnation in incarnations for member in self._world.registry.state.in_sync):
             raise Broken(f"the folder of {name} is put away, which is in sync")
 
-    def _member_holds(self, member: Member, what: str) -> None:
+    def _member_holds(self, member: Seat, what: str) -> None:
         if member.incarnation in self._world.machines[member.node].disk.incarnations:  # else its folder is lost, and it with it
             self._holds(member.node, what)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore_cluster.registry.replica_keys import CloneKey, ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ShardKey
-from eventstore_cluster.replica.registry_state import Member
+from eventstore_cluster.replica.registry_state import Seat
 from tests.cluster.simulation.disk import IN_A_CHUNK, place
 from tests.cluster.simulation.process import Process
 from tests.cluster.simulation.run import Run
@@ -27,7 +27,7 @@ class Clone(Run):
         disk = machine.disk
         self.earlier = tuple(disk.incarnations)
         disk.begin(world.token("i"))
-        self.member = Member(machine.name, disk.incarnations[-1])
+        self.member = Seat(machine.name, disk.incarnations[-1])
         self._said: int | None = None
         self._finishes = False
         machine.clone = self  # it may die with its first look

@@ -8,19 +8,19 @@ import random
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from eventstore_cluster.replica.epochs import Tail
-from eventstore_cluster.replica.places import NOWHERE, Ends, Place
+from eventstore_cluster.replica.epochs import LogTail
+from eventstore_cluster.replica.places import NOWHERE, LogEnd, LogEnds
 
 KINDS = 2
 IN_A_CHUNK = 7
 RECORD_BYTES = 700  # more than a sector
 Record = tuple[int, int]
 """The epoch, and a number that stands for the content."""
-Document = tuple[Place, bytes]
+Document = tuple[LogEnd, bytes]
 """The version that wrote it, and its content."""
 
 
-def place(count: int) -> Place:
+def place(count: int) -> LogEnd:
     """Returns where a log of so many records ends."""
     if not count:
         return NOWHERE
@@ -28,7 +28,7 @@ def place(count: int) -> Place:
     return (chunk + 1, 4096 + RECORD_BYTES * (before + 1))
 
 
-def count(end: Place) -> int:
+def count(end: LogEnd) -> int:
     """Returns how many records end at or before this place."""
     return 0 if end == NOWHERE else (end[0] - 1) * IN_A_CHUNK + (end[1] - 4096) // RECORD_BYTES
 
@@ -44,7 +44,7 @@ class Disk:
     synced: list[int] = field(default_factory=lambda: [0] * KINDS)
     incarnations: list[str] = field(default_factory=list)
     documents: dict[str, Document] = field(default_factory=dict)
-    version: Place = NOWHERE
+    version: LogEnd = NOWHERE
     led: bool = False
     arriving: dict[str, Document] = field(default_factory=dict)
     sorted: int = 0
@@ -52,22 +52,22 @@ class Disk:
     finished: bool = True
 
     @property
-    def ends(self) -> Ends:
+    def ends(self) -> LogEnds:
         return tuple(place(len(records)) for records in self.records)
 
     @property
-    def synced_ends(self) -> Ends:
+    def synced_ends(self) -> LogEnds:
         return tuple(place(synced) for synced in self.synced)
 
     @property
     def last_crcs(self) -> tuple[int, ...]:
         return tuple(records[-1][1] if records else 0 for records in self.records)
 
-    def tails(self) -> tuple[Tail, ...]:
+    def tails(self) -> tuple[LogTail, ...]:
         """Returns what the synced part of each log ends with, read from its records."""
         return tuple(_tail(records[:synced]) for records, synced in zip(self.records, self.synced, strict=True))
 
-    def holds(self, start: Ends, last_crcs: tuple[int, ...]) -> bool:
+    def holds(self, start: LogEnds, last_crcs: tuple[int, ...]) -> bool:
         """Whether the log has records up to `start`, and those before it are the ones with these numbers."""
         for records, end, crc in zip(self.records, start, last_crcs, strict=False):
             at = count(end)
@@ -75,7 +75,7 @@ class Disk:
                 return False
         return True
 
-    def has_durable(self, other: Disk, ends: Ends) -> bool:
+    def has_durable(self, other: Disk, ends: LogEnds) -> bool:
         """Whether its synced records up to `ends` are those of the other one."""
         for records, synced, others, end in zip(self.records, self.synced, other.records, ends, strict=False):
             at = count(end)
@@ -83,16 +83,16 @@ class Disk:
                 return False
         return True
 
-    def after(self, start: Ends, most: int) -> list[list[Record]]:
+    def after(self, start: LogEnds, most: int) -> list[list[Record]]:
         return [records[count(end) : count(end) + most] for records, end in zip(self.records, start, strict=False)]
 
-    def documents_after(self, version: Place) -> dict[str, Document]:
+    def documents_after(self, version: LogEnd) -> dict[str, Document]:
         """Returns all documents, if the version is of an earlier epoch than theirs."""
         if version[0] < self.version[0]:
             return dict(self.documents)
         return {name: document for name, document in self.documents.items() if document[0] > version}
 
-    def replaced(self, version: Place) -> None:
+    def replaced(self, version: LogEnd) -> None:
         """The documents that arrived are on the disk, all of them."""
         self.documents |= self.arriving
         self.arriving, self.version, self.led = {}, version, False
@@ -108,10 +108,10 @@ class Disk:
     def lead(self, epoch: int) -> None:
         """The process leads: what is appended from now on is its own."""
 
-    def begin_cut(self, ends: Ends) -> None:
+    def begin_cut(self, ends: LogEnds) -> None:
         """`cut` follows, unless the machine crashes before."""
 
-    def sort(self, committed: Ends) -> None:
+    def sort(self, committed: LogEnds) -> None:
         """Sorts what may be sorted, now that this is committed."""
         self.sorted = max(self.sorted, min(committed[0][0] - 1, self.synced[0] // IN_A_CHUNK))
 
@@ -127,7 +127,7 @@ class Disk:
     def sync(self, counts: list[int]) -> None:
         self.synced = [max(synced, count) for synced, count in zip(self.synced, counts, strict=True)]
 
-    def cut(self, ends: Ends) -> None:
+    def cut(self, ends: LogEnds) -> None:
         for kind, end in enumerate(ends[:KINDS]):
             del self.records[kind][count(end) :]
             self.synced[kind] = min(self.synced[kind], count(end))
@@ -150,9 +150,9 @@ class Disk:
             self.synced[kind] = len(records)
 
 
-def _tail(records: list[Record]) -> Tail:
+def _tail(records: list[Record]) -> LogTail:
     """Epochs follow each other in a log, so that each of them is one range of it."""
-    tail, end = Tail(), 0
+    tail, end = LogTail(), 0
     while end < len(records):
         epoch = records[end][0]
         end = bisect_right(records, epoch, lo=end, key=_epoch)

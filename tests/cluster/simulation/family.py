@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from eventstore.errors import EventStoreError
 from eventstore.records.slots import SLOTS
 from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
-from eventstore_cluster.registry.registry import Changes, Entry, Snapshot
+from eventstore_cluster.registry.registry import Changes, RegistryEntry, RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import REPLICAS
 from eventstore_cluster.registry.replicated_keys import (
     CLUSTER,
@@ -107,12 +107,12 @@ class Family:
         with contextlib.suppress(EventStoreError, StopIteration):
             begun().send(None)
 
-    def seen(self) -> Snapshot:
+    def seen(self) -> RegistrySnapshot:
         """Returns the keys that a person's command reads."""
-        entries = {CLUSTER: Entry(self._cluster.value(), self._revision)}
+        entries = {CLUSTER: RegistryEntry(self._cluster.value(), self._revision)}
         for number, world in self.shards.items():
-            entries[f"{SHARDS}{number}"] = Entry(world.registry.key.value(), world.registry.state_revision)
-        return Snapshot(self._revision, entries)
+            entries[f"{SHARDS}{number}"] = RegistryEntry(world.registry.key.value(), world.registry.state_revision)
+        return RegistrySnapshot(self._revision, entries)
 
     async def transact(self, compared: Mapping[str, int], changes: Changes) -> int | None:
         """Writes what a person's command writes, at once."""
@@ -149,19 +149,19 @@ class Family:
         """Returns the shards that have slots."""
         return [world for world in self.shards.values() if world.registry.key.slots]
 
-    def snapshot(self, key: ShardKey) -> Snapshot:
+    def snapshot(self, key: ShardKey) -> RegistrySnapshot:
         """Returns the keys that the leader of a shard reads of those that are to get slots of it."""
-        entries = {CLUSTER: Entry(self._cluster.value(), self._revision)}
+        entries = {CLUSTER: RegistryEntry(self._cluster.value(), self._revision)}
         for number in key.state.split:
             if (child := self.shards.get(number)) is None:
                 continue
             registry = child.registry
-            entries[f"{SHARDS}{number}"] = Entry(registry.key.value(), registry.state_revision)
+            entries[f"{SHARDS}{number}"] = RegistryEntry(registry.key.value(), registry.state_revision)
             for name, clone in registry.clones.items():
                 assert clone.clone is not None
                 if registry.is_leased(f"lease{clone.clone.lease}"):
-                    entries[f"{REPLICAS}{number}/{name}"] = Entry(clone.value(), registry.revision)
-        return Snapshot(self._revision, entries)
+                    entries[f"{REPLICAS}{number}/{name}"] = RegistryEntry(clone.value(), registry.revision)
+        return RegistrySnapshot(self._revision, entries)
 
     def changed(self, child: World) -> None:
         """A key of a shard in preparation was written: the leader of its parent reads it with its own."""
@@ -194,7 +194,7 @@ class Family:
             leader_key = f"{LEADERS}{child.number_of_shard}"
             leader = None
             if (named := gift.changes.get(leader_key)) is not None:
-                leader = read_leader(Entry(named, 0))
+                leader = read_leader(RegistryEntry(named, 0))
             child.registry.given(given, leader, f"lease{gift.heirs.get(leader_key)}")
             self._begin(giver, child)
             if leader is not None:

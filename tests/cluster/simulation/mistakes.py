@@ -11,7 +11,7 @@ from unittest import mock
 from eventstore.broker.groups.offsets_document import OffsetsDocument
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.record import Walk
-from eventstore.event_identity import Place as ReaderPlace
+from eventstore.event_identity import LogPosition as ReaderPlace
 from eventstore.records.cluster_map import ALL_SLOTS, SlotRange
 from eventstore.server.requests.owned_slots import OwnedSlots
 from eventstore_cluster.nodes.rebuilding import choice
@@ -21,16 +21,16 @@ from eventstore_cluster.registry.replica_keys import ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ShardKey
 from eventstore_cluster.replica import moving
 from eventstore_cluster.replica.actions import Action, CutTo, Transact
-from eventstore_cluster.replica.epochs import LastEpoch, Tail
+from eventstore_cluster.replica.epochs import LastEpoch, LogTail
 from eventstore_cluster.replica.following import Following
 from eventstore_cluster.replica.frames import Fetch, Frame, Joined
 from eventstore_cluster.replica.leading import Leading
 from eventstore_cluster.replica.moving import next_state
-from eventstore_cluster.replica.places import Ends, Place
+from eventstore_cluster.replica.places import LogEnd, LogEnds
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import Known, Member, Seen, ShardState, Swap
+from eventstore_cluster.replica.registry_state import Known, Seat, Seen, ShardState, Swap
 from eventstore_cluster.replica.replica import Replica
-from eventstore_cluster.replica.sessions import Session, Sessions
+from eventstore_cluster.replica.sessions import FollowerSession, Sessions
 from eventstore_cluster.replica.splitting import Splitting
 from eventstore_cluster.replication import follower_sorting
 from eventstore_cluster.replication.logs import cutting
@@ -73,7 +73,7 @@ class Mistake:
         return mock.patch.object(self.owner, self.method, self.wrong)
 
 
-def _counts_what_is_seen(registrar: Registrar) -> frozenset[Member]:
+def _counts_what_is_seen(registrar: Registrar) -> frozenset[Seat]:
     return registrar.state.in_sync
 
 
@@ -106,11 +106,11 @@ def _takes_back(process: Process) -> None:
     leading.written = (*disk.ends, process.document_end)
 
 
-def _own_end(tail: Tail, epoch: int) -> LastEpoch:
+def _own_end(tail: LogTail, epoch: int) -> LastEpoch:
     return LastEpoch(epoch, tail.end)
 
 
-def _any_session(sessions: Sessions, number: int, connection: int) -> Session | None:
+def _any_session(sessions: Sessions, number: int, connection: int) -> FollowerSession | None:
     """Counts a Fetch of an earlier connection for the node's latest session."""
     known: dict[int, str] = sessions.__dict__.setdefault("known", {})
     for session in sessions:
@@ -122,7 +122,7 @@ def _drops_all(leading: Leading) -> bool:
     return len(leading._registrar.state.in_sync) > 1
 
 
-def _adds_at_once(leading: Leading, session: Session) -> list[Action]:
+def _adds_at_once(leading: Leading, session: FollowerSession) -> list[Action]:
     state = leading._registrar.state
     if leading._registrar.unanswered is not None or session.member in state.in_sync or session.acked is None:
         return []
@@ -170,7 +170,7 @@ def _hands_over_unheard(leading: Leading, now: float) -> list[Action]:
 _hand_over = Leading._hand_over
 
 
-def _any_fetch_follows(session: Session, fetch: Fetch, now: float) -> None:
+def _any_fetch_follows(session: FollowerSession, fetch: Fetch, now: float) -> None:
     """Is content with a Fetch that was on its way when the successor was named."""
     session.held, session.held_since, session.heard_at, session.follows = fetch, now, now, now
 
@@ -184,18 +184,18 @@ def _anyone_competes(replica: Replica, now: float) -> list[Action]:
     return [Transact(replica.registrar.propose(elected, 0, leads=replica.me))]
 
 
-def _commits_own_sync(leading: Leading, member: Member) -> Ends:
+def _commits_own_sync(leading: Leading, member: Seat) -> LogEnds:
     return leading.synced
 
 
 _durable_at = Leading._durable_at
 
 
-def _documents_are_not_waited_for(leading: Leading, member: Member) -> Ends:
+def _documents_are_not_waited_for(leading: Leading, member: Seat) -> LogEnds:
     return (*_durable_at(leading, member)[:KINDS], leading.synced[KINDS])
 
 
-def _leaves_at_once(state: ShardState, leader: Member, level: Collection[Member]) -> ShardState | None:
+def _leaves_at_once(state: ShardState, leader: Seat, level: Collection[Seat]) -> ShardState | None:
     """Takes the others out before all that are wanted are in the set."""
     if state.wanted is None or not set(state.wanted).intersection(state.replicas):
         return next_state(state, leader, level)
@@ -214,7 +214,7 @@ def _does_not_count(document: OffsetsDocument) -> None:
 _documents_after = Disk.documents_after
 
 
-def _keeps_starts_to_itself(disk: Disk, version: Place) -> dict[str, Document]:
+def _keeps_starts_to_itself(disk: Disk, version: LogEnd) -> dict[str, Document]:
     return {name: document for name, document in _documents_after(disk, version).items() if name != OFFSETS}
 
 
@@ -253,7 +253,7 @@ def _longest(shard: int, copies: Copies, running: Mapping[str, ReplicaKey], gene
     return replace(_choose(shard, copies, strangers, generation), risks=found.risks)
 
 
-def _may_always_sort(committed: Ends, number: int) -> bool:
+def _may_always_sort(committed: LogEnds, number: int) -> bool:
     return True
 
 
@@ -261,7 +261,7 @@ def _all_at_once(log: FollowerLog, piece: Piece, found: Walk) -> Iterator[tuple[
     yield 0, len(found.offsets)
 
 
-def _cuts_without_a_note(folder: ChunkFolder, end: Place) -> None:
+def _cuts_without_a_note(folder: ChunkFolder, end: LogEnd) -> None:
     cutting._finish(folder, end, folder.read_header(end[0]).reopened().encode() if end[0] else b"")
 
 
@@ -269,14 +269,14 @@ def _held_anyway(slots: OwnedSlots, given: Iterable[SlotRange]) -> None:
     """Takes appends of what was given away."""
 
 
-def _gives_before_committed(splitting: Splitting, committed: Ends | None, held_at: float, now: float) -> list[Action]:
+def _gives_before_committed(splitting: Splitting, committed: LogEnds | None, held_at: float, now: float) -> list[Action]:
     return _give(splitting, ((1 << 20, 0), *(committed or ())[1:]), held_at, now)
 
 
 _give = Splitting._give
 
 
-def _takes_slots_again(splitting: Splitting, committed: Ends | None, held_at: float, now: float) -> list[Action]:
+def _takes_slots_again(splitting: Splitting, committed: LogEnds | None, held_at: float, now: float) -> list[Action]:
     """Begins anew when the split was called off that it holds slots back for."""
     state = splitting._registrar.state
     if state.split == splitting._held_for or state.splits > splitting._splits_before:
@@ -286,13 +286,13 @@ def _takes_slots_again(splitting: Splitting, committed: Ends | None, held_at: fl
     return []
 
 
-def _gives_to_later(splitting: Splitting, committed: Ends | None, held_at: float, now: float) -> list[Action]:
+def _gives_to_later(splitting: Splitting, committed: LogEnds | None, held_at: float, now: float) -> list[Action]:
     """Gives slots to whichever shards are to get some now, though others were held back."""
     splitting._held_for = splitting._registrar.state.split or splitting._held_for
     return _give(splitting, committed, held_at, now)
 
 
-def _all_clones(splitting: Splitting, shard: int) -> frozenset[Member]:
+def _all_clones(splitting: Splitting, shard: int) -> frozenset[Seat]:
     """Counts clones whose parents are not in sync."""
     seen = splitting._registrar.seen
     assert seen is not None
@@ -329,7 +329,7 @@ MISTAKES = (
     Mistake("R2", "a lost answer is taken for a refusal", Registrar, "answered", _lost_is_refused),
     Mistake("R3", "a new run resumes the leadership of its node", Replica, "_decide", _resumes),
     Mistake("R3", "a leader with a full disk takes back what was not synced", Process, "disk_full", _takes_back, first=302),
-    Mistake("R4", "the leader answers its own end for an epoch it does not have", Tail, "at_most", _own_end),
+    Mistake("R4", "the leader answers its own end for an epoch it does not have", LogTail, "at_most", _own_end),
     Mistake("R4", "a Fetch of an earlier connection counts", Sessions, "find", _any_session, first=175),
     Mistake("R5", "the set shrinks below its least size", Leading, "_may_drop", _drops_all),
     Mistake(
@@ -371,7 +371,7 @@ MISTAKES = (
         "receipts", "an append for all is taken without looking who keeps up", Replica, "takes_appends_for_all", _takes_any
     ),
     Mistake("handing over", "a replica that hangs is handed leadership", Leading, "_hand_over", _hands_over_unheard),
-    Mistake("handing over", "a Fetch that was on its way counts", Session, "heard", _any_fetch_follows, first=505),
+    Mistake("handing over", "a Fetch that was on its way counts", FollowerSession, "heard", _any_fetch_follows, first=505),
     Mistake("election", "a replica outside the set is elected", Replica, "_compete", _anyone_competes),
     Mistake("split", "slots that are to be given away are not held back", OwnedSlots, "give_up", _held_anyway, 60, splits=True),
     Mistake(

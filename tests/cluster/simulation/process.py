@@ -7,30 +7,30 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eventstore.records.cluster_map import SlotRange
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import EARLIER_MAX, ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ShardKey
 from eventstore_cluster.replica.actions import (
     Action,
     Begin,
     BeginFile,
-    Commit,
+    CommitTo,
     CutTo,
-    End,
+    EndProcess,
     Follow,
     HoldBack,
     Open,
     ReadRegistry,
-    Send,
+    SendFrame,
     Serve,
     Store,
     Transact,
     Unfollow,
 )
-from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.epochs import LogTail
 from eventstore_cluster.replica.frames import Data
-from eventstore_cluster.replica.places import NOWHERE, Ends, reaches
-from eventstore_cluster.replica.registry_state import Leader, Member, Seen, Swap
+from eventstore_cluster.replica.places import NOWHERE, LogEnds, reaches
+from eventstore_cluster.replica.registry_state import Leader, Seat, Seen, Swap
 from eventstore_cluster.replica.replica import Replica
 from eventstore_cluster.replication.logs.documents import tail_of
 from eventstore_cluster.replication.slot_gifts import Cut, Gift, give, keys_of
@@ -56,18 +56,18 @@ class Process(Run):
         self, world: World, machine: Machine, run: str, sit_out: float, *, clone: Clone | None = None, lease: str | None = None
     ) -> None:
         super().__init__(world, machine, run, clone.lease if clone is not None else lease or world.token("lease"))
-        self.latest = Snapshot(0, {})
+        self.latest = RegistrySnapshot(0, {})
         self.store = LedStore((), (), {})
         self._read_at = 0
         self._split_at: Cut | None = None
         self.opened = False
-        self.committed: Ends | None = None
+        self.committed: LogEnds | None = None
         self.uplink: int | None = None
         self.fetched: dict[str, float] = {}  # when the last Fetch was sent that came from each machine
         self._lease_until = 0.0
         self._syncing = False
         self._starts = 0
-        self._receipts: deque[Ends] = deque()
+        self._receipts: deque[LogEnds] = deque()
         disk = machine.disk
         self._documents = tail_of(disk.version)
         self.document_end = NOWHERE
@@ -76,7 +76,7 @@ class Process(Run):
             disk.begin(world.token("i"))
         else:
             earlier = clone.earlier
-        me = Leader(Member(machine.name, disk.incarnations[-1]), run, machine.name)
+        me = Leader(Seat(machine.name, disk.incarnations[-1]), run, machine.name)
         self.replica = Replica(
             me, earlier, self._tails(), (*disk.last_crcs, 0), limits=world.limits, new_nonce=lambda: world.token("n"),
             now=self.clock(), candidate_from=self.clock() + sit_out, known=world.losses.known(machine.name),
@@ -112,7 +112,7 @@ class Process(Run):
                 self.world.network.connect(self, leader)
             case Unfollow():
                 self.world.network.close(self)
-            case Send(connection, frame):
+            case SendFrame(connection, frame):
                 self.world.network.send(self, connection, frame)
             case Serve():
                 self._serve(action)
@@ -124,7 +124,7 @@ class Process(Run):
                 self.later(self.world.disk_delay(), lambda: self._cut(ends))
             case Begin(epoch):
                 self.later(self.world.disk_delay(), lambda: self._begin(epoch))
-            case Commit(ends):
+            case CommitTo(ends):
                 self._commit(ends)
             case BeginFile():
                 self._begin_file()
@@ -135,12 +135,12 @@ class Process(Run):
                 self.replica.serves()
                 self.world.checks.opened(self, self._starts)
                 self.world.losses.opened()
-            case End(reason, sit_out):
+            case EndProcess(reason, sit_out):
                 self.world.ended(self, reason, sit_out)
 
     # the registry
 
-    def saw(self, seen: Seen, key: ShardKey, latest: Snapshot) -> None:
+    def saw(self, seen: Seen, key: ShardKey, latest: RegistrySnapshot) -> None:
         """Takes what was read: see `ShardRegistry`."""
         if seen.at >= self._read_at:
             self.shard_key, self.latest, self._read_at = key, latest, seen.at
@@ -182,7 +182,7 @@ class Process(Run):
 
     # the log
 
-    def _tails(self) -> tuple[Tail, ...]:
+    def _tails(self) -> tuple[LogTail, ...]:
         return (*self.machine.disk.tails(), self._documents)
 
     def append(self, records: list[list[Record]]) -> None:
@@ -294,16 +294,16 @@ class Process(Run):
 
         self.later(self.world.disk_delay(), stored)
 
-    def _cut(self, ends: Ends) -> None:
+    def _cut(self, ends: LogEnds) -> None:
         self.machine.disk.cut(ends)
         if ends[KINDS] != self._documents.end:
-            self._documents = Tail()  # the leader's replace these, which are kept until then
+            self._documents = LogTail()  # the leader's replace these, which are kept until then
         self._stored()
 
     def _stored(self) -> None:
         self.do(self.replica.stored(self._tails(), (*self.machine.disk.last_crcs, 0)))
 
-    def _commit(self, ends: Ends) -> None:
+    def _commit(self, ends: LogEnds) -> None:
         self.committed = ends
         if self.world.random.random() < 0.5:
             self.sort()

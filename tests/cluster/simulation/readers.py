@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import Diverged
-from eventstore.event_identity import Place, check_start
+from eventstore.event_identity import LogPosition, check_start
 from eventstore.records.event_page import decode_page
 from eventstore.store.read.reader_place import check_place
 from eventstore.store.read.scan import ScanPage
@@ -50,9 +50,9 @@ class Readers:
         self._read[number] = visible[: self._world.random.randint(len(before), len(visible))]
 
 
-def _place(read: list[Record]) -> Place:
+def _place(read: list[Record]) -> LogPosition:
     """Returns where a reader stands that has read this."""
-    return Place.at(decode_page(framed(read[-1], len(read)))[0]) if read else Place(0)
+    return LogPosition.at(decode_page(framed(read[-1], len(read)))[0]) if read else LogPosition(0)
 
 
 def _page(visible: list[Record], after: int) -> ScanPage:

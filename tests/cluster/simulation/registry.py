@@ -8,7 +8,7 @@ from typing import Final
 
 from eventstore_cluster.registry.replica_keys import ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ShardKey
-from eventstore_cluster.replica.registry_state import Leader, Member, Pause, Seen, ShardState, Swap
+from eventstore_cluster.replica.registry_state import Leader, Pause, Seat, Seen, ShardState, Swap
 
 _FIRST: Final = 1 << 40  # is halved when everything is lost: what compares a revision of before is refused
 
@@ -29,7 +29,7 @@ class SimulatedRegistry:
         self._leader_lease = self._ticket = ""
         self.others_copy = self.paused = False
         self._leases: dict[str, float] = {}
-        self._holders: dict[str, Member] = {}
+        self._holders: dict[str, Seat] = {}
 
     @property
     def state(self) -> ShardState:
@@ -39,7 +39,7 @@ class SimulatedRegistry:
     def state(self, state: ShardState) -> None:
         self.key = replace(self.key, state=state)
 
-    def keep_alive(self, lease: str, holder: Member, until: float, now: float) -> bool:
+    def keep_alive(self, lease: str, holder: Seat, until: float, now: float) -> bool:
         """Grants or renews the lease of a process. Returns False if it has run out before."""
         self._expire(now)
         if lease in self._leases or lease not in self._holders:
@@ -139,14 +139,14 @@ class SimulatedRegistry:
         deposed = replace(self.state, in_sync=frozenset(), successor=None)
         self.state, self.state_revision = deposed.written_by("deposed"), self.revision
 
-    def accept_loss(self, member: Member, epoch: int) -> None:
+    def accept_loss(self, member: Seat, epoch: int) -> None:
         """Has this member alone in sync, in a new generation. `epoch`: the largest in any log."""
         self.revision += 1
         state, in_sync = self.state, frozenset({member})
         state = replace(state, epoch=max(state.epoch, epoch), generation=state.generation + 1, leader=None, in_sync=in_sync)
         self.state, self.state_revision = replace(state, nonce="accepted"), self.revision
 
-    def _running(self) -> frozenset[Member]:
+    def _running(self) -> frozenset[Seat]:
         return frozenset(self._holders[lease] for lease in self._leases)
 
     def ask_to_keep(self, wanted: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from eventstore_cluster.registry.replicated_keys import ShardKey
-from eventstore_cluster.replica.registry_state import Member
+from eventstore_cluster.replica.registry_state import Seat
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.world import Machine, World
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Run(ABC):
     """`member`: what it says that it is. Its clock runs a little fast or slow."""
 
-    member: Member
+    member: Seat
 
     def __init__(self, world: World, machine: Machine, run: str, lease: str) -> None:
         self.world, self.machine, self.run, self.lease = world, machine, run, lease

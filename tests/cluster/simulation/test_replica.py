@@ -13,46 +13,46 @@ from eventstore_cluster.replica.actions import (
     Begin,
     BeginFile,
     CutTo,
-    End,
+    EndProcess,
     Follow,
     ReadRegistry,
-    Send,
+    SendFrame,
     Serve,
     Transact,
 )
-from eventstore_cluster.replica.epochs import LastEpoch, Tail
+from eventstore_cluster.replica.epochs import LastEpoch, LogTail
 from eventstore_cluster.replica.following import Following
-from eventstore_cluster.replica.frames import Fetch, Join, Joined
+from eventstore_cluster.replica.frames import Fetch, Joined, JoinFrame
 from eventstore_cluster.replica.handing_over import HandingOver
 from eventstore_cluster.replica.limits import Limits, limits_for
 from eventstore_cluster.replica.moving import Moving
-from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.places import LogEnds
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import HISTORY_MAX, Known, Leader, Member, Pause, Seen, ShardState
+from eventstore_cluster.replica.registry_state import HISTORY_MAX, Known, Leader, Pause, Seat, Seen, ShardState
 from eventstore_cluster.replica.replica import HANDED_OVER, Replica
 from eventstore_cluster.replica.sessions import Sessions
 
-ME = Leader(Member("n1", "i1"), "run1", "127.0.0.1:1")
-OTHER = Member("n2", "i2")
+ME = Leader(Seat("n1", "i1"), "run1", "127.0.0.1:1")
+OTHER = Seat("n2", "i2")
 PAUSED = Pause(True, "ann")
 
 
-def state(epoch: int = 1, *members: Member) -> ShardState:
+def state(epoch: int = 1, *members: Seat) -> ShardState:
     return ShardState(epoch, frozenset(members or (ME.member, OTHER)), ("n1", "n2"), 2)
 
 
-def replica(*logs: Tail, earlier: tuple[str, ...] = ()) -> Replica:
+def replica(*logs: LogTail, earlier: tuple[str, ...] = ()) -> Replica:
     nonces = count()
-    logs = logs or (Tail(),)
+    logs = logs or (LogTail(),)
     return Replica(
         ME, earlier, logs, tuple(0 for _ in logs), limits=Limits(), new_nonce=lambda: str(next(nonces)), now=0.0
     )  # fmt: skip
 
 
 def test_a_log_with_a_later_epoch_than_the_registry_knows_ends_the_process_with_the_next_step() -> None:
-    own = replica(Tail().grow(7, (1, 4200)))
+    own = replica(LogTail().grow(7, (1, 4200)))
     (end,) = own.saw(Seen(1, state(6), 1), 0.0)
-    assert isinstance(end, End)
+    assert isinstance(end, EndProcess)
     assert "cluster lead --accept-loss" in end.reason
     assert own.tick(1.0, 10.0) == []  # it does nothing more
 
@@ -72,20 +72,24 @@ def test_a_log_with_a_later_epoch_than_the_registry_knows_ends_the_process_with_
 )
 def test_a_registry_older_than_what_the_node_has_heard_of_ends_the_process(known: Known | None, ends: bool) -> None:
     own = Replica(
-        ME, (), (Tail(),), (0,), limits=Limits(), new_nonce=lambda: "n", now=0.0, known=known
+        ME, (), (LogTail(),), (0,), limits=Limits(), new_nonce=lambda: "n", now=0.0, known=known
     )  # fmt: skip
     found = own.saw(Seen(7, replace(state(6, OTHER), nonce="n4", history=("n2", "n3")), 4), 0.0)
-    assert own.ended == ends == any(isinstance(each, End) and "restored from an older copy" in each.reason for each in found)
+    assert (
+        own.ended
+        == ends
+        == any(isinstance(each, EndProcess) and "restored from an older copy" in each.reason for each in found)
+    )
 
 
 def test_a_run_ends_when_the_registry_has_lost_what_it_has_seen_there_itself() -> None:
     own = Replica(
-        ME, (), (Tail(),), (0,), limits=Limits(), new_nonce=lambda: "n", now=0.0, known=Known(1, 2, "n2")
+        ME, (), (LogTail(),), (0,), limits=Limits(), new_nonce=lambda: "n", now=0.0, known=Known(1, 2, "n2")
     )  # fmt: skip
     older = replace(state(6, OTHER), nonce="n3", history=("n2",))
     assert own.saw(Seen(9, older.written_by("n4"), 4, ME, 1), 0.0) != []
     assert not own.ended
-    assert any(isinstance(each, End) for each in own.saw(Seen(12, older.written_by("m4"), 5, ME, 1), 1.0))
+    assert any(isinstance(each, EndProcess) for each in own.saw(Seen(12, older.written_by("m4"), 5, ME, 1), 1.0))
 
 
 def test_whether_a_registry_is_older_is_told_by_its_latest_changes_alone() -> None:
@@ -101,9 +105,9 @@ def test_whether_a_registry_is_older_is_told_by_its_latest_changes_alone() -> No
 
 def test_a_run_that_leads_as_another_incarnation_of_its_folder_ends() -> None:
     own = replica()
-    led = Leader(Member("n1", "i0"), ME.run, ME.address)  # a split made the clone the leader, and the folder had to be left
+    led = Leader(Seat("n1", "i0"), ME.run, ME.address)  # a split made the clone the leader, and the folder had to be left
     (end,) = own.saw(Seen(5, state(3, led.member, OTHER), 4, led, 4), 0.0)
-    assert isinstance(end, End)
+    assert isinstance(end, EndProcess)
     assert own.tick(1.0, 10.0) == []
 
 
@@ -148,7 +152,7 @@ def test_a_member_of_the_set_is_elected_when_nobody_leads_and_begins_an_epoch() 
 
 
 def test_while_moves_are_paused_no_step_is_begun_and_nothing_is_copied() -> None:
-    me, third = ME.member, Member("n3", "i3")
+    me, third = ME.member, Seat("n3", "i3")
     wanted = replace(state(4), leader=me, wanted=("n1", "n3"), before=("n1", "n2"))
 
     def moving(state: ShardState, **seen: Any) -> Moving:
@@ -173,7 +177,7 @@ def test_while_moves_are_paused_no_step_is_begun_and_nothing_is_copied() -> None
 
 
 def test_a_shard_that_is_paused_alone_lets_another_copy_and_takes_its_turn_again_when_it_is_resumed() -> None:
-    me, third = ME.member, Member("n3", "i3")
+    me, third = ME.member, Seat("n3", "i3")
     named = replace(state(4), leader=me, replicas=("n1", "n2", "n3"), wanted=("n1", "n3"), before=("n1", "n2"))
 
     def moving(state: ShardState, **seen: Any) -> Moving:
@@ -212,18 +216,18 @@ def test_an_election_without_an_answer_is_won_when_its_effect_is_seen() -> None:
 
 def test_an_earlier_incarnation_of_the_own_folder_is_replaced_in_the_set() -> None:
     own = replica(earlier=("i0",))
-    (rename,) = own.saw(Seen(5, state(3, Member("n1", "i0"), OTHER), 4), 0.0)
+    (rename,) = own.saw(Seen(5, state(3, Seat("n1", "i0"), OTHER), 4), 0.0)
     assert isinstance(rename, Transact)
     assert rename.swap.state.in_sync == {ME.member, OTHER}
 
 
 def test_logs_are_cut_to_the_last_epoch_that_both_have() -> None:
-    own = Tail().grow(1, (1, 5000)).grow(3, (1, 7000))
-    leader = Tail().grow(1, (1, 6000)).grow(2, (2, 5000)).grow(4, (2, 6000))
+    own = LogTail().grow(1, (1, 5000)).grow(3, (1, 7000))
+    leader = LogTail().grow(1, (1, 6000)).grow(2, (2, 5000)).grow(4, (2, 6000))
     answer = leader.at_most(own.last.epoch)
     assert answer == LastEpoch(2, (2, 5000))
     cut = own.cut(own.common_end(answer))
-    assert cut == Tail().grow(1, (1, 5000))
+    assert cut == LogTail().grow(1, (1, 5000))
     assert cut.common_end(leader.at_most(cut.last.epoch)) == cut.end
 
 
@@ -234,9 +238,9 @@ def leader_of_two(successor: str | None) -> tuple[Replica, Seen]:
     (elect,) = own.saw(Seen(5, state(3), 4), 0.0)
     assert isinstance(elect, Transact)
     own.answered(elect.swap.number, 6, 0.0)
-    own.begun((Tail(),), ((1, 100),), 0.0)
+    own.begun((LogTail(),), ((1, 100),), 0.0)
     own.durable(((1, 100),), 0.0)
-    own.received(1, Join(1, OTHER, "r2", ME.run, (LastEpoch(0, (0, 0)),)), 0.1)
+    own.received(1, JoinFrame(1, OTHER, "r2", ME.run, (LastEpoch(0, (0, 0)),)), 0.1)
     own.received(1, Fetch(1, 4, ((1, 100),), (0,)), 0.1)
     return own, Seen(7, replace(elect.swap.state, successor=successor), 7, ME, 6)
 
@@ -248,10 +252,10 @@ def is_spare(own: Replica, now: float) -> bool:
 
 def test_a_replica_is_spare_while_more_keep_up_than_have_to_acknowledge() -> None:
     own, seen = leader_of_two(None)
-    third = Member("n3", "i3")
+    third = Seat("n3", "i3")
     own.saw(replace(seen, state=replace(seen.state, in_sync=seen.state.in_sync | {third})), 0.1)
     assert not is_spare(own, 0.1), "the third one is in sync, and away: the next leader cannot do without this one"
-    own.received(2, Join(1, third, "r3", ME.run, (LastEpoch(0, (0, 0)),)), 0.1)
+    own.received(2, JoinFrame(1, third, "r3", ME.run, (LastEpoch(0, (0, 0)),)), 0.1)
     own.received(2, Fetch(2, 4, ((1, 100),), (0,)), 0.1)
     assert is_spare(own, 0.1)
     own.disconnected(2, 0.2)
@@ -273,7 +277,7 @@ def test_a_leader_hands_over_to_a_member_that_keeps_up_and_reads_nothing_meanwhi
     own, _, yields = yielding()
     assert (yields.swap.yields, yields.swap.revision, yields.swap.leader_revision) == (True, 7, 6)
     assert not own.may_read(0.2)
-    assert own.answered(yields.swap.number, 8, 0.3) == [End(HANDED_OVER)]
+    assert own.answered(yields.swap.number, 8, 0.3) == [EndProcess(HANDED_OVER)]
     assert not is_spare(own, 0.3), "the next leader waits for it: two have to acknowledge"
 
 
@@ -310,7 +314,7 @@ def test_a_leader_waits_for_a_successor_without_a_lease_which_could_not_be_elect
     assert yields.swap.yields
 
 
-def large_at(own: Replica) -> Ends:
+def large_at(own: Replica) -> LogEnds:
     """A leader that serves has written so much that it begins a new file before it hands over; returns where it ends."""
     ends = ((1, Limits().hand_over_file_bytes + 1),)
     own.serves()
@@ -362,11 +366,11 @@ def test_a_successor_that_does_not_sort_leads_in_the_end() -> None:
 def test_a_successor_that_is_killed_while_it_sorts_has_the_whole_time_when_it_is_back() -> None:
     own, limits = handing_over_a_large_file()
     own.disconnected(1, 0.3)
-    back, later = Member("n2", "i3"), 0.3 + limits.hand_over_sort_s
+    back, later = Seat("n2", "i3"), 0.3 + limits.hand_over_sort_s
     assert own.registrar.seen is not None
     seen = own.registrar.seen
     own.saw(replace(seen, state=replace(seen.state, in_sync=frozenset({ME.member, back}))), later)
-    own.received(2, Join(1, back, "r3", ME.run, (LastEpoch(4, (2, 4200)),)), later)
+    own.received(2, JoinFrame(1, back, "r3", ME.run, (LastEpoch(4, (2, 4200)),)), later)
     for second in (1.0, 2.0, limits.hand_over_sort_s):
         found = own.received(2, Fetch(2, 4, ((2, 4200),), (0,), 0), later + second)
         assert not any(isinstance(each, Transact) for each in found), second
@@ -397,7 +401,7 @@ def test_a_successor_that_was_behind_for_long_sorts_nevertheless() -> None:
 
 def test_no_file_is_begun_for_a_hand_over_while_appends_are_refused() -> None:
     own, seen = leader_of_two(None)
-    large, third = large_at(own), Member("n3", "i3")
+    large, third = large_at(own), Seat("n3", "i3")
     three = replace(seen.state, in_sync=seen.state.in_sync | {third}, in_sync_min=3)
     own.saw(replace(seen, state=three), 0.2)
     later = 0.3 + Limits().lag_max_s  # n3 is away, and needed
@@ -405,7 +409,7 @@ def test_no_file_is_begun_for_a_hand_over_while_appends_are_refused() -> None:
     assert own.leading is not None
     assert not own.leading.takes_appends(later)
     assert BeginFile() not in own.saw(replace(seen, state=replace(three, successor="n2")), later)
-    own.received(2, Join(1, third, "r3", ME.run, (LastEpoch(0, (0, 0)),)), later)
+    own.received(2, JoinFrame(1, third, "r3", ME.run, (LastEpoch(0, (0, 0)),)), later)
     assert BeginFile() in own.received(2, Fetch(2, 4, large, (0,)), later)
 
 
@@ -440,11 +444,11 @@ def test_nothing_is_handed_over_unasked_nor_to_itself_to_a_stranger_or_to_one_th
 def test_a_follower_is_cut_by_the_leader_of_its_epoch_alone_and_by_none_that_is_older_than_its_log(
     epoch: int, of_log: int, joined: int, cuts: bool
 ) -> None:
-    following = Following(ME.member, ME.run, (Tail().grow(of_log, (1, 200)),), (0,), Limits())
+    following = Following(ME.member, ME.run, (LogTail().grow(of_log, (1, 200)),), (0,), Limits())
     leader = Leader(OTHER, "r2", "127.0.0.1:2")
     assert following.follow(leader, epoch, 0.0) == [Follow(leader)]
     (join,) = following.connected(1, leader.run, 0.0)
-    assert isinstance(join, Send)
+    assert isinstance(join, SendFrame)
     found = following.received(1, Joined(1, 1, joined, (LastEpoch(of_log, (1, 100)),)), 0.1)
     assert found == ([CutTo(((1, 100),))] if cuts else [])
 
@@ -455,9 +459,9 @@ def test_a_join_that_comes_before_the_log_is_open_is_answered_when_it_is() -> No
     (elect,) = own.saw(Seen(5, state(3), 4), 0.0)
     assert isinstance(elect, Transact)
     own.answered(elect.swap.number, 6, 0.0)
-    join = Join(1, OTHER, "r2", ME.run, (LastEpoch(0, (0, 0)),))
+    join = JoinFrame(1, OTHER, "r2", ME.run, (LastEpoch(0, (0, 0)),))
     for connection in (1, 2):
         assert own.received(connection, join, 0.1) == []
     own.disconnected(1, 0.1)
-    answers = own.begun((Tail(),), ((1, 100),), 0.2)
-    assert answers == [Send(2, Joined(1, 1, 4, (LastEpoch(0, (0, 0)),)))]
+    answers = own.begun((LogTail(),), ((1, 100),), 0.2)
+    assert answers == [SendFrame(2, Joined(1, 1, 4, (LastEpoch(0, (0, 0)),)))]

@@ -7,21 +7,21 @@ from itertools import count
 
 import pytest
 
-from eventstore_cluster.registry.registry import Entry, Snapshot
+from eventstore_cluster.registry.registry import RegistryEntry, RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import CloneKey, ReplicaKey
 from eventstore_cluster.registry.replicated_keys import clones_of
-from eventstore_cluster.replica.actions import Action, End, HoldBack, Transact
+from eventstore_cluster.replica.actions import Action, EndProcess, HoldBack, Transact
 from eventstore_cluster.replica.limits import Limits, limits_for
-from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.places import LogEnds
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import Clone, Member, Pause, Seen, ShardState
+from eventstore_cluster.replica.registry_state import Clone, Pause, Seat, Seen, ShardState
 from eventstore_cluster.replica.splitting import Splitting
 
 NODES = ("n1", "n2")
-STATE = ShardState(3, frozenset(Member(node, "i") for node in NODES), NODES, 2, Member("n1", "i"), split=(4,))
+STATE = ShardState(3, frozenset(Seat(node, "i") for node in NODES), NODES, 2, Seat("n1", "i"), split=(4,))
 
 
-def ends(file: int, size: int = 100) -> Ends:
+def ends(file: int, size: int = 100) -> LogEnds:
     return (file, size), (1, 0), (3, 1)
 
 
@@ -39,7 +39,7 @@ class Leader:
     def sees(self, state: ShardState, clones_of: tuple[int, ...] | None = None) -> None:
         self._at += 1
         of = state.split if clones_of is None else clones_of
-        clones = frozenset(Clone(shard, Member(node, "c"), 1) for shard in of for node in NODES)
+        clones = frozenset(Clone(shard, Seat(node, "c"), 1) for shard in of for node in NODES)
         assert self.registrar.saw(Seen(self._at, state, self._at, clones=clones))
 
     def sees_clones(self, clones: frozenset[Clone]) -> None:
@@ -64,7 +64,7 @@ def test_slots_are_given_away_once_the_record_that_follows_is_committed() -> Non
     (action,) = leader.does()
     assert isinstance(action, Transact)
     swap = action.swap
-    assert swap.gifts == ((4, frozenset(Member(node, "c") for node in NODES)),)
+    assert swap.gifts == ((4, frozenset(Seat(node, "c") for node in NODES)),)
     assert swap.state.split == ()
     assert leader.does() == [], "one at a time"
     leader.registrar.answered(swap.number, None)
@@ -112,7 +112,7 @@ def test_a_split_of_small_files_waits_for_a_clone_that_is_stuck_though_it_lacks_
     def clones(stuck: str) -> frozenset[Clone]:
         of_n2 = ReplicaKey("c", "run", 0, (), clone=CloneKey(0, stuck))
         keys = {"replica/4/n1": ReplicaKey("c", "run", 0, (), clone=CloneKey(1)), "replica/4/n2": of_n2}
-        return clones_of(STATE, Snapshot(9, {name: Entry(key.value(), 9) for name, key in keys.items()}))
+        return clones_of(STATE, RegistrySnapshot(9, {name: RegistryEntry(key.value(), 9) for name, key in keys.items()}))
 
     leader.sees_clones(clones("Operation not permitted"))
     assert leader.does() == [], "slots that it got would not be served"
@@ -128,7 +128,7 @@ def test_a_leader_ends_if_what_it_holds_slots_back_for_was_called_off_whatever_w
     leader.holds_back()
     leader.sees(replace(STATE, split=then))
     (action,) = leader.does()
-    assert isinstance(action, End), "the new shards may get slots that were written to after the last file that they get"
+    assert isinstance(action, EndProcess), "the new shards may get slots that were written to after the last file that they get"
 
 
 def test_a_leader_ends_if_it_cannot_give_away_what_it_holds_back() -> None:
@@ -136,4 +136,4 @@ def test_a_leader_ends_if_it_cannot_give_away_what_it_holds_back() -> None:
     leader.holds_back()
     leader.sees(STATE, clones_of=())
     assert leader.does(1.0) == []
-    assert isinstance(leader.does(Limits().split_max_s + 1.0)[0], End)
+    assert isinstance(leader.does(Limits().split_max_s + 1.0)[0], EndProcess)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from eventstore.records.cluster_map import ALL_SLOTS
 from eventstore_cluster.registry.replicated_keys import ShardKey, clones_of
 from eventstore_cluster.replica.limits import Limits
-from eventstore_cluster.replica.registry_state import Member, ShardState, Swap
+from eventstore_cluster.replica.registry_state import Seat, ShardState, Swap
 from tests.cluster.simulation.accepted_loss import AcceptedLoss
 from tests.cluster.simulation.byte_disk import ByteDisk
 from tests.cluster.simulation.checks import Checks
@@ -104,7 +104,7 @@ class World:
         for machine in self.machines.values():
             machine.disk.incarnations.append(self.token("i"))
         first = tuple(self.machines)[:replicas]
-        members = frozenset(Member(name, self.machines[name].disk.incarnations[0]) for name in first)
+        members = frozenset(Seat(name, self.machines[name].disk.incarnations[0]) for name in first)
         self.registry_away: dict[str, float] = {}
         state = ShardState(0, members, first, min(2, replicas))
         self.family = Family(self)

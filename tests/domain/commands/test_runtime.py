@@ -13,7 +13,7 @@ import eventstore as es
 import eventstore.domain as d
 from eventstore import flat
 from eventstore.domain.encoding.event_type import event_type
-from eventstore.domain.runtime import Change, Decided, DomainRuntime, ResidentAggregate, decide
+from eventstore.domain.runtime import CommitRow, Decided, DomainRuntime, ResidentAggregate, decide
 from eventstore.domain.testing import stored
 from eventstore.errors import ShuttingDown
 from eventstore.model import Event
@@ -70,8 +70,8 @@ def decided(command: object, command_id: str = "c-1") -> Decided:
     return decide(app, raw.type, raw.payload, raw.aggregate_id, command_id)
 
 
-def handle(domain: DomainRuntime, command: object, resident: ResidentAggregate) -> Change | None:
-    return cast("Change | None", domain.handle(decided(command), resident))
+def handle(domain: DomainRuntime, command: object, resident: ResidentAggregate) -> CommitRow | None:
+    return cast("CommitRow | None", domain.handle(decided(command), resident))
 
 
 async def test_a_change_is_a_commit_on_the_version_it_was_decided_on() -> None:
@@ -142,13 +142,13 @@ async def test_an_async_handler_that_is_cancelled_leaves_an_aggregate_that_is_re
     domain = running()
     resident = await domain.restore("a")
     gates.clear()
-    coroutine = cast("Coroutine[Any, Any, Change | None]", domain.handle(decided(Wait("a")), resident))
+    coroutine = cast("Coroutine[Any, Any, CommitRow | None]", domain.handle(decided(Wait("a")), resident))
     with trio.move_on_after(0):
         await coroutine
     assert not domain.unmodified(resident)
     resident = await domain.restore("a")
     gates["a"].set()
-    change = await cast("Coroutine[Any, Any, Change | None]", domain.handle(decided(Wait("a")), resident))
+    change = await cast("Coroutine[Any, Any, CommitRow | None]", domain.handle(decided(Wait("a")), resident))
     assert change is not None
     assert change[:3] == ("a", 0, "c-1")
     assert domain.unmodified(resident)

@@ -24,7 +24,7 @@ from bank import Balances, Deposited, Opened
 from eventstore.domain.encoding import upcasting
 from eventstore.domain.projections.advance import advance
 from eventstore.domain.projections.projection import event_for_key, keys_of
-from eventstore.domain.projections.targets.base import Checkpoint
+from eventstore.domain.projections.targets.base import TableCheckpoint
 from eventstore.domain.testing import rows_of, stored
 from eventstore.model import Event
 
@@ -251,7 +251,7 @@ def test_a_state_that_would_be_read_back_as_another_is_refused(state: object, wh
     target = d.SQLiteTarget(tmp_path / "read.db")
     target.open(Given(), begins=True, store="1" * 16)
     with pytest.raises(es.ProjectionFailed, match=f"sequence 2, aggregate .*{why}"):
-        advance(Given(1, state), target, events, 0, Checkpoint(2))
+        advance(Given(1, state), target, events, 0, TableCheckpoint(2))
     target.close()
     with pytest.raises(es.DomainRefused, match=f"'given': initial.*{why}"):
         Given(initial=lambda: state).check_states()
@@ -296,7 +296,7 @@ def test_rows_do_not_depend_on_where_batches_end(sizes: tuple[int, ...], tmp_pat
     target.open(Totals(), begins=True, store="1" * 16)
     at, found = 0, dict[str, object]()
     for size in sizes:
-        advance(Totals(), target, events[at : at + size], at, Checkpoint(at + size))
+        advance(Totals(), target, events[at : at + size], at, TableCheckpoint(at + size))
         at += size
     state = Totals().decode_state(target.read(["aggregate-1"])["aggregate-1"])
     target.close()
@@ -332,9 +332,9 @@ def test_an_interruption_is_no_failure_of_the_projection(method: str, error: Bas
     projection = type("Interrupted", (Given,), {method: interrupted})(5, 6)
     target = d.SQLiteTarget(tmp_path / "read.db")
     target.open(Given(), begins=True, store="1" * 16)
-    advance(Given(4), target, stored(Deposited(1)), 0, Checkpoint(1))
+    advance(Given(4), target, stored(Deposited(1)), 0, TableCheckpoint(1))
     with pytest.raises(type(error)) as caught:
-        advance(projection, target, stored(Deposited(1), Deposited(2))[1:], 1, Checkpoint(2))
+        advance(projection, target, stored(Deposited(1), Deposited(2))[1:], 1, TableCheckpoint(2))
     target.close()
     assert caught.value is error
     if method != "decode_state":
@@ -421,7 +421,7 @@ def test_key_sees_the_payload_that_the_folds_see(filed: list[Event], tmp_path: P
     assert rows_of(ByDrawer(), filed) == {"a/new": {"count": 3}, "a/old": {"count": 1}}
     target = d.SQLiteTarget(tmp_path / "read.db")
     target.open(ByDrawer(), begins=True, store=b"1" * 16)
-    advance(ByDrawer(), target, filed, 0, Checkpoint(4))
+    advance(ByDrawer(), target, filed, 0, TableCheckpoint(4))
     assert target.read(["a/new", "a/old"]) == {"a/new": "3", "a/old": "1"}
     target.close()
 

@@ -17,7 +17,7 @@ import bank
 import eventstore as es
 import eventstore.domain as d
 from bank import Balances, Deposited, Opened
-from eventstore.domain.projections.targets.base import Checkpoint, Parked, StoredRow
+from eventstore.domain.projections.targets.base import ParkedKey, StoredRow, TableCheckpoint
 from eventstore.domain.projections.targets.sqlite import SQLiteTarget
 from tests.domain.runner import new_events
 from tests.server_thread import ServerThread
@@ -141,8 +141,8 @@ class Interrupting(SQLiteTarget):
         self._left, self._late = nth, late
 
     def write(
-        self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint,
-        parked: Sequence[Parked] = (), retried: Sequence[str] = (),
+        self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: TableCheckpoint,
+        parked: Sequence[ParkedKey] = (), retried: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._left -= 1
         if self._left == 0 and not self._late:
@@ -239,7 +239,7 @@ def test_opening_waits_for_another_projector_that_is_making_the_same_file(tmp_pa
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     other.execute("CREATE TABLE made (by)")  # not in write-ahead mode yet: switching to it does not wait
-    target, opened = d.SQLiteTarget(path), list[Checkpoint]()
+    target, opened = d.SQLiteTarget(path), list[TableCheckpoint]()
     opening = threading.Thread(target=lambda: opened.append(target.open(Balances())))
     opening.start()
     wait_until(lambda: _times_open(path) > 1 or not opening.is_alive(), "the file is open twice")

@@ -13,7 +13,7 @@ import pytest
 import eventstore as es
 import eventstore.domain as d
 from eventstore.domain.projections.advance import advance
-from eventstore.domain.projections.targets.base import Checkpoint, Parked
+from eventstore.domain.projections.targets.base import ParkedKey, TableCheckpoint
 from eventstore.model import Event
 from tests.domain import postgresql
 from tests.domain.projections.conftest import Place
@@ -54,8 +54,8 @@ CHECKPOINT = "SELECT projection, sequence FROM eventstore_checkpoints"
 def test_rows_states_and_checkpoint_are_kept(place: Place) -> None:
     target, projection = place.target(), Counting()
     assert target.open(projection) == (0, None)
-    assert advance(projection, target, [happened(1), happened(2, aggregate_id="b"), happened(3)], 0, Checkpoint(3))[0] == 2
-    assert advance(projection, target, [happened(4, "Changed")], 3, Checkpoint(4))[0] == 1
+    assert advance(projection, target, [happened(1), happened(2, aggregate_id="b"), happened(3)], 0, TableCheckpoint(3))[0] == 2
+    assert advance(projection, target, [happened(4, "Changed")], 3, TableCheckpoint(4))[0] == 1
     target.close()
     assert place.query(ROWS) == [("a", 3, "Changed"), ("b", 1, "Happened")]
     assert place.query(CHECKPOINT) == [("counting", 4)]
@@ -68,7 +68,7 @@ def test_rows_states_and_checkpoint_are_kept(place: Place) -> None:
 def test_a_table_records_its_store(place: Place) -> None:
     target, projection = place.target(), Counting()
     target.open(projection)
-    advance(projection, target, [happened(1)], 0, Checkpoint(1))
+    advance(projection, target, [happened(1)], 0, TableCheckpoint(1))
     target.close()
     for store in ("one", "one", None):
         assert target.open(projection, store=store).sequence == 1
@@ -87,7 +87,7 @@ def test_without_a_checkpoint_a_target_that_must_not_begin_is_left_unchanged(pla
     assert not place.tables()
     target, projection = place.target(), Counting()
     target.open(projection)
-    advance(projection, target, [happened(1)], 0, Checkpoint(1))
+    advance(projection, target, [happened(1)], 0, TableCheckpoint(1))
     target.close()
     assert target.open(projection, begins=False).sequence == 1
     target.close()
@@ -102,10 +102,10 @@ def test_without_a_checkpoint_a_target_that_must_not_begin_is_left_unchanged(pla
 def test_no_state_deletes_the_row_and_the_key_starts_again(place: Place) -> None:
     target, projection = place.target(), Counting()
     target.open(projection)
-    advance(projection, target, [happened(1), happened(2)], 0, Checkpoint(2))
-    advance(projection, target, [happened(3, "Gone"), happened(4, "Gone", "never")], 2, Checkpoint(4))
+    advance(projection, target, [happened(1), happened(2)], 0, TableCheckpoint(2))
+    advance(projection, target, [happened(3, "Gone"), happened(4, "Gone", "never")], 2, TableCheckpoint(4))
     assert place.query(ROWS) == []
-    advance(projection, target, [happened(5, "Gone"), happened(6, "Again")], 4, Checkpoint(6))
+    advance(projection, target, [happened(5, "Gone"), happened(6, "Again")], 4, TableCheckpoint(6))
     assert place.query(ROWS) == [("a", 1, "Again")]
     target.close()
 
@@ -113,13 +113,13 @@ def test_no_state_deletes_the_row_and_the_key_starts_again(place: Place) -> None
 def test_a_second_projector_is_fenced_and_changes_nothing(place: Place) -> None:
     first, second, projection = place.target(), place.target(), Counting()
     assert first.open(projection) == second.open(projection) == (0, None)
-    advance(projection, first, [happened(1)], 0, Checkpoint(1))
+    advance(projection, first, [happened(1)], 0, TableCheckpoint(1))
     with pytest.raises(es.Fenced, match="checkpoint of projection 'counting' is no longer 0") as caught:
-        advance(projection, second, [happened(1), happened(2)], 0, Checkpoint(2))
+        advance(projection, second, [happened(1), happened(2)], 0, TableCheckpoint(2))
     assert caught.value.fields == {"name": "counting", "checkpoint": 0}
     assert place.query(ROWS) == [("a", 1, "Happened")]
     assert place.query(CHECKPOINT) == [("counting", 1)]
-    advance(projection, first, [happened(2)], 1, Checkpoint(2))
+    advance(projection, first, [happened(2)], 1, TableCheckpoint(2))
     first.close()
     second.close()
 
@@ -127,7 +127,7 @@ def test_a_second_projector_is_fenced_and_changes_nothing(place: Place) -> None:
 def test_a_batch_without_events_moves_the_checkpoint(place: Place) -> None:
     target, projection = place.target(), Counting()
     target.open(projection)
-    assert advance(projection, target, [], 0, Checkpoint(17))[0] == 0
+    assert advance(projection, target, [], 0, TableCheckpoint(17))[0] == 0
     target.close()
     assert place.query(CHECKPOINT) == [("counting", 17)]
 
@@ -136,8 +136,8 @@ def test_more_keys_than_one_query_allows(place: Place) -> None:
     target, projection = place.target(), Counting()
     target.open(projection)
     events = [happened(number, aggregate_id=f"a-{number:05}") for number in range(1, 2_002)]
-    advance(projection, target, events, 0, Checkpoint(2_001))
-    advance(projection, target, events, 2_001, Checkpoint(2_002))
+    advance(projection, target, events, 0, TableCheckpoint(2_001))
+    advance(projection, target, events, 2_001, TableCheckpoint(2_002))
     assert place.query("SELECT count(*), sum(events) FROM counting") == [(2_001, 4_002)]
     target.close()
 
@@ -150,14 +150,14 @@ class Failing(Counting):
 def test_a_refused_row_changes_nothing(place: Place) -> None:
     target = place.target()
     target.open(Counting())
-    advance(Counting(), target, [happened(1)], 0, Checkpoint(1))
+    advance(Counting(), target, [happened(1)], 0, TableCheckpoint(1))
     with pytest.raises(
         es.ProjectionFailed, match=r"'counting' failed at sequence 3, aggregate 'a', version 3.*column 'events'"
     ):
-        advance(Failing(), target, [happened(2), happened(3)], 1, Checkpoint(3))
+        advance(Failing(), target, [happened(2), happened(3)], 1, TableCheckpoint(3))
     assert place.query(ROWS) == [("a", 1, "Happened")]
     assert place.query(CHECKPOINT) == [("counting", 1)]
-    advance(Counting(), target, [happened(2)], 1, Checkpoint(2))
+    advance(Counting(), target, [happened(2)], 1, TableCheckpoint(2))
     target.close()
 
 
@@ -166,17 +166,17 @@ class Parking(Counting):
 
 
 def test_parked_keys_are_kept_with_the_batch_and_forgotten_with_the_table(place: Place) -> None:
-    target, first, second = place.target(), Parked("a", 1, "it's {bad}"), Parked('"b', 2, "ü")
+    target, first, second = place.target(), ParkedKey("a", 1, "it's {bad}"), ParkedKey('"b', 2, "ü")
     target.open(Parking())
     assert target.parked(None) == {}
-    target.write([], [], 0, Checkpoint(2), [first, second])
+    target.write([], [], 0, TableCheckpoint(2), [first, second])
     with pytest.raises(es.Fenced):
-        target.write([], [], 1, Checkpoint(3), [Parked("c", 3, "")])
+        target.write([], [], 1, TableCheckpoint(3), [ParkedKey("c", 3, "")])
     assert target.parked(None) == {"a": first, '"b': second}
     assert target.parked(["c", '"b']) == {'"b': second}
     again = first._replace(sequence=2)
-    target.write([], [], 2, Checkpoint(2), [again], ['"b'])
-    target.write([], [], 2, Checkpoint(3))
+    target.write([], [], 2, TableCheckpoint(2), [again], ['"b'])
+    target.write([], [], 2, TableCheckpoint(3))
     target.close()
     target.open(Parking())
     assert target.parked(None) == {"a": again}
@@ -194,7 +194,7 @@ class Wider(Counting):
 def test_a_table_with_other_columns_is_refused_and_kept(place: Place) -> None:
     target = place.target()
     target.open(Counting())
-    advance(Counting(), target, [happened(1)], 0, Checkpoint(1))
+    advance(Counting(), target, [happened(1)], 0, TableCheckpoint(1))
     target.close()
     other = place.target()
     with pytest.raises(es.DomainRefused, match=r"'counting' has the columns key .*the projection declares .*first"):
@@ -208,15 +208,15 @@ def test_a_table_that_was_built_anew_fences_a_projector_at_the_same_sequence(pla
     for make_anew in ("DELETE FROM eventstore_checkpoints", "UPDATE eventstore_checkpoints SET generation = 1, sequence = 0"):
         old, new, projection = place.target(), place.target(), Counting()
         old.open(projection)
-        advance(projection, old, [happened(1, "Old")], 0, Checkpoint(1))
+        advance(projection, old, [happened(1, "Old")], 0, TableCheckpoint(1))
         place.change(make_anew)
         place.change("DELETE FROM counting")
         new.open(projection)
-        advance(projection, new, [happened(1, "New")], 0, Checkpoint(1))
+        advance(projection, new, [happened(1, "New")], 0, TableCheckpoint(1))
         with pytest.raises(es.Fenced, match="or its table was rebuilt"):
-            advance(projection, old, [happened(2)], 1, Checkpoint(2))
+            advance(projection, old, [happened(2)], 1, TableCheckpoint(2))
         assert place.query(ROWS) == [("a", 1, "New")]
-        advance(projection, new, [happened(2, "New")], 1, Checkpoint(2))
+        advance(projection, new, [happened(2, "New")], 1, TableCheckpoint(2))
         old.close()
         new.close()
         place.change("DELETE FROM counting")
@@ -232,7 +232,7 @@ def test_a_table_of_another_version_of_the_projection_is_refused(place: Place) -
     target.open(Second())  # nothing was folded yet: any version may begin
     target.close()
     target.open(Counting())
-    advance(Counting(), target, [happened(1)], 0, Checkpoint(1))
+    advance(Counting(), target, [happened(1)], 0, TableCheckpoint(1))
     target.close()
     with pytest.raises(es.DomainRefused, match="'counting' was made by version 1 of the projection, but the code declares ver"):
         target.open(Second())
@@ -244,12 +244,12 @@ def test_a_table_of_another_version_of_the_projection_is_refused(place: Place) -
 def test_checkpoints_of_the_version_before_get_their_new_columns(place: Place) -> None:
     target, projection = place.target(), Counting()
     target.open(projection)
-    advance(projection, target, [happened(1)], 0, Checkpoint(1, "ab"))
+    advance(projection, target, [happened(1)], 0, TableCheckpoint(1, "ab"))
     target.close()
     for column in ("identity", "generation", "version"):
         place.change(f"ALTER TABLE eventstore_checkpoints DROP COLUMN {column}")
     assert target.open(projection) == (1, None)
-    advance(projection, target, [happened(2)], 1, Checkpoint(2, "cd"))
+    advance(projection, target, [happened(2)], 1, TableCheckpoint(2, "cd"))
     target.close()
     assert target.open(projection) == (2, "cd")
     target.close()
@@ -261,7 +261,7 @@ def test_checkpoints_of_the_version_before_get_their_new_columns(place: Place) -
 def test_a_checkpoint_without_its_table_is_refused(place: Place) -> None:
     target, projection = place.target(), Counting()
     target.open(projection)
-    advance(projection, target, [happened(1)], 0, Checkpoint(1))
+    advance(projection, target, [happened(1)], 0, TableCheckpoint(1))
     target.close()
     place.change("DROP TABLE counting")
     with pytest.raises(es.DomainRefused, match="table 'counting' is missing, but its checkpoint is at sequence 1; delete"):
@@ -295,7 +295,7 @@ class AllTypes(d.Projection[Any]):
 def test_every_type_of_column_is_kept(place: Place) -> None:
     target, projection = place.target(), AllTypes()
     target.open(projection)
-    advance(projection, target, [happened(1, aggregate_id="some"), happened(2, aggregate_id="none")], 0, Checkpoint(2))
+    advance(projection, target, [happened(1, aggregate_id="some"), happened(2, aggregate_id="none")], 0, TableCheckpoint(2))
     target.close()
     none, some = place.query(f"SELECT {', '.join(AllTypes.columns)} FROM all_types ORDER BY key")
     assert none == (None,) * len(AllTypes.columns)
@@ -319,7 +319,7 @@ def test_keys_of_any_text_are_kept(place: Place) -> None:
     target, projection = place.target(), Counting()
     target.open(projection)
     keys = ["'; DROP TABLE counting; --", "{a,b}", 'x"y', "\\", "NULL", "ü\U0001f600", " "]
-    advance(projection, target, [happened(place, aggregate_id=key) for place, key in enumerate(keys, 1)], 0, Checkpoint(9))
+    advance(projection, target, [happened(place, aggregate_id=key) for place, key in enumerate(keys, 1)], 0, TableCheckpoint(9))
     assert set(target.read(keys)) == set(keys)
     target.close()
 
@@ -328,7 +328,7 @@ def test_several_projections_share_a_database(place: Place) -> None:
     counting, types = place.target(), place.target()
     counting.open(Counting())
     types.open(AllTypes())
-    advance(Counting(), counting, [happened(5)], 0, Checkpoint(5))
+    advance(Counting(), counting, [happened(5)], 0, TableCheckpoint(5))
     assert sorted(place.query(CHECKPOINT)) == [("all_types", 0), ("counting", 5)]
     counting.close()
     types.close()

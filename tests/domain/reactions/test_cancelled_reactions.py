@@ -11,7 +11,7 @@ import eventstore as es
 import eventstore.domain as d
 from bank import Deposited, Opened
 from eventstore.commands import RawCommand
-from eventstore.domain.reactions.checkpoint import FileCheckpoint, Marks
+from eventstore.domain.reactions.checkpoint import FileCheckpoint, ReactionMarks
 from tests.domain.cancelled_steps import TURNS, Uses, after, cancelled_at
 from tests.domain.runner import new_events
 from tests.server_thread import ServerThread
@@ -32,10 +32,10 @@ class Watched(FileCheckpoint):
         super().__init__(path)
         self._uses = uses
 
-    def load(self) -> Marks:
+    def load(self) -> ReactionMarks:
         return self._uses.call(super().load)
 
-    def save(self, marks: Marks) -> None:
+    def save(self, marks: ReactionMarks) -> None:
         self._uses.call(super().save, marks)
 
 

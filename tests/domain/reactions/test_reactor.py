@@ -14,7 +14,7 @@ import bank
 import eventstore as es
 import eventstore.domain as d
 from bank import Account, Deposit, Open, Opened, Transfer
-from eventstore.domain.reactions.checkpoint import Checkpoint, FileCheckpoint, Mark, Marks
+from eventstore.domain.reactions.checkpoint import FileCheckpoint, Mark, ReactionCheckpoint, ReactionMarks
 from eventstore.domain.reactions.reaction import OnFailure, SendCommand, command_id_of
 from eventstore.domain.testing import stored
 from eventstore.model import Event
@@ -28,17 +28,17 @@ class Remembered:
     """A checkpoint in memory."""
 
     def __init__(self) -> None:
-        self.marks = Marks()
+        self.marks = ReactionMarks()
         self.saved: list[int] = []
 
     @property
     def sequence(self) -> int:
         return max((mark.sequence for mark in self.marks.reactions.values()), default=0)
 
-    def load(self) -> Marks:
+    def load(self) -> ReactionMarks:
         return self.marks
 
-    def save(self, marks: Marks) -> None:
+    def save(self, marks: ReactionMarks) -> None:
         self.marks = marks
         self.saved.append(self.sequence)
 
@@ -51,7 +51,7 @@ async def open_accounts(send: SendCommand) -> None:
     await send(Transfer("a", "nobody", 50), "transfer-2")
 
 
-async def react_until_quiet(store: EmbeddedStore, send: SendCommand, checkpoint: Checkpoint) -> None:
+async def react_until_quiet(store: EmbeddedStore, send: SendCommand, checkpoint: ReactionCheckpoint) -> None:
     """Runs the reactions until their commands cause no more events."""
     before = -1
     while before != (before := await d.react(store, bank.app, send, checkpoint, until_caught_up=True)):
@@ -208,13 +208,13 @@ def test_an_aggregate_id_of_full_length_still_makes_a_command_id() -> None:
     assert all(len(each) <= 255 for each in ids)
 
 
-def marks_at(sequence: int) -> Marks:
-    return Marks("a store", 2, {"note": Mark(sequence, "0" * 32, "2026-11-20 ada: a test")})
+def marks_at(sequence: int) -> ReactionMarks:
+    return ReactionMarks("a store", 2, {"note": Mark(sequence, "0" * 32, "2026-11-20 ada: a test")})
 
 
 def test_the_checkpoint_is_the_old_or_the_new_one_wherever_the_power_fails(tmp_path: Path) -> None:
     disk, path, seen = SimulatedDisk(seed=3), Path("/reactions.json"), set[int]()
-    assert FileCheckpoint(path, disk).load() == Marks()
+    assert FileCheckpoint(path, disk).load() == ReactionMarks()
     FileCheckpoint(path, disk).save(marks_at(5))
 
     def look(crashed: SimulatedDisk) -> None:

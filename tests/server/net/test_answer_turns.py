@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from eventstore.server.net.answer_turns import AnswerTurns
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.run_queue import QUICK_S_MAX, SLICE_S, RunQueue
 from tests.server.net.test_fair_turns import Clock
 from tests.server.net.test_run_queue import SMALL, connections, gate_of
@@ -40,13 +40,13 @@ class Answers:
         self._turns = turns
         self.began: list[float] = []
 
-    async def one(self, connection: Connection, seconds: float) -> None:
+    async def one(self, connection: ServerConnection, seconds: float) -> None:
         expected = await self._turns.wait(connection)
         self.began.append(trio.current_time())
         await trio.sleep(seconds)
         self._turns.took(connection, seconds, expected)
 
-    async def each(self, *connections: Connection, seconds: float) -> None:
+    async def each(self, *connections: ServerConnection, seconds: float) -> None:
         """Makes one for each connection, all asked for at once."""
         async with trio.open_nursery() as nursery:
             for connection in connections:
@@ -126,7 +126,7 @@ async def test_who_is_alone_does_not_wait(autojump_clock: trio.testing.MockClock
 async def test_peers_have_equal_shares_however_many_connections_they_have(autojump_clock: trio.testing.MockClock) -> None:
     took: Counter[str] = Counter()
 
-    async def ask(turns: AnswerTurns, connection: Connection, seconds: float) -> None:
+    async def ask(turns: AnswerTurns, connection: ServerConnection, seconds: float) -> None:
         while True:
             await Answers(turns).one(connection, seconds)
             took[connection.peer] += round(seconds * 10_000)
@@ -184,7 +184,7 @@ async def test_all_begin_whoever_leaves_meanwhile_and_nobody_is_remembered(
 ) -> None:
     chance, begun = random.Random(seed), 0
 
-    async def ask(turns: AnswerTurns, connection: Connection) -> None:
+    async def ask(turns: AnswerTurns, connection: ServerConnection) -> None:
         nonlocal begun
         for _ in range(chance.randrange(10)):
             await trio.sleep(chance.choice((0.0, 0.001, 0.1)))

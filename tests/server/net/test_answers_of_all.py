@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from eventstore.protocol.frames import LENGTH
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from tests.server.net.test_gate import LIMITS, NeverFull
 
@@ -23,11 +23,11 @@ LATER = b"later"
 
 
 @asynccontextmanager
-async def answering() -> AsyncIterator[tuple[Gate, list[Connection], int]]:
+async def answering() -> AsyncIterator[tuple[Gate, list[ServerConnection], int]]:
     """A gate that answers each request by `ANSWER`, but those that want it later; yields the connections these are of."""
-    listener, owed = socket.create_server(("127.0.0.1", 0)), list[Connection]()
+    listener, owed = socket.create_server(("127.0.0.1", 0)), list[ServerConnection]()
 
-    def handle(connection: Connection, payload: bytes) -> None:
+    def handle(connection: ServerConnection, payload: bytes) -> None:
         connection.greeted = True
         if payload == LATER:
             gate.owe(connection)

@@ -14,7 +14,7 @@ import trio.testing
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Ping, Read, ReadAll, Subscribe
 from eventstore.server.net.budgets import OutboundBudget, Reservation
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.serve import Server
 from tests.server.conftest import Serve
 from tests.server.net.test_slow_clients import MIB, fill
@@ -107,20 +107,20 @@ def test_connections_that_read_nothing_are_closed_to_make_room_for_others(serve:
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[[], Connection]]:
+def connect() -> Iterator[Callable[[], ServerConnection]]:
     with ExitStack() as stack:
 
-        def pair() -> Connection:
+        def pair() -> ServerConnection:
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             stack.enter_context(socket.create_connection(listener.getsockname()))
             accepted, address = listener.accept()
-            return Connection(stack.enter_context(accepted), address, 0.0)
+            return ServerConnection(stack.enter_context(accepted), address, 0.0)
 
         yield pair
 
 
 async def test_waiters_for_room_are_served_in_turn_and_one_that_gives_up_blocks_no_other(
-    connect: Callable[[], Connection],
+    connect: Callable[[], ServerConnection],
 ) -> None:
     outbound, connections = OutboundBudget(100, 100), [connect() for _ in range(6)]
     served: list[int] = []
@@ -152,7 +152,7 @@ async def test_waiters_for_room_are_served_in_turn_and_one_that_gives_up_blocks_
     assert not await outbound.reserve(connections[3], 60)
 
 
-async def test_one_connection_waits_for_itself_and_not_for_others(connect: Callable[[], Connection]) -> None:
+async def test_one_connection_waits_for_itself_and_not_for_others(connect: Callable[[], ServerConnection]) -> None:
     outbound, one, other = OutboundBudget(100, 1_000), connect(), connect()
     assert await outbound.reserve(one, 150)
     assert not outbound.has_room(one)
@@ -169,7 +169,7 @@ async def test_one_connection_waits_for_itself_and_not_for_others(connect: Calla
 
 
 async def test_only_connections_blocked_for_a_second_are_closed_and_only_if_others_wait(
-    connect: Callable[[], Connection],
+    connect: Callable[[], ServerConnection],
 ) -> None:
     outbound, connections = OutboundBudget(100, 100), [connect() for _ in range(4)]
     for since, connection in zip((5.0, 3.0, 9.5, None), connections, strict=True):
@@ -191,7 +191,9 @@ async def test_only_connections_blocked_for_a_second_are_closed_and_only_if_othe
         nursery.cancel_scope.cancel()
 
 
-async def test_whoever_holds_nothing_gets_small_pages_at_once_however_many_trickle(connect: Callable[[], Connection]) -> None:
+async def test_whoever_holds_nothing_gets_small_pages_at_once_however_many_trickle(
+    connect: Callable[[], ServerConnection],
+) -> None:
     outbound, quiet, slow = OutboundBudget(1_000_000, 1_000_000, 10), connect(), [connect() for _ in range(9)]
     for connection in slow:
         connection.send(bytes(90_000))
@@ -234,12 +236,12 @@ async def test_whoever_holds_nothing_gets_small_pages_at_once_however_many_trick
     assert outbound.bytes == 720_000
 
 
-async def test_connections_get_room_in_turn_however_many_pages_one_waits_for(connect: Callable[[], Connection]) -> None:
+async def test_connections_get_room_in_turn_however_many_pages_one_waits_for(connect: Callable[[], ServerConnection]) -> None:
     outbound, holder, many, one = OutboundBudget(1_000, 1_000), connect(), connect(), connect()
     assert await outbound.reserve(holder, 1_000)
     served: list[str] = []
 
-    async def wait(name: str, connection: Connection) -> None:
+    async def wait(name: str, connection: ServerConnection) -> None:
         assert await outbound.reserve(connection, 1_000)
         served.append(name)
         await trio.testing.wait_all_tasks_blocked()

@@ -25,7 +25,7 @@ from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Ping
 from eventstore.records.raw_commit import RawCommit
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.fair_turns import NOTED_S
 from eventstore.server.requests.append_batcher import AppendBatcher, due_s
 from eventstore.server.requests.batch_replies import BatchReplies
@@ -142,7 +142,7 @@ def test_who_has_much_done_after_its_turn_rests_and_is_named(serve: Serve, kind:
 def test_a_turn_takes_frames_that_are_much_work_of_one_or_two_clients_however_many_send_them(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, commits_of_each: int, events: int
 ) -> None:
-    turns, submit = list[list[Connection]](), AppendBatcher._submit
+    turns, submit = list[list[ServerConnection]](), AppendBatcher._submit
     event = flat.encode(es.NewEvent("T", b"")) * events
 
     def watched(batcher: AppendBatcher, replies: BatchReplies, commits: list[RawCommit]) -> None:
@@ -218,7 +218,7 @@ def test_a_pull_that_reads_on_after_its_turn_pays_for_that(serve: Serve) -> None
 class Steps(trio.abc.Instrument):
     """How many requests were answered by each step of the tasks that answer later."""
 
-    def __init__(self, connections: Collection[Connection]) -> None:
+    def __init__(self, connections: Collection[ServerConnection]) -> None:
         self._connections, self._owed = connections, 0
         self.answered: list[int] = []
 
@@ -251,7 +251,7 @@ def test_answers_that_take_time_and_wait_for_nothing_let_others_in_between(serve
 class Passes(trio.abc.Instrument):
     """How many requests were answered later between two looks at the sockets."""
 
-    def __init__(self, connections: Collection[Connection]) -> None:
+    def __init__(self, connections: Collection[ServerConnection]) -> None:
         self._connections, self._owed, self._now = connections, 0, 0
         self.most = 0
 

@@ -16,7 +16,7 @@ from eventstore.protocol import encode_ok
 from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.frames import LENGTH
 from eventstore.server.net.acceptor import Acceptor
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.fair_turns import SLICE_S, FairTurns
 from eventstore.server.net.gate import Gate
 from tests.server.net.test_gate import LIMITS, NeverFull, echoing
@@ -36,22 +36,22 @@ class Clock:
 
 
 @pytest.fixture
-def pair() -> Iterator[list[Connection]]:
+def pair() -> Iterator[list[ServerConnection]]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         others = [socket.create_connection(listener.getsockname()) for _ in range(2)]
         accepted = [listener.accept() for _ in range(2)]
-        yield [Connection(*each, 0.0) for each in accepted]
+        yield [ServerConnection(*each, 0.0) for each in accepted]
         for each in (*others, *(own for own, _ in accepted)):
             each.close()
 
 
-async def first_rested(turns: FairTurns) -> Connection:
+async def first_rested(turns: FairTurns) -> ServerConnection:
     """Returns the connection whose rest ends first."""
-    rested: list[Connection] = []
+    rested: list[ServerConnection] = []
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
 
-            def resume(connection: Connection) -> None:
+            def resume(connection: ServerConnection) -> None:
                 rested.append(connection)
                 nursery.cancel_scope.cancel()
 
@@ -60,7 +60,7 @@ async def first_rested(turns: FairTurns) -> Connection:
 
 
 async def test_a_connection_that_took_too_long_rests_while_others_are_served_and_then_goes_on(
-    pair: list[Connection], caplog: pytest.LogCaptureFixture
+    pair: list[ServerConnection], caplog: pytest.LogCaptureFixture
 ) -> None:
     greedy, other = pair
     greedy.name, greedy.doing = "reports", Pull
@@ -79,7 +79,7 @@ async def test_a_connection_that_took_too_long_rests_while_others_are_served_and
 
 
 async def test_whoever_takes_too_much_however_often_the_log_names_one_a_minute(
-    pair: list[Connection], caplog: pytest.LogCaptureFixture, mock_clock: trio.testing.MockClock
+    pair: list[ServerConnection], caplog: pytest.LogCaptureFixture, mock_clock: trio.testing.MockClock
 ) -> None:
     turns, pair[0].owed, pair[1].owed = FairTurns(pair, Clock()), 1, 1
     async with trio.open_nursery() as nursery:
@@ -96,7 +96,7 @@ async def test_whoever_takes_too_much_however_often_the_log_names_one_a_minute(
 
 
 async def test_the_log_names_no_connection_that_rests_now_and_then(
-    pair: list[Connection], caplog: pytest.LogCaptureFixture, mock_clock: trio.testing.MockClock
+    pair: list[ServerConnection], caplog: pytest.LogCaptureFixture, mock_clock: trio.testing.MockClock
 ) -> None:
     turns, pair[1].owed = FairTurns(pair, Clock()), 1
     async with trio.open_nursery() as nursery:
@@ -112,14 +112,14 @@ async def test_the_log_names_no_connection_that_rests_now_and_then(
     assert caplog.messages == []
 
 
-async def test_a_rest_that_begins_later_ends_too_and_before_a_longer_one(pair: list[Connection]) -> None:
+async def test_a_rest_that_begins_later_ends_too_and_before_a_longer_one(pair: list[ServerConnection]) -> None:
     greedy, greedier = pair
     turns, greedy.owed, greedier.owed = FairTurns(pair, Clock()), 1, 1
-    rested: list[Connection] = []
+    rested: list[ServerConnection] = []
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
 
-            def resume(connection: Connection) -> None:
+            def resume(connection: ServerConnection) -> None:
                 rested.append(connection)
                 if len(rested) == 2:
                     nursery.cancel_scope.cancel()
@@ -132,7 +132,7 @@ async def test_a_rest_that_begins_later_ends_too_and_before_a_longer_one(pair: l
     assert rested == [greedy, greedier]
 
 
-async def test_a_connection_that_is_alone_or_rarely_busy_never_rests(pair: list[Connection]) -> None:
+async def test_a_connection_that_is_alone_or_rarely_busy_never_rests(pair: list[ServerConnection]) -> None:
     clock = Clock()
     turns, (first, second) = FairTurns(pair, clock), pair
     first.heard = second.heard = trio.current_time() - 10
@@ -169,7 +169,7 @@ MANY = 20
 
 
 async def test_those_who_have_not_said_hello_share_a_slice_of_each_turn() -> None:
-    listener, turns = socket.create_server(("127.0.0.1", 0)), list[list[Connection]]([[]])
+    listener, turns = socket.create_server(("127.0.0.1", 0)), list[list[ServerConnection]]([[]])
     gate = Gate(listener, replace(LIMITS, connections_max=MANY))
     clients = [socket.create_connection(listener.getsockname()) for _ in range(MANY)]
     async with trio.open_nursery() as nursery:
@@ -197,7 +197,7 @@ async def test_those_who_have_not_said_hello_share_a_slice_of_each_turn() -> Non
 def test_connections_are_accepted_for_a_slice_of_a_turn() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=MANY) as listener, selectors.DefaultSelector() as selector:
         clients = [socket.create_connection(listener.getsockname()) for _ in range(MANY)]
-        refused: list[Connection] = []
+        refused: list[ServerConnection] = []
         acceptor = Acceptor(listener, selector, refused, 0, refused.append, clock=Clock(SLICE_S / 3))
         for turn in range(1, 4):
             assert list(acceptor.accept(0.0)) == []
@@ -212,7 +212,7 @@ def test_those_who_have_not_said_hello_are_served_in_rotation_by_address_after_t
 
         def ready(peer: str, *, greeted: bool = False) -> tuple[selectors.SelectorKey, int]:
             stack.enter_context(socket.create_connection(listener.getsockname()))
-            connection = Connection(*listener.accept(), 0.0)
+            connection = ServerConnection(*listener.accept(), 0.0)
             stack.callback(connection.close)
             connection.peer, connection.greeted = peer, greeted
             return selectors.SelectorKey(connection.socket, connection.socket.fileno(), selectors.EVENT_READ, connection), 1
@@ -227,12 +227,12 @@ def test_those_who_have_not_said_hello_are_served_in_rotation_by_address_after_t
         assert turns.in_order([flood[0], others[0]]) == [flood[0], others[0]]
 
 
-class Counting(set[Connection]):
+class Counting(set[ServerConnection]):
     """`looks`: how often all of them were looked at."""
 
     looks = 0
 
-    def __iter__(self) -> Iterator[Connection]:
+    def __iter__(self) -> Iterator[ServerConnection]:
         self.looks += 1
         return super().__iter__()
 
@@ -246,11 +246,11 @@ def test_room_for_many_connections_is_looked_for_once() -> None:
     ):
         for _ in range(2 * MANY):
             stack.enter_context(socket.create_connection(listener.getsockname()))
-        idle = [Connection(*listener.accept(), float(number)) for number in range(MANY)]
+        idle = [ServerConnection(*listener.accept(), float(number)) for number in range(MANY)]
         idle[0].host = "127.0.0.2"  # of this one there are no more
-        connections, gone = Counting(idle), list[Connection]()
+        connections, gone = Counting(idle), list[ServerConnection]()
 
-        def drop(connection: Connection) -> None:
+        def drop(connection: ServerConnection) -> None:
             connections.discard(connection)
             gone.append(connection)
 

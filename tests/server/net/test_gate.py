@@ -14,7 +14,7 @@ import trio.testing
 from eventstore.protocol import encode_ok
 from eventstore.protocol.frames import LENGTH
 from eventstore.protocol.requests import Ping, Read, Version
-from eventstore.server.net.connection import Connection, GateLimits
+from eventstore.server.net.connection import GateLimits, ServerConnection
 from eventstore.server.net.gate import Gate
 from tests.server.conftest import Serve
 from tests.server.raw import Ok, Page, RawClient, append_frame, commit
@@ -36,7 +36,7 @@ async def echoing(limits: GateLimits = LIMITS) -> AsyncIterator[tuple[Gate, int]
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
 
-    def handle(connection: Connection, payload: bytes) -> None:
+    def handle(connection: ServerConnection, payload: bytes) -> None:
         if payload == b"bang":
             raise ZeroDivisionError("a bug")
         gate.send(connection, encode_ok(len(payload)))
@@ -112,7 +112,7 @@ async def owing() -> AsyncIterator[tuple[Gate, int]]:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
 
-    def handle(connection: Connection, payload: bytes) -> None:
+    def handle(connection: ServerConnection, payload: bytes) -> None:
         connection.greeted = True
         if payload == b"later":
             gate.owe(connection)

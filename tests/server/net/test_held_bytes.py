@@ -19,7 +19,7 @@ import eventstore as es
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Read, ReadAll, Subscribe
 from eventstore.server.net.budgets import OutboundBudget, Reservation
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.serve import Server
 from tests.server.conftest import Serve
 from tests.server.net.test_slow_clients import MIB, fill
@@ -30,15 +30,15 @@ PAGE = 3 * MIB
 
 
 @contextmanager
-def pair() -> Iterator[tuple[Connection, socket.socket]]:
+def pair() -> Iterator[tuple[ServerConnection, socket.socket]]:
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         client = stack.enter_context(socket.create_connection(listener.getsockname()))
         accepted, address = listener.accept()
-        yield Connection(stack.enter_context(accepted), address, 0.0), client
+        yield ServerConnection(stack.enter_context(accepted), address, 0.0), client
 
 
-def held(connection: Connection) -> int:
+def held(connection: ServerConnection) -> int:
     """The bytes that its unsent frames keep in memory."""
     whole = [piece.obj if isinstance(piece, memoryview) else piece for piece in connection.unsent]
     return sum(len(frame) for frame in whole if isinstance(frame, bytes))
@@ -100,7 +100,7 @@ async def test_pages_that_grow_past_a_small_reservation_stay_within_the_bound() 
         outbound, turn = OutboundBudget(limit, limit), trio.Event()
         most = 0
 
-        async def answer(connection: Connection) -> None:
+        async def answer(connection: ServerConnection) -> None:
             nonlocal most
 
             async def make(reservation: Reservation) -> bytes:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import trio
 
 from eventstore.protocol.frames import LENGTH
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.net.peers import network_of
 from eventstore.server.net.run_queue import QUICK_S_MAX, SLICE_S, TURN_S, RunQueue
@@ -23,12 +23,12 @@ SLICES_MAX = round(TURN_S / SLICE_S) + 1
 
 
 @contextmanager
-def connections(*hosts: str) -> Iterator[list[Connection]]:
+def connections(*hosts: str) -> Iterator[list[ServerConnection]]:
     with ExitStack() as stack:
-        yield [Connection(stack.enter_context(socket.socket()), (host, number), 0.0) for number, host in enumerate(hosts)]
+        yield [ServerConnection(stack.enter_context(socket.socket()), (host, number), 0.0) for number, host in enumerate(hosts)]
 
 
-def served(queue: RunQueue, took: float = SLICE_S) -> list[Connection]:
+def served(queue: RunQueue, took: float = SLICE_S) -> list[ServerConnection]:
     """Returns what one turn serves, where each takes so long."""
     queue.spent_s, found = 0.0, []
     for each in queue.served():

@@ -15,8 +15,8 @@ from eventstore.records.message import Message, RawMessage, chunk_of
 from eventstore.server.outbox.checkpoint_file import CheckpointFile
 from eventstore.server.outbox.local_outbox import is_durable
 from eventstore.server.outbox.outbox import Outbox
-from eventstore.server.outbox.outbox_ends import Place
-from eventstore.server.outbox.outbox_messages import AllEvents, Messages
+from eventstore.server.outbox.outbox_ends import MessagePosition
+from eventstore.server.outbox.outbox_messages import AllEvents, OutboxMessages
 from eventstore.server.outbox.outbox_resume import TopicState
 from eventstore.settings.broker import BrokerSettings
 from eventstore.settings.store import StoreSettings
@@ -75,10 +75,10 @@ class BrokerEnd:
     async def messages(self, queue: int, low: int, high: int) -> list[Message]:
         return [message for message in self._world.broker.messages(queue, low, topic=TOPIC) if message.queue_offset < high]
 
-    async def send(self, messages: Sequence[RawMessage]) -> list[Place]:
+    async def send(self, messages: Sequence[RawMessage]) -> list[MessagePosition]:
         if not await self.is_same():
             raise UnknownTopic("another topic", topic=TOPIC)
-        places: list[Place] = []
+        places: list[MessagePosition] = []
         for outcome in self._world.broker.send(*messages, topic=TOPIC):
             if isinstance(outcome, EventStoreError):
                 raise copy_error(outcome)
@@ -125,7 +125,7 @@ class World:
     def topic_end(self) -> BrokerEnd:
         return BrokerEnd(self)
 
-    def messages(self) -> Messages:
+    def messages(self) -> OutboxMessages:
         return AllEvents(str(self.store.opened.uuid))
 
     def open_broker(self) -> None:

@@ -25,8 +25,8 @@ from eventstore.records.event_message import origin_of_message
 from eventstore.records.message import RawMessage
 from eventstore.server.outbox.checkpoint_file import CheckpointFile
 from eventstore.server.outbox.outbox import Outbox
-from eventstore.server.outbox.outbox_ends import Place
-from eventstore.server.outbox.outbox_messages import Messages, PublishedEvents
+from eventstore.server.outbox.outbox_ends import MessagePosition
+from eventstore.server.outbox.outbox_messages import OutboxMessages, PublishedEvents
 from eventstore.server.outbox.parked_messages import ParkedMessages
 from eventstore.settings.broker import BrokerSettings
 from tests.broker.stepped import SMALL as SMALL_BROKER
@@ -117,7 +117,7 @@ class ParkingWorld(World):
     def topic_end(self) -> BrokerEnd:
         return FlushedEnd(self)
 
-    def messages(self) -> Messages:
+    def messages(self) -> OutboxMessages:
         def made(event: Happened, stored: Event) -> object:
             if int(stored.aggregate_id[-1]) in self.broken and event.number % 3:
                 raise LookupError(stored.aggregate_id)
@@ -256,7 +256,7 @@ class Unanswered(FlushedEnd):
 
     lost = 0
 
-    async def send(self, messages: Sequence[RawMessage]) -> list[Place]:
+    async def send(self, messages: Sequence[RawMessage]) -> list[MessagePosition]:
         places = await super().send(messages)
         if not self.lost and any(b"parked" in (properties or b"") for _, _, _, properties, _ in messages):
             self.lost += 1

@@ -11,7 +11,7 @@ from functools import partial
 import trio
 import trio.testing
 
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.fair_turns import FairTurns
 from eventstore.server.requests.paced_scans import PacedScans
 from tests.server.net.test_run_queue import connections
@@ -20,7 +20,7 @@ MANY = 20
 
 
 @asynccontextmanager
-async def busy(scans: PacedScans, reader: Connection) -> AsyncIterator[trio.Nursery]:
+async def busy(scans: PacedScans, reader: ServerConnection) -> AsyncIterator[trio.Nursery]:
     """Has a page be made, which ends with the block; yields where others ask. At the end all of them have ended."""
     begun, may_end = trio.Event(), threading.Event()
 
@@ -38,11 +38,13 @@ async def busy(scans: PacedScans, reader: Connection) -> AsyncIterator[trio.Nurs
                 may_end.set()
 
 
-async def order_of(reader: Connection, *others: Connection, took: Mapping[Connection, float] | None = None) -> list[Connection]:
+async def order_of(
+    reader: ServerConnection, *others: ServerConnection, took: Mapping[ServerConnection, float] | None = None
+) -> list[ServerConnection]:
     """Returns in which order pages are made of those who ask, in this order, while one is made for the first. `took`: what
     they took of the server's time just before.
     """
-    turns, made = FairTurns([], clock=lambda: 0.0), list[Connection]()
+    turns, made = FairTurns([], clock=lambda: 0.0), list[ServerConnection]()
     for each, seconds in (took or {}).items():
         turns.charge(each, seconds)
     scans = PacedScans(turns)
@@ -69,10 +71,10 @@ async def test_of_the_connections_of_a_client_that_is_next_which_took_the_least(
 
 async def test_one_that_is_cancelled_before_or_when_its_turn_begins_holds_up_nobody() -> None:
     with connections("a", "b", "c", "d") as (a, b, c, d):
-        scans, made = PacedScans(FairTurns([])), list[Connection]()
+        scans, made = PacedScans(FairTurns([])), list[ServerConnection]()
         waits, begins = trio.CancelScope(), trio.CancelScope()
 
-        async def ask(scope: trio.CancelScope, reader: Connection) -> None:
+        async def ask(scope: trio.CancelScope, reader: ServerConnection) -> None:
             with scope:
                 await scans.run(reader, partial(made.append, reader))
 
@@ -93,7 +95,7 @@ async def test_one_that_is_cancelled_before_or_when_its_turn_begins_holds_up_nob
 
 async def test_all_of_a_connection_are_cancelled_while_one_pauses_and_the_next_reader_is_served() -> None:
     class Turns(FairTurns):
-        def others_wait(self, besides: Container[Connection] = ()) -> bool:
+        def others_wait(self, besides: Container[ServerConnection] = ()) -> bool:
             pauses.set()
             return True
 
@@ -104,7 +106,7 @@ async def test_all_of_a_connection_are_cancelled_while_one_pauses_and_the_next_r
 
     with connections("a", "b") as (a, b):
         for _ in range(20):  # in which order tasks end that are cancelled together is chance
-            pauses, scans, made = trio.Event(), PacedScans(Turns([])), list[Connection]()
+            pauses, scans, made = trio.Event(), PacedScans(Turns([])), list[ServerConnection]()
             async with trio.open_nursery() as closes:
                 for _ in range(4):
                     closes.start_soon(scans.run, a, page)
@@ -119,10 +121,10 @@ async def test_one_whose_page_was_long_is_served_while_others_of_its_client_go_o
     now = 0.0
     with connections("first", *["a"] * 3) as (first, *readers, long):
         turns = FairTurns([], clock=lambda: now)
-        scans, made = PacedScans(turns), list[Connection]()
+        scans, made = PacedScans(turns), list[ServerConnection]()
         turns.charge(long, 0.004)
 
-        async def follow(reader: Connection) -> None:
+        async def follow(reader: ServerConnection) -> None:
             nonlocal now
             while made.count(reader) < 20 and long not in made:
                 await scans.run(reader, partial(made.append, reader))

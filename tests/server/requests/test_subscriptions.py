@@ -13,7 +13,7 @@ import trio
 import eventstore as es
 from eventstore import flat
 from eventstore.errors import InvalidArgument
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
 from eventstore.protocol.request_codec import encode_request
@@ -296,11 +296,11 @@ def test_a_place_in_another_history_is_answered_by_diverged_whatever_the_filter(
     with RawClient(server.port) as client:
         page = client.ask(ReadAll())
         assert isinstance(page, Page)
-        second = Place.at(decode_page(page.records)[1])
+        second = LogPosition.at(decode_page(page.records)[1])
         assert sequences(client.ask(ask(str(second)))) == [3]
         for wrong, why in (
-            (Place(2, "00000000"), "has another event there"),
-            (Place(9, second.identity), "ends at|no such event"),
+            (LogPosition(2, "00000000"), "has another event there"),
+            (LogPosition(9, second.identity), "ends at|no such event"),
         ):
             for types in ((), ("Other",)):
                 refused = client.ask(ask(str(wrong), types=types))

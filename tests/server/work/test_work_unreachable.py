@@ -14,7 +14,7 @@ import eventstore.domain as d
 from eventstore.domain.runtime import DomainRuntime, decide
 from eventstore.model import Unchanged
 from eventstore.records.slots import slot_of
-from eventstore.server.mailbox_wiring import ServerEntry, ServerMailboxes, StoreAccess, Stored, make_mailboxes
+from eventstore.server.mailbox_wiring import ServerEntry, ServerMailboxes, StoreAccess, StoredOutcome, make_mailboxes
 from eventstore.server.requests.command_replies import outcome_of
 from eventstore.server.work.remote_access import remote_access
 from eventstore_mailbox import COMMITTED, Options
@@ -144,7 +144,7 @@ async def test_the_lookup_of_a_command_is_retried_until_the_store_answers(serve:
         first = await domain.send(Add("a"), "c-1")
         assert isinstance(first, es.Committed)
         await trio.to_thread.run_sync(server.stop)
-        found: list[Stored | es.EventStoreError | None] = []
+        found: list[StoredOutcome | es.EventStoreError | None] = []
         domain.access.find_command("a", "c-1", found.append)
 
         async def is_found() -> bool:

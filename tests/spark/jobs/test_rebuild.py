@@ -25,8 +25,8 @@ from eventstore.domain.projections.targets.postgres import PostgresTarget
 from eventstore.errors import FolderRefused, InvalidArgument
 from eventstore.event_identity import event_identity
 from eventstore.model import ANY, Event, NewEvent
-from pyspark_eventstore.folds.counts import Count, new_counts, total
-from pyspark_eventstore.folds.distribution import Place, folded, source_at
+from pyspark_eventstore.folds.counts import PartitionCounts, new_counts, total
+from pyspark_eventstore.folds.distribution import ProjectionReference, folded, source_at
 from pyspark_eventstore.jobs.rebuild import Rebuilt, rebuild_once
 from tests.domain import postgresql
 from tests.spark.balances import Balances, ByType
@@ -35,8 +35,8 @@ from tests.spark.made import MadeStore, commits, three_states
 ROOT = Path(__file__).parents[3]
 
 
-def place(name: str) -> Place:
-    return Place(f"tests.spark.balances:{name}", str(ROOT))
+def place(name: str) -> ProjectionReference:
+    return ProjectionReference(f"tests.spark.balances:{name}", str(ROOT))
 
 
 def one_by_one(projection: Projection[Any], events: list[Event]) -> dict[str, tuple[object, ...]]:
@@ -236,7 +236,7 @@ def test_what_is_computed_twice_is_counted_once(spark: SparkSession, store: Made
         frame = folded(spark, source, projection, place(name), counts)
         rows = frame.collect()
         assert rows == frame.collect() != []
-        assert total(counts) == Count(store.sequence, keys, len(rows))
+        assert total(counts) == PartitionCounts(store.sequence, keys, len(rows))
 
 
 def test_a_store_without_sorted_files_goes_through_a_shuffle(spark: SparkSession, tmp_path: Path) -> None:

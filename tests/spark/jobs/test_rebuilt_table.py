@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from eventstore.domain.projections.projection import Projection, Row
-from eventstore.domain.projections.targets.base import Checkpoint
+from eventstore.domain.projections.targets.base import TableCheckpoint
 from eventstore.domain.projections.targets.postgres import PostgresTarget
 from eventstore.errors import DomainRefused, Fenced, FolderRefused, ProjectionFailed
 from eventstore.model import Event
@@ -55,7 +55,7 @@ def database(server: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
         connection.execute("CREATE SCHEMA public")
         live = PostgresTarget(server)
         live.open(Sums(), store=STORE)
-        live.write([("a", 1, "1"), ("b", 2, "2")], [], 0, Checkpoint(2, "ab"))
+        live.write([("a", 1, "1"), ("b", 2, "2")], [], 0, TableCheckpoint(2, "ab"))
         live.close()
         yield connection
 
@@ -64,7 +64,7 @@ def rows(connection: psycopg.Connection[tuple[Any, ...]]) -> list[tuple[Any, ...
     return connection.execute("SELECT key, cents, state::text FROM sums ORDER BY key").fetchall()
 
 
-def rebuilt(server: str, projection: Projection[Any], new: list[tuple[object, ...]], upto: Checkpoint) -> None:
+def rebuilt(server: str, projection: Projection[Any], new: list[tuple[object, ...]], upto: TableCheckpoint) -> None:
     table = RebuiltTable(projection, server)
     table.check(replace=True)
     assert table.write(new, {"sums": (STORE, upto)}) == len(new)
@@ -77,7 +77,7 @@ def test_grants_indexes_and_views_stay(server: str, database: psycopg.Connection
     database.execute("CREATE INDEX by_cents ON sums (cents)")
     database.execute("CREATE VIEW rich AS SELECT key FROM sums WHERE cents > 1")
     [place_of_b] = database.execute("SELECT ctid FROM sums WHERE key = 'b'").fetchall()
-    rebuilt(server, Sums(), [("b", 2, "2"), ("c", 3, "3"), ("d", None, "4")], Checkpoint(3, "cd"))
+    rebuilt(server, Sums(), [("b", 2, "2"), ("c", 3, "3"), ("d", None, "4")], TableCheckpoint(3, "cd"))
     assert rows(database) == [("b", 2, "2"), ("c", 3, "3"), ("d", None, "4")]
     assert database.execute("SELECT has_table_privilege('reader', 'sums', 'SELECT')").fetchall() == [(True,)]
     assert ("by_cents",) in database.execute("SELECT indexname FROM pg_indexes WHERE tablename = 'sums'").fetchall()
@@ -91,9 +91,9 @@ def test_a_live_projector_at_the_same_sequence_is_fenced(
 ) -> None:  # fmt: skip
     live = PostgresTarget(server)
     assert live.open(Sums()) == (2, "ab")
-    rebuilt(server, Next(), [("a", 10, "10")], Checkpoint(2, "ab"))
+    rebuilt(server, Next(), [("a", 10, "10")], TableCheckpoint(2, "ab"))
     with pytest.raises(Fenced, match="or its table was rebuilt"):
-        live.write([("a", 2, "2")], [], 2, Checkpoint(3, "cd"))
+        live.write([("a", 2, "2")], [], 2, TableCheckpoint(3, "cd"))
     live.close()
     assert rows(database) == [("a", 10, "10")]
     with pytest.raises(DomainRefused, match="'sums' was made by version 2 of the projection, but the code declares version 1"):
@@ -130,22 +130,22 @@ def test_a_new_table_that_fails_leaves_nothing(server: str, database: psycopg.Co
     table = RebuiltTable(Sums(), server)
     table.check(replace=False)
     with pytest.raises(ProjectionFailed, match="invalid input syntax"):
-        table.write([("a", "many", "1")], {"sums": (STORE, Checkpoint(1, "ab"))})
+        table.write([("a", "many", "1")], {"sums": (STORE, TableCheckpoint(1, "ab"))})
     with pytest.raises(ProjectionFailed, match="could not create unique"):
-        table.write([("a", 1, "1"), ("a", 2, "2")], {"sums": (STORE, Checkpoint(1, "ab"))})
+        table.write([("a", 1, "1"), ("a", 2, "2")], {"sums": (STORE, TableCheckpoint(1, "ab"))})
     assert database.execute("SELECT to_regclass('sums'), to_regclass('eventstore_checkpoints')").fetchall() == [(None, None)]
-    table.write([("a", 1, "1")], {"sums": (STORE, Checkpoint(1, "ab"))})
+    table.write([("a", 1, "1")], {"sums": (STORE, TableCheckpoint(1, "ab"))})
     assert rows(database) == [("a", 1, "1")]
 
 
 def test_rows_that_other_tables_reference_stay_or_are_named(server: str, database: psycopg.Connection[tuple[Any, ...]]) -> None:
     database.execute("CREATE TABLE notes (id int PRIMARY KEY, account text REFERENCES sums, other text REFERENCES sums)")
     database.execute("INSERT INTO notes VALUES (1, 'a', NULL), (2, 'a', 'b'), (3, NULL, NULL)")
-    rebuilt(server, Sums(), [("a", 10, "10"), ("b", 2, "2"), ("c", 3, "3")], Checkpoint(3, "cd"))
+    rebuilt(server, Sums(), [("a", 10, "10"), ("b", 2, "2"), ("c", 3, "3")], TableCheckpoint(3, "cd"))
     assert rows(database) == [("a", 10, "10"), ("b", 2, "2"), ("c", 3, "3")]
 
     with pytest.raises(ProjectionFailed) as failed:
-        rebuilt(server, Sums(), [("c", 3, "3")], Checkpoint(4, "ef"))
+        rebuilt(server, Sums(), [("c", 3, "3")], TableCheckpoint(4, "ef"))
     assert failed.value.message == (
         "projection 'sums' cannot replace its table: rows that the rebuild does not have are referenced, 'a' by notes.account "
         "(notes_account_fkey), 'b' by notes.other (notes_other_fkey); nothing was changed. Change what references them, or "
@@ -155,7 +155,7 @@ def test_rows_that_other_tables_reference_stay_or_are_named(server: str, databas
     assert rows(database) == [("a", 10, "10"), ("b", 2, "2"), ("c", 3, "3")]
     assert database.execute("SELECT sequence, identity FROM eventstore_checkpoints").fetchall() == [(3, "cd")]
     database.execute("UPDATE notes SET account = NULL, other = NULL")
-    rebuilt(server, Sums(), [("c", 3, "3")], Checkpoint(4, "ef"))
+    rebuilt(server, Sums(), [("c", 3, "3")], TableCheckpoint(4, "ef"))
     assert rows(database) == [("c", 3, "3")]
 
 
@@ -166,10 +166,10 @@ def test_a_reference_to_another_column_is_judged_by_the_result(
     database.execute("ALTER TABLE sums ADD UNIQUE (cents)")
     database.execute("CREATE TABLE notes (cents bigint REFERENCES sums (cents) DEFERRABLE)")
     database.execute("INSERT INTO notes VALUES (1)")
-    rebuilt(server, Sums(), [("z", 1, "1")], Checkpoint(3, "cd"))
+    rebuilt(server, Sums(), [("z", 1, "1")], TableCheckpoint(3, "cd"))
     assert rows(database) == [("z", 1, "1")]
     with pytest.raises(
         ProjectionFailed, match=r'Key \(cents\)=\(1\) is still referenced from table "notes".*nothing was changed'
     ):
-        rebuilt(server, Sums(), [("z", 2, "2")], Checkpoint(4, "ef"))
+        rebuilt(server, Sums(), [("z", 2, "2")], TableCheckpoint(4, "ef"))
     assert rows(database) == [("z", 1, "1")]

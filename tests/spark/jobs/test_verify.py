@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from eventstore.chunks import record
 from eventstore.chunks.header import RECORDS_FROM
 from eventstore.records.commit import HEADER, HEADER_BYTES
-from pyspark_eventstore.jobs.verify import Finding, told, verify_shards
+from pyspark_eventstore.jobs.verify import FileFault, told, verify_shards
 from pyspark_eventstore.main import run
 from tests.processes import run_to_end
 from tests.spark.made import three_states
@@ -62,7 +62,7 @@ def forge(path: Path, offset: int, **changes: int | bytes) -> None:
     path.write_bytes(raw)
 
 
-def found_in(spark: SparkSession, data_folder: Path) -> list[Finding]:
+def found_in(spark: SparkSession, data_folder: Path) -> list[FileFault]:
     return verify_shards(spark, [str(data_folder)])[1]
 
 
@@ -119,7 +119,7 @@ def test_a_command_id_that_was_used_twice(spark: SparkSession, data_folder: Path
     forge(path, later, command=earlier)
     found = found_in(spark, data_folder)
     what = f"command id {earlier.decode()} of aggregate {aggregate.decode()} was used before"
-    assert Finding(str(data_folder), path.name, later, what, "command") in found
+    assert FileFault(str(data_folder), path.name, later, what, "command") in found
 
 
 def test_a_record_that_was_taken_out(spark: SparkSession, data_folder: Path) -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from eventstore.errors import Corrupt
 from pyspark_eventstore.source.data_folders import find_data_folders
-from pyspark_eventstore.source.snapshot import Progress, Snapshot, take_snapshot
+from pyspark_eventstore.source.snapshot import FolderSnapshot, WalkProgress, take_snapshot
 from tests.spark.made import MadeStore, commits, three_states
 
 
-def snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
+def snapshot(path: Path, progress: WalkProgress | None = None) -> FolderSnapshot:
     [data_folder] = find_data_folders([str(path)])
     return take_snapshot(data_folder, progress)
 
@@ -79,7 +79,7 @@ def test_an_end_that_was_noted_when_the_store_was_closed_is_believed(tmp_path: P
 
 def test_progress_is_kept_from_one_snapshot_to_the_next_and_over_files(tmp_path: Path) -> None:
     store = MadeStore(tmp_path / "shard")
-    progress = Progress()
+    progress = WalkProgress()
     for first in range(0, 300, 10):
         store.append_all(commits(10, first=first))
         if first % 70 == 0:

@@ -17,7 +17,7 @@ from eventstore.errors import Diverged, FolderRefused, InvalidArgument
 from eventstore.model import Event
 from pyspark_eventstore.files.read_metrics import sum_up
 from pyspark_eventstore.source.source_options import parse_options
-from pyspark_eventstore.source.stream import EventStreamReader, Place
+from pyspark_eventstore.source.stream import EventStreamReader, StoreOffset
 from pyspark_eventstore.source.table import arrow_schema, table_schema
 from tests.spark.made import MadeStore, commits, three_states
 
@@ -155,11 +155,11 @@ def reader(path: Path, **options: object) -> EventStreamReader:
     return EventStreamReader(parsed, arrow_schema(table_schema(("sequence", "data"), permissive=False)))
 
 
-def places(offset: Mapping[str, Place]) -> dict[str, int]:
+def places(offset: Mapping[str, StoreOffset]) -> dict[str, int]:
     return {store: int(place[0]) if isinstance(place, list) else place for store, place in offset.items()}
 
 
-def sequences(stream: EventStreamReader, start: Mapping[str, Place], end: Mapping[str, Place]) -> list[int]:
+def sequences(stream: EventStreamReader, start: Mapping[str, StoreOffset], end: Mapping[str, StoreOffset]) -> list[int]:
     parts = stream.partitions(start, end)
     return sorted(row["sequence"] for part in parts for batch in stream.read(part) for row in batch.to_pylist())
 

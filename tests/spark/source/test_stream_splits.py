@@ -20,7 +20,7 @@ from eventstore.store.data_folder import STORE, event_folder
 from pyspark_eventstore.jobs import export as exporting
 from pyspark_eventstore.source import data_folders
 from pyspark_eventstore.source.source_options import parse_options
-from pyspark_eventstore.source.stream import EventStreamReader, Place
+from pyspark_eventstore.source.stream import EventStreamReader, StoreOffset
 from pyspark_eventstore.source.table import arrow_schema, table_schema
 from pyspark_eventstore.source.whole_snapshots import take_whole_snapshots
 from tests.cluster.led_shards import LedShards
@@ -28,7 +28,7 @@ from tests.cluster.led_shards import LedShards
 IDS = [f"a-{number}" for number in range(40)]
 SPLITS = 10
 Rows = Counter[tuple[str, int]]
-Offset = Mapping[str, Place]
+Offset = Mapping[str, StoreOffset]
 
 
 def append(cluster: LedShards, count: int, seed: int) -> None:

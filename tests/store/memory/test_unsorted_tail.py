@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventstore.store.memory.unsorted_tail import Tail, TailFile, command_key
+from eventstore.store.memory.unsorted_tail import TailFile, UnsortedTail, command_key
 
 Added = tuple[str, int, int, int]  # aggregate, key, length, events
 
@@ -251,7 +251,7 @@ def test_extents_and_sequences_lead_to_records() -> None:
 
 
 def test_commands_with_colliding_keys_are_distinguished_by_their_records() -> None:
-    tail = Tail()
+    tail = UnsortedTail()
     first, second = tail.begin(1, 1), tail.begin(2, 10)
     for file in (first, second):
         for aggregate_id in ("a", "b", "c"):
@@ -270,7 +270,7 @@ def test_commands_with_colliding_keys_are_distinguished_by_their_records() -> No
 
 
 def test_the_newest_file_knows_the_version() -> None:
-    tail = Tail()
+    tail = UnsortedTail()
     for number in (1, 2, 3):
         file = tail.begin(number, number * 10)
         if number != 3:

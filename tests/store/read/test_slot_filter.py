@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eventstore.aggregate_info import id_range
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.model import ANY, Event, NewEvent
 from eventstore.records.commit import NO_FINGERPRINT
 from eventstore.records.event_filter import LOG_RECORDS, EventFilter
@@ -127,7 +127,7 @@ def test_readers_get_the_commits_of_the_log_itself_only_if_they_ask(
 def test_a_place_is_checked_also_at_an_event_that_was_given_away(split: Stepped) -> None:
     split.engine.slot_filter = slot_filter(0, ((0, 0),), (Split(2, 0, 1, 10_000),))
     for event in split.state():
-        check_place(split.engine.scan, Place.at(event))
+        check_place(split.engine.scan, LogPosition.at(event))
 
 
 def test_aggregates_that_were_given_away_are_not_listed(split: Stepped) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from eventstore.broker.opening import BROKER
-from eventstore.chunks.documents import PREVIOUS, Document, Member, read_document, write_document
+from eventstore.chunks.documents import PREVIOUS, Document, DocumentValue, read_document, write_document
 from eventstore.chunks.files import Files, OsFiles
 from eventstore.errors import Corrupt, FolderRefused, InvalidArgument
 from eventstore.server.broker.beside import BROKER as BROKER_FOLDER
@@ -105,7 +105,7 @@ class AdoptedFolder:
         for shard in self._shards if self._in_place else ():
             if not begun and self._files.exists(folder := self._folder(shard)):
                 raise FolderRefused(str(folder), "is in the place of the shard that the store is to become; move it away")
-        listed: list[Member] = [*self._own_names()] if self._in_place else [CLUSTER]
+        listed: list[DocumentValue] = [*self._own_names()] if self._in_place else [CLUSTER]
         write_document(self._files, self._data / INTENT, {"format": INTENT_FORMAT, "names": listed})
         if self._in_place:
             for shard in self._shards:

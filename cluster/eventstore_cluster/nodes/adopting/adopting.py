@@ -23,7 +23,7 @@ from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.kept_keys import kept_of, read_offers
 from eventstore_cluster.registry.lineage import Lineage
-from eventstore_cluster.registry.registry import Changes, Snapshot
+from eventstore_cluster.registry.registry import Changes, RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import (
     CLUSTER,
     LEFT,
@@ -34,7 +34,7 @@ from eventstore_cluster.registry.replicated_keys import (
     read_cluster,
     read_shard,
 )
-from eventstore_cluster.replica.registry_state import Member, ShardState
+from eventstore_cluster.replica.registry_state import Seat, ShardState
 from eventstore_cluster.shard_folders import NODE_FILE
 
 _ADOPTED = "the store was adopted"
@@ -87,7 +87,7 @@ def _prepared(folder: AdoptedFolder, node: str) -> list[AdoptedShard]:
     return folder.open_logs(node)
 
 
-def _check(seen: Snapshot, folder: AdoptedFolder, node: str) -> None:
+def _check(seen: RegistrySnapshot, folder: AdoptedFolder, node: str) -> None:
     if offers := read_offers(seen):
         raise InvalidArgument(
             f"the cluster is that of {', '.join(offers)}, which etcd has lost: `eventstore cluster rebuild` writes it again; "
@@ -108,7 +108,7 @@ def _check(seen: Snapshot, folder: AdoptedFolder, node: str) -> None:
         )
 
 
-def _is_own(seen: Snapshot, folder: AdoptedFolder) -> bool:
+def _is_own(seen: RegistrySnapshot, folder: AdoptedFolder) -> bool:
     """Whether an earlier attempt wrote the cluster, in which no replica has led yet."""
     if read_cluster(seen.value(CLUSTER) or {}).uuid != folder.cluster:
         return False
@@ -120,12 +120,14 @@ def _is_own(seen: Snapshot, folder: AdoptedFolder) -> bool:
 
 def _key(shard: AdoptedShard, node: str, by: str) -> ShardKey:
     """Returns the key of a shard of which this node has the only replica, and everything. `by`: who asked for that."""
-    own, in_sync = shard.identity, frozenset({Member(node, shard.incarnation)})
+    own, in_sync = shard.identity, frozenset({Seat(node, shard.incarnation)})
     state = ShardState(shard.epoch, in_sync, (node,), 1, nonce=uuid.uuid4().hex, by=by, leader_by=by)
     return ShardKey(own.store, own.slots, state, Lineage(own.splits, own.ancestors, broker=own.broker))
 
 
-async def _written(registry: EtcdRegistry, seen: Snapshot, folder: AdoptedFolder, keys: dict[int, ShardKey]) -> ClusterView:
+async def _written(
+    registry: EtcdRegistry, seen: RegistrySnapshot, folder: AdoptedFolder, keys: dict[int, ShardKey]
+) -> ClusterView:
     """Writes the cluster, or its shards again if an earlier attempt wrote it."""
     if CLUSTER not in seen.entries:
         stale: Changes = dict.fromkeys(key for key in seen.entries if key.startswith(SHARDS))

@@ -19,7 +19,7 @@ from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.node_keys import MOVING, read_moving
 from eventstore_cluster.registry.pauses import pause_text
-from eventstore_cluster.registry.registry import Changes, Snapshot
+from eventstore_cluster.registry.registry import Changes, RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import SHARDS, ShardKey
 from eventstore_cluster.replica.registry_state import ShardState
 
@@ -85,7 +85,9 @@ def unknown_space(fleet: Fleet, shard: int, target: str) -> str | None:
     )
 
 
-async def ask(registry: EtcdRegistry, seen: Snapshot, shard: int, wanted: Sequence[str], leader: str | None = None) -> Asked:
+async def ask(
+    registry: EtcdRegistry, seen: RegistrySnapshot, shard: int, wanted: Sequence[str], leader: str | None = None
+) -> Asked:
     """Writes which nodes are to keep replicas of the shard, the one that should lead first, and to whom it is handed over.
 
     Raises:
@@ -108,7 +110,7 @@ async def ask(registry: EtcdRegistry, seen: Snapshot, shard: int, wanted: Sequen
     return Asked(shard, tuple(wanted), await write_shard(registry, seen, shard, replace(found, state=state)))
 
 
-async def write_shard(registry: EtcdRegistry, seen: Snapshot, shard: int, key: ShardKey) -> int:
+async def write_shard(registry: EtcdRegistry, seen: RegistrySnapshot, shard: int, key: ShardKey) -> int:
     """Writes the key of a shard that has not changed since it was seen; returns the revision. Raises as `ask`."""
     name = f"{SHARDS}{shard}"
     try:
@@ -123,7 +125,7 @@ async def write_shard(registry: EtcdRegistry, seen: Snapshot, shard: int, key: S
 
 
 async def write_for_all(
-    registry: EtcdRegistry, seen: Snapshot, details: Tree, changes: Changes, compared: Mapping[str, int], what: str
+    registry: EtcdRegistry, seen: RegistrySnapshot, details: Tree, changes: Changes, compared: Mapping[str, int], what: str
 ) -> None:
     """Writes what is asked of the whole cluster, or of a node, together with who asks for it, for the audit trail. Waits for
     its turn if others ask for something at the same time. `details`: of that record; `what`: is changed, for the error.
@@ -147,7 +149,7 @@ def given_away(state: ShardState) -> str:
     return "; the slots that it has given away stay where they are" if state.splits else ""
 
 
-def check_free(seen: Snapshot, shard: int) -> None:
+def check_free(seen: RegistrySnapshot, shard: int) -> None:
     """Raises InvalidArgument: there is no such shard, or something is wanted of it that is not done yet."""
     state = shard_key(seen, shard).state
     busy, back = None, f", or `eventstore cluster cancel {shard}` takes that back"

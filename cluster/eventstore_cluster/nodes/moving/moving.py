@@ -11,7 +11,7 @@ from eventstore_cluster.nodes.moving.asking import Asked, ask, check_free, moved
 from eventstore_cluster.nodes.moving.plans import survey, with_registry
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 
 
 def move(etcd: EtcdOptions, cluster: str, shard: int, source: str, target: str, *, unsized: bool = False) -> Asked:
@@ -28,7 +28,7 @@ def move(etcd: EtcdOptions, cluster: str, shard: int, source: str, target: str, 
     if unknown is not None and not unsized:
         raise InvalidArgument(f"{unknown} Ask again then, or say --yes to move it nevertheless", field="yes")
 
-    async def write(registry: EtcdRegistry, _: Snapshot) -> Asked:
+    async def write(registry: EtcdRegistry, _: RegistrySnapshot) -> Asked:
         asked = await ask(registry, found.seen, shard, wanted, leader)
         return replace(asked, notes=() if unknown is None else (unknown,))
 
@@ -46,11 +46,11 @@ def wait_until_moved(etcd: EtcdOptions, cluster: str, asked: Asked, wait_s: floa
     return _done(seen, asked, seconds)
 
 
-def _is_wanted(seen: Snapshot, asked: Asked) -> bool:
+def _is_wanted(seen: RegistrySnapshot, asked: Asked) -> bool:
     return shard_key(seen, asked.shard).state.wanted == asked.wanted
 
 
-def _done(seen: Snapshot, asked: Asked, seconds: float) -> float:
+def _done(seen: RegistrySnapshot, asked: Asked, seconds: float) -> float:
     state = shard_key(seen, asked.shard).state
     if _is_wanted(seen, asked):
         raise EventStoreError(

@@ -16,13 +16,13 @@ from eventstore_cluster.nodes.first_read import first_read_of_cluster, on_regist
 from eventstore_cluster.nodes.moving.asking import Asked, ask, given_away, write_for_all, write_shard
 from eventstore_cluster.nodes.moving.progress import UnderWay, moved, under_way
 from eventstore_cluster.nodes.placing.fleet import Fleet
-from eventstore_cluster.nodes.placing.plan import Plan
+from eventstore_cluster.nodes.placing.plan import PlacementPlan
 from eventstore_cluster.nodes.placing.survey import surveyed
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.node_keys import DRAINING, MOVING, MovingKey, read_moving
 from eventstore_cluster.registry.pauses import paused_alone
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.replica.registry_state import Pause
 from eventstore_cluster.status import ShardRow, status_of
 
@@ -35,10 +35,10 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ClusterSurvey:
     """A cluster at one revision."""
 
-    seen: Snapshot
+    seen: RegistrySnapshot
     fleet: Fleet
     limits: MovingKey
 
@@ -66,7 +66,7 @@ class Paused:
         )
 
 
-def with_registry(etcd: EtcdOptions, cluster: str, do: Callable[[EtcdRegistry, Snapshot], Awaitable[T]]) -> T:
+def with_registry(etcd: EtcdOptions, cluster: str, do: Callable[[EtcdRegistry, RegistrySnapshot], Awaitable[T]]) -> T:
     """Runs what works on the registry, with its keys; raises as `first_read`, and if there is no such cluster."""
 
     async def run(registry: EtcdRegistry) -> T:
@@ -77,16 +77,16 @@ def with_registry(etcd: EtcdOptions, cluster: str, do: Callable[[EtcdRegistry, S
     return on_registry(etcd, cluster, run)
 
 
-def survey(etcd: EtcdOptions, cluster: str, interval_s: float, shard: int | None = None) -> Survey:
+def survey(etcd: EtcdOptions, cluster: str, interval_s: float, shard: int | None = None) -> ClusterSurvey:
     """Asks the registry, and all leaders, or those of one shard and of what moves, for figures over `interval_s`. Raises as
     `with_registry`.
     """
     seen = with_registry(etcd, cluster, _as_seen)
     rows = figures(seen, interval_s, None if shard is None else {shard, *moved(seen)})
-    return Survey(seen, surveyed(seen, rows), read_moving(seen.value(MOVING)))
+    return ClusterSurvey(seen, surveyed(seen, rows), read_moving(seen.value(MOVING)))
 
 
-def figures(seen: Snapshot, interval_s: float, only: Container[int] | None = None) -> dict[int, ShardRow]:
+def figures(seen: RegistrySnapshot, interval_s: float, only: Container[int] | None = None) -> dict[int, ShardRow]:
     """Returns what each shard says of itself, or only these."""
     view = cluster_view(seen)
     return {} if view is None else {row.shard: row for row in status_of(view.map(), None, interval_s, only).shards}
@@ -99,16 +99,16 @@ def pending(etcd: EtcdOptions, cluster: str) -> list[UnderWay]:
     return under_way(found, figures(found, 0.0, moves) if moves else {})
 
 
-async def _as_seen(_: EtcdRegistry, seen: Snapshot) -> Snapshot:
+async def _as_seen(_: EtcdRegistry, seen: RegistrySnapshot) -> RegistrySnapshot:
     return seen
 
 
-def carry_out(etcd: EtcdOptions, cluster: str, found: Survey, plan: Plan) -> list[Asked]:
+def carry_out(etcd: EtcdOptions, cluster: str, found: ClusterSurvey, plan: PlacementPlan) -> list[Asked]:
     """Writes what the plan wants of each shard; its leaders carry that out. Raises as `ask_for_all`."""
     return with_registry(etcd, cluster, lambda registry, _: ask_for_all(registry, found.seen, plan))
 
 
-async def ask_for_all(registry: EtcdRegistry, seen: Snapshot, plan: Plan) -> list[Asked]:
+async def ask_for_all(registry: EtcdRegistry, seen: RegistrySnapshot, plan: PlacementPlan) -> list[Asked]:
     """Writes what the plan wants of each shard. Raises as `ask`: then a part of it may be written, which is harmless: a later
     plan leaves it alone.
     """
@@ -138,7 +138,7 @@ def take_back(etcd: EtcdOptions, cluster: str, shard: int | None) -> list[int]:
     return with_registry(etcd, cluster, lambda registry, seen: take_back_all(registry, seen, shard))
 
 
-async def take_back_all(registry: EtcdRegistry, seen: Snapshot, shard: int | None) -> list[int]:
+async def take_back_all(registry: EtcdRegistry, seen: RegistrySnapshot, shard: int | None) -> list[int]:
     """As `take_back`, of what was seen."""
     view = cluster_view(seen)
     assert view is not None
@@ -169,7 +169,7 @@ async def take_back_all(registry: EtcdRegistry, seen: Snapshot, shard: int | Non
 def start_draining(etcd: EtcdOptions, cluster: str, node: str) -> None:
     """Notes that the node is to keep no replicas. Raises as `with_registry`."""
 
-    async def write(registry: EtcdRegistry, seen: Snapshot) -> None:
+    async def write(registry: EtcdRegistry, seen: RegistrySnapshot) -> None:
         if f"{DRAINING}{node}" not in seen.entries:
             await _write_draining(registry, seen, node, {}, {"draining": True})
 
@@ -179,7 +179,7 @@ def start_draining(etcd: EtcdOptions, cluster: str, node: str) -> None:
 def end_draining(etcd: EtcdOptions, cluster: str, node: str) -> None:
     """Has the node get replicas again. Raises InvalidArgument: it is not draining."""
 
-    async def write(registry: EtcdRegistry, seen: Snapshot) -> None:
+    async def write(registry: EtcdRegistry, seen: RegistrySnapshot) -> None:
         if f"{DRAINING}{node}" not in seen.entries:
             raise InvalidArgument(f"node {shown(node)} is not draining", field="node", value=node)
         await _write_draining(registry, seen, node, None, {"draining": False})
@@ -194,7 +194,7 @@ def remove(etcd: EtcdOptions, cluster: str, node: str) -> None:
         InvalidArgument: it keeps some, or runs, or is not known.
     """
 
-    async def write(registry: EtcdRegistry, seen: Snapshot) -> None:
+    async def write(registry: EtcdRegistry, seen: RegistrySnapshot) -> None:
         fleet = surveyed(seen, {})
         fleet.node(node)
         kept = [
@@ -216,7 +216,7 @@ def remove(etcd: EtcdOptions, cluster: str, node: str) -> None:
     with_registry(etcd, cluster, write)
 
 
-async def _write_draining(registry: EtcdRegistry, seen: Snapshot, node: str, value: Tree | None, details: Tree) -> None:
+async def _write_draining(registry: EtcdRegistry, seen: RegistrySnapshot, node: str, value: Tree | None, details: Tree) -> None:
     key = f"{DRAINING}{node}"
     what = f"whether node {node} is draining has"
     await write_for_all(registry, seen, {"node": node, **details}, {key: value}, {key: seen.revision_of(key)}, what)
@@ -239,7 +239,7 @@ def limit_moves(etcd: EtcdOptions, cluster: str, at_once: int | None, rate: int 
             limit=RATE_LEAST if rate < RATE_LEAST else RATE_MOST,
         )
 
-    async def write(registry: EtcdRegistry, seen: Snapshot) -> MovingKey:
+    async def write(registry: EtcdRegistry, seen: RegistrySnapshot) -> MovingKey:
         limits = read_moving(seen.value(MOVING))
         limits = replace(limits, at_once=at_once or limits.at_once, rate=None if unlimited else rate or limits.rate)
         if (at_once, rate, unlimited) != (None, None, False):
@@ -258,7 +258,7 @@ def pause(etcd: EtcdOptions, cluster: str, paused: bool, shard: int | None = Non
         EventStoreError: it has changed meanwhile.
     """
 
-    async def write(registry: EtcdRegistry, seen: Snapshot) -> Paused:
+    async def write(registry: EtcdRegistry, seen: RegistrySnapshot) -> Paused:
         limits, now = read_moving(seen.value(MOVING)), Pause(paused, registry.by)
         if shard is None:
             await _write_limits(registry, seen, replace(limits, pause=now), {"moves_paused": paused})
@@ -276,7 +276,7 @@ def pause(etcd: EtcdOptions, cluster: str, paused: bool, shard: int | None = Non
     return with_registry(etcd, cluster, write)
 
 
-async def _write_limits(registry: EtcdRegistry, seen: Snapshot, limits: MovingKey, details: Tree) -> None:
+async def _write_limits(registry: EtcdRegistry, seen: RegistrySnapshot, limits: MovingKey, details: Tree) -> None:
     """Raises EventStoreError: they were changed since they were seen."""
     compared = {MOVING: seen.revision_of(MOVING)}
     await write_for_all(registry, seen, details, {MOVING: limits.value()}, compared, "the limits of moves have")

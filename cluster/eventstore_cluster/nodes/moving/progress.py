@@ -10,7 +10,7 @@ from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
 from eventstore_cluster.registry.node_keys import MOVING, read_moving, tickets
 from eventstore_cluster.registry.pauses import is_paused_alone, pause_text
 from eventstore_cluster.registry.preparing import preparing_of
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import LEADERS, UNSERVED, ShardKey, read_leader
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import Pause, ShardState
@@ -47,7 +47,7 @@ class UnderWay:
         return asdict(self)
 
 
-def under_way(seen: Snapshot, rows: Mapping[int, ShardRow]) -> list[UnderWay]:
+def under_way(seen: RegistrySnapshot, rows: Mapping[int, ShardRow]) -> list[UnderWay]:
     """Returns the shards of which something is wanted that is not done. `rows`: what the shards say of themselves."""
     view = cluster_view(seen)
     if view is None:
@@ -69,7 +69,7 @@ def under_way(seen: Snapshot, rows: Mapping[int, ShardRow]) -> list[UnderWay]:
     ]
 
 
-def moved(seen: Snapshot) -> list[int]:
+def moved(seen: RegistrySnapshot) -> list[int]:
     """Returns the shards under way that `pause` is about: not those that are split, or were."""
     view = cluster_view(seen)
     wanted = {} if view is None else {number: key.state for number, key in view.shards.items() if not key.state.split}
@@ -83,7 +83,7 @@ def _born(number: int, key: ShardKey, view: ClusterView) -> UnderWay:
     return UnderWay(number, key.state.replicas, key.state.replicas, view.leaders.get(number), (), (), does)
 
 
-def _now(found: UnderWay, state: ShardState, seen: Snapshot, row: ShardRow | None, pause_all: Pause) -> UnderWay:
+def _now(found: UnderWay, state: ShardState, seen: RegistrySnapshot, row: ShardRow | None, pause_all: Pause) -> UnderWay:
     """Says what is not about replicas: that it is paused, and what a split waits for."""
     if (said := pause_text(found.shard, state, pause_all)) is not None:
         return replace(found, does=said, paused=is_paused_alone(state))
@@ -100,7 +100,7 @@ def _unsorted(leader: str, row: ShardRow | None) -> str:
     return f"; {leader} has sorted {row.sorted_files:,} of {counted(row.event_files, 'event file')}, and clones get sorted ones"
 
 
-def _under_way(number: int, key: ShardKey, view: ClusterView, seen: Snapshot, row: ShardRow | None) -> UnderWay:
+def _under_way(number: int, key: ShardKey, view: ClusterView, seen: RegistrySnapshot, row: ShardRow | None) -> UnderWay:
     state, leader = key.state, view.leaders.get(number)
     wanted, before = state.wanted or state.replicas, state.before or state.replicas
     in_sync = {member.node for member in state.in_sync}
@@ -110,7 +110,7 @@ def _under_way(number: int, key: ShardKey, view: ClusterView, seen: Snapshot, ro
     return UnderWay(number, before, wanted, leader, copies, state.split, does, by)
 
 
-def _may_copy(number: int, seen: Snapshot) -> bool:
+def _may_copy(number: int, seen: RegistrySnapshot) -> bool:
     """Whether the leader of the shard has a ticket."""
     leader = read_leader(seen.entries.get(f"{LEADERS}{number}"))
     return leader is not None and leader.run in tickets(seen).values()
@@ -122,9 +122,16 @@ def _copy(name: str, row: ShardRow | None) -> Copy:
 
 
 def _does(
-    key: ShardKey, view: ClusterView, leader: str | None, in_sync: set[str], wanted: tuple[str, ...],
-    copies: tuple[Copy, ...], row: ShardRow | None, *, may_copy: bool,
-) -> str:  # fmt: skip
+    key: ShardKey,
+    view: ClusterView,
+    leader: str | None,
+    in_sync: set[str],
+    wanted: tuple[str, ...],
+    copies: tuple[Copy, ...],
+    row: ShardRow | None,
+    *,
+    may_copy: bool,
+) -> str:
     if leader is None:
         return "waits for a leader"
     if any(name not in key.state.replicas for name in wanted):

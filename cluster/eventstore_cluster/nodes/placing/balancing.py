@@ -12,7 +12,7 @@ from typing import Final
 from eventstore.errors import InvalidArgument
 from eventstore.fields import counted
 from eventstore_cluster.nodes.placing.fleet import Fleet, Loads, needed
-from eventstore_cluster.nodes.placing.plan import Plan, plan_of
+from eventstore_cluster.nodes.placing.plan import PlacementPlan, plan_of
 from eventstore_cluster.nodes.placing.reasons import emptiest, fuller
 
 EVEN: Final = 0.05
@@ -21,7 +21,7 @@ _ROUNDING: Final = 1e-9
 """A replica that weighs as much as two nodes differ only swaps them; sums of the same weights differ by less than this."""
 
 
-def rebalance(fleet: Fleet) -> Plan:
+def rebalance(fleet: Fleet) -> PlacementPlan:
     """Returns what makes the nodes even. Shards of which something is wanted already are left alone.
 
     Raises:
@@ -37,7 +37,7 @@ def rebalance(fleet: Fleet) -> Plan:
     return plan_of(loads)
 
 
-def drain(fleet: Fleet, name: str) -> Plan:
+def drain(fleet: Fleet, name: str) -> PlacementPlan:
     """Returns what takes all replicas off the node, which is given none.
 
     Raises:
@@ -51,7 +51,7 @@ def drain(fleet: Fleet, name: str) -> Plan:
     return plan_of(loads)
 
 
-def resize(fleet: Fleet, count: int, shards: list[int] | None = None) -> Plan:
+def resize(fleet: Fleet, count: int, shards: list[int] | None = None) -> PlacementPlan:
     """Returns the changes that give these shards, or all that are not busy, `count` replicas.
 
     Raises:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from eventstore_cluster.nodes.cluster_view import nodes_of
 from eventstore_cluster.nodes.placing.fleet import Fleet, Loads
 from eventstore_cluster.registry.node_keys import NodeKey
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class NodeRow:
     failing: tuple[int, ...]
 
 
-def node_rows(seen: Snapshot, fleet: Fleet) -> list[NodeRow]:
+def node_rows(seen: RegistrySnapshot, fleet: Fleet) -> list[NodeRow]:
     """Returns the nodes by name: those that run, those that are drained, and those that are to keep replicas."""
     keys, loads = nodes_of(seen), Loads(fleet)
     led, rows = loads.led(), list[NodeRow]()

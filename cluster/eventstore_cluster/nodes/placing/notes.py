@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from eventstore_cluster.nodes.placing.fleet import Fleet
-from eventstore_cluster.nodes.placing.plan import Change, Plan
+from eventstore_cluster.nodes.placing.plan import PlacementChange, PlacementPlan
 from eventstore_cluster.replica.moving import least_in_sync
 
 _NAMED_MAX: Final = 20
 
 
-def notes(fleet: Fleet, plan: Plan) -> list[str]:
+def notes(fleet: Fleet, plan: PlacementPlan) -> list[str]:
     """Returns a sentence, or more, for each of these that holds."""
     silent = [number for number, shard in sorted(fleet.shards.items()) if shard.silent]
     without_reserve = [change for change in plan.changes if _needs_all(fleet, change)]
@@ -40,7 +40,7 @@ def notes(fleet: Fleet, plan: Plan) -> list[str]:
     return found
 
 
-def _needs_all(fleet: Fleet, change: Change) -> bool:
+def _needs_all(fleet: Fleet, change: PlacementChange) -> bool:
     """Whether another number of replicas is wanted of the shard, of which none may be out of sync."""
     before, wanted = len(change.before), len(change.wanted)
     return before != wanted > 1 and least_in_sync(before, wanted, fleet.shards[change.shard].in_sync_min) >= wanted

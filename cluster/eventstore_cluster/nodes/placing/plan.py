@@ -12,7 +12,7 @@ PAUSE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PlacementChange:
     """`before`, `wanted`: the nodes that keep the shard. `leader`: to whom it is handed over; None: its leader stays. `size`:
     bytes that are copied. `why`: the reasons, for people.
     """
@@ -34,10 +34,10 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlacementPlan:
     """`nodes`: replicas and leaders of each, now and when it is done."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[PlacementChange, ...]
     nodes: tuple[tuple[str, int, int, int, int], ...]
 
     @property
@@ -66,7 +66,7 @@ class Plan:
         }
 
 
-def plan_of(loads: Loads) -> Plan:
+def plan_of(loads: Loads) -> PlacementPlan:
     """Returns what differs from the cluster as it is."""
     changes = []
     for number, shard in sorted(loads.fleet.shards.items()):
@@ -77,10 +77,10 @@ def plan_of(loads: Loads) -> Plan:
             reasons = loads.why.get(number, []) if wanted != shard.replicas else []
             led = [] if to is None or number not in loads.why_led else [loads.why_led[number]]
             why = "; ".join([*reasons, *led])
-            changes.append(Change(number, shard.replicas, wanted, to, gained * shard.size, why))
+            changes.append(PlacementChange(number, shard.replicas, wanted, to, gained * shard.size, why))
     shards = loads.fleet.shards.values()
     replicas, leaders = Counter(n for each in shards for n in each.replicas), Counter(each.leader for each in shards)
     now_led, kept = loads.led(), Counter(name for names in loads.replicas.values() for name in names)
     names = sorted({*loads.fleet.nodes, *replicas})
     nodes = tuple((name, replicas[name], kept[name], leaders[name], now_led[name]) for name in names)
-    return Plan(tuple(changes), nodes)
+    return PlacementPlan(tuple(changes), nodes)

@@ -9,13 +9,13 @@ from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
 from eventstore_cluster.nodes.placing.fleet import Fleet, PlacedNode, PlacedShard
 from eventstore_cluster.registry.node_keys import DRAINING, MOVING, read_moving
 from eventstore_cluster.registry.pauses import pause_text
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import ShardKey
 from eventstore_cluster.replica.moving import copied
 from eventstore_cluster.status import ShardRow
 
 
-def surveyed(seen: Snapshot, rows: Mapping[int, ShardRow]) -> Fleet:
+def surveyed(seen: RegistrySnapshot, rows: Mapping[int, ShardRow]) -> Fleet:
     """`rows`: the figures of the shards that answer; another one counts as empty. Returns nothing if there is no cluster.
 
     Raises:

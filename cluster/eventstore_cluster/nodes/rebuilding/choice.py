@@ -18,7 +18,7 @@ from eventstore.errors import InvalidArgument
 from eventstore_cluster.registry.kept_keys import KeptShard
 from eventstore_cluster.registry.replica_keys import ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ShardKey
-from eventstore_cluster.replica.registry_state import Member
+from eventstore_cluster.replica.registry_state import Seat
 
 EPOCHS_SKIPPED: Final = 2**20
 """If a replica may not have been seen: it may have epochs that no other replica knows, and an epoch is never given twice."""
@@ -64,9 +64,15 @@ def choose(shard: int, copies: Mapping[str, KeptShard], running: Mapping[str, Re
         risks += _without_leader(last, led) or [*_behind(node, last, seen), *_strange(node, seen[node], state.in_sync)]
     epoch = max(state.epoch, last) + (EPOCHS_SKIPPED if risks else 0)
     rebuilt = replace(
-        state, epoch=epoch, generation=generation, leader=None, successor=None, split=(), nonce=NONCE,
-        in_sync=frozenset({Member(node, seen[node].incarnation)}),
-    )  # fmt: skip
+        state,
+        epoch=epoch,
+        generation=generation,
+        leader=None,
+        successor=None,
+        split=(),
+        nonce=NONCE,
+        in_sync=frozenset({Seat(node, seen[node].incarnation)}),
+    )
     return Choice(shard, node, replace(kept.key, state=rebuilt), tuple(f"shard {shard}: {risk}" for risk in risks))
 
 
@@ -113,9 +119,9 @@ def _behind(node: str, last: int, seen: Mapping[str, ReplicaKey]) -> list[str]:
     ]
 
 
-def _strange(node: str, key: ReplicaKey, in_sync: frozenset[Member]) -> list[str]:
+def _strange(node: str, key: ReplicaKey, in_sync: frozenset[Seat]) -> list[str]:
     """Returns a risk if the replica was not in sync as far as nodes know, or has not the folder that it had then (R9)."""
-    if any(Member(node, each) in in_sync for each in (*key.earlier, key.incarnation)):
+    if any(Seat(node, each) in in_sync for each in (*key.earlier, key.incarnation)):
         return []
     known = ", ".join(sorted(member.node for member in in_sync))
     return [f"{node} is none of those that were in sync when the nodes last heard of it ({known}), or its folder is a copy"]

@@ -19,16 +19,16 @@ from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.kept_keys import Kept, KeptShard, read_offers
-from eventstore_cluster.registry.registry import Changes, Snapshot
+from eventstore_cluster.registry.registry import Changes, RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import running_replicas
 from eventstore_cluster.registry.replicated_keys import CLUSTER, LEFT, SHARDS, ClusterKey, LeftKey, read_shard
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RebuildPlan:
     """What is to be written. `seen`: what follows from; `choices`: of the shards that are not written yet."""
 
-    seen: Snapshot
+    seen: RegistrySnapshot
     cluster: ClusterKey
     nodes: tuple[str, ...]
     choices: tuple[Choice, ...]
@@ -48,7 +48,7 @@ class Plan:
         return keys
 
 
-async def planned_rebuild(etcd: EtcdOptions, cluster: str, wait_s: float) -> Plan:
+async def planned_rebuild(etcd: EtcdOptions, cluster: str, wait_s: float) -> RebuildPlan:
     """Returns how the cluster is to be rebuilt. `wait_s`: how long to wait until all replicas are seen.
 
     Raises:
@@ -62,7 +62,7 @@ async def planned_rebuild(etcd: EtcdOptions, cluster: str, wait_s: float) -> Pla
         return plan_of(await read_while(registry, lambda seen: not _is_decided(seen), wait_s, first))
 
 
-def _is_decided(seen: Snapshot) -> bool:
+def _is_decided(seen: RegistrySnapshot) -> bool:
     """Whether more nodes would change nothing."""
     try:
         return not plan_of(seen).risks
@@ -70,7 +70,7 @@ def _is_decided(seen: Snapshot) -> bool:
         return CLUSTER in seen.entries
 
 
-def plan_of(seen: Snapshot) -> Plan:
+def plan_of(seen: RegistrySnapshot) -> RebuildPlan:
     """Returns how the cluster is to be rebuilt from what was seen. Raises as `planned_rebuild`."""
     if CLUSTER in seen.entries:
         raise InvalidArgument(
@@ -94,7 +94,7 @@ def plan_of(seen: Snapshot) -> Plan:
         for number, kept in sorted(shards.items())
         if not _is_written(number, kept, seen)
     ]
-    return Plan(seen, cluster, tuple(offers), tuple(choices))
+    return RebuildPlan(seen, cluster, tuple(offers), tuple(choices))
 
 
 def _one_cluster(offers: Mapping[str, Kept]) -> ClusterKey:
@@ -143,7 +143,7 @@ def _check_whole(shards: Mapping[int, KeptShard]) -> None:
         ) from None
 
 
-def _is_written(number: int, kept: KeptShard, seen: Snapshot) -> bool:
+def _is_written(number: int, kept: KeptShard, seen: RegistrySnapshot) -> bool:
     """Whether an earlier attempt has written the shard: its replicas may have acknowledged more since."""
     value = seen.value(f"{SHARDS}{number}")
     if value is None:
@@ -152,7 +152,7 @@ def _is_written(number: int, kept: KeptShard, seen: Snapshot) -> bool:
     return found.store == kept.key.store and found.state.generation > kept.key.state.generation
 
 
-async def rebuilt(etcd: EtcdOptions, cluster: str, plan: Plan, wait_s: float) -> list[int]:
+async def rebuilt(etcd: EtcdOptions, cluster: str, plan: RebuildPlan, wait_s: float) -> list[int]:
     """Writes the registry, and waits until every shard is served. Returns those that are not after `wait_s` seconds.
 
     Raises:

@@ -22,7 +22,7 @@ from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.lineage import Birth, Lineage
 from eventstore_cluster.registry.node_keys import NODES, fixed_addresses
-from eventstore_cluster.registry.registry import Changes, Snapshot
+from eventstore_cluster.registry.registry import Changes, RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import (
     CLUSTER,
     LEADERS,
@@ -45,7 +45,7 @@ class AskedSplit:
     times: int
 
 
-async def ask_to_split(registry: EtcdRegistry, seen: Snapshot, shard: int, parts: int) -> AskedSplit:
+async def ask_to_split(registry: EtcdRegistry, seen: RegistrySnapshot, shard: int, parts: int) -> AskedSplit:
     """Writes that a shard is to be split into so many.
 
     Raises:
@@ -78,7 +78,7 @@ async def ask_to_split(registry: EtcdRegistry, seen: Snapshot, shard: int, parts
     return AskedSplit(shard, keeps, dict(zip(numbers, parted, strict=True)), found.state.splits)
 
 
-def _leads(seen: Snapshot) -> Counter[str]:
+def _leads(seen: RegistrySnapshot) -> Counter[str]:
     """Returns how many shards each node leads, or is to lead when they have slots."""
     led = [read_leader(entry) for key, entry in seen.entries.items() if key.startswith(LEADERS)]
     shards = [read_shard(0, entry.value) for key, entry in seen.entries.items() if key.startswith(SHARDS)]
@@ -89,13 +89,19 @@ def _leads(seen: Snapshot) -> Counter[str]:
 def _in_preparation(parent: ShardKey, shard: int, slots: Sequence[SlotRange], nodes: tuple[str, ...], by: str) -> ShardKey:
     """Returns the key of a new shard: no replica is in sync, and so none leads. `by`: who asked for it."""
     state = ShardState(
-        0, frozenset(), nodes, parent.state.in_sync_min, generation=parent.state.generation, nonce=uuid.uuid4().hex, by=by,
+        0,
+        frozenset(),
+        nodes,
+        parent.state.in_sync_min,
+        generation=parent.state.generation,
+        nonce=uuid.uuid4().hex,
+        by=by,
         leader_by=by,
-    )  # fmt: skip
+    )
     return ShardKey(uuid.uuid4(), (), state, Lineage(birth=Birth(shard, tuple(slots))))
 
 
-async def call_off(registry: EtcdRegistry, seen: Snapshot, shard: int) -> tuple[int, ...]:
+async def call_off(registry: EtcdRegistry, seen: RegistrySnapshot, shard: int) -> tuple[int, ...]:
     """Takes back that a shard is to be split. Returns the numbers of the shards that were in preparation.
 
     Raises:
@@ -126,12 +132,12 @@ async def _written(registry: EtcdRegistry, compared: dict[str, int], changes: Ch
         )
 
 
-def waits_for(seen: Snapshot, asked: AskedSplit) -> bool:
+def waits_for(seen: RegistrySnapshot, asked: AskedSplit) -> bool:
     """Whether the slots were not given away yet, nor was that called off."""
     return shard_key(seen, asked.shard).state.split == tuple(asked.gives)
 
 
-def is_done(seen: Snapshot, asked: AskedSplit) -> bool:
+def is_done(seen: RegistrySnapshot, asked: AskedSplit) -> bool:
     """Whether the new shards have their slots."""
     values = [seen.value(f"{SHARDS}{number}") for number in asked.gives]
     return all(value is not None and bool(read_shard(0, value).slots) for value in values)

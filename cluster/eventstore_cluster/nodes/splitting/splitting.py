@@ -9,7 +9,7 @@ from eventstore_cluster.nodes.splitting.asking import AskedSplit, ask_to_split, 
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.preparing import preparing_of
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import SERVING
 
 
@@ -42,21 +42,21 @@ def wait_until_split(etcd: EtcdOptions, cluster: str, asked: AskedSplit, wait_s:
     return _done(seen, asked, seconds)
 
 
-def _is_pending(seen: Snapshot, asked: AskedSplit) -> bool:
+def _is_pending(seen: RegistrySnapshot, asked: AskedSplit) -> bool:
     return waits_for(seen, asked) or (is_done(seen, asked) and not _all_serve(seen, asked))
 
 
-def _all_serve(seen: Snapshot, asked: AskedSplit) -> bool:
+def _all_serve(seen: RegistrySnapshot, asked: AskedSplit) -> bool:
     return all(f"{SERVING}{number}" in seen.entries for number in asked.gives)
 
 
-def _unserved(seen: Snapshot, asked: AskedSplit) -> str:
+def _unserved(seen: RegistrySnapshot, asked: AskedSplit) -> str:
     view = cluster_view(seen)
     troubles = {} if view is None else view.troubles()
     return "; ".join(f"shard {number}: {troubles[number]}" for number in asked.gives if number in troubles)
 
 
-def _done(seen: Snapshot, asked: AskedSplit, seconds: float) -> float:
+def _done(seen: RegistrySnapshot, asked: AskedSplit, seconds: float) -> float:
     if waits_for(seen, asked):
         why = "; ".join(f"{each.node} {each.text}" for each in preparing_of(seen) if each.shard in asked.gives)
         raise EventStoreError(

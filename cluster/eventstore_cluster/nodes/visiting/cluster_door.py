@@ -14,16 +14,16 @@ from eventstore_cluster.log_lines import log
 from eventstore_cluster.nodes.cluster_view import cluster_view
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.node_keys import MOVING, read_moving
-from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.registry import RegistrySnapshot
 
 _WAIT_S: Final = 8.0
 _log = logging.getLogger("eventstore.cluster")
 
 
-class ClusterDoor:
+class NodeClusterDoor:
     """`seen`: returns the registry as the node saw it last; None before that."""
 
-    def __init__(self, etcd: EtcdOptions, cluster: str, seen: Callable[[], Snapshot | None]) -> None:
+    def __init__(self, etcd: EtcdOptions, cluster: str, seen: Callable[[], RegistrySnapshot | None]) -> None:
         self._etcd, self._cluster, self._seen = etcd, cluster, seen
 
     def look(self) -> dict[str, Any] | None:
@@ -44,10 +44,14 @@ class ClusterDoor:
         for number, key in view.shards.items():
             state, change = key.state, view.changes[number]
             shards[number] = {
-                "node": view.leaders.get(number), "replicas": state.replicas, "successor": state.successor,
-                "in_sync": sorted(member.node for member in state.in_sync), "reason": change.reason,
-                "since": None if change.since is None else change.since * 1_000_000, "trouble": troubles.get(number),
-            }  # fmt: skip
+                "node": view.leaders.get(number),
+                "replicas": state.replicas,
+                "successor": state.successor,
+                "in_sync": sorted(member.node for member in state.in_sync),
+                "reason": change.reason,
+                "since": None if change.since is None else change.since * 1_000_000,
+                "trouble": troubles.get(number),
+            }
         nodes = [
             {"name": name, "address": each.address, "zone": each.zone, "version": each.version, "free_bytes": each.free_bytes}
             for name, each in view.nodes.items()

@@ -19,7 +19,7 @@ from eventstore.errors import Corrupt, EventStoreError, InvalidArgument
 from eventstore_cluster.registry.etcd.errors import RegistryRefused, RegistryUnavailable
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
-from eventstore_cluster.registry.registry import Changes, Entry, Snapshot
+from eventstore_cluster.registry.registry import Changes, RegistryEntry, RegistrySnapshot
 
 OPERATIONS_MAX: Final = 128
 """Comparisons, and changes, of one transaction; etcd's own limit of either."""
@@ -50,7 +50,7 @@ class EtcdRegistry:
         self._prefix = f"{_ROOT}{name}/"
         self._may_be_few = True
 
-    async def read(self) -> Snapshot:
+    async def read(self) -> RegistrySnapshot:
         """Returns all keys: a linearizable read.
 
         Raises:
@@ -58,7 +58,7 @@ class EtcdRegistry:
             Corrupt: a value is not JSON: something else writes under the prefix.
         """
         answer = await self._gateway.call("/v3/kv/range", self._range())
-        return Snapshot(_revision(answer), self._entries(answer.get("kvs", ())))
+        return RegistrySnapshot(_revision(answer), self._entries(answer.get("kvs", ())))
 
     async def clusters(self, key: str) -> list[str]:
         """Returns the names of the clusters in this etcd that have this key, of the first `NAMED_MAX` by name.
@@ -81,7 +81,9 @@ class EtcdRegistry:
             first = f"{_ROOT}{name}0"
         return found
 
-    async def read_some(self, first: str, *keys: str, under: Iterable[str], known: Snapshot | None = None) -> Snapshot:
+    async def read_some(
+        self, first: str, *keys: str, under: Iterable[str], known: RegistrySnapshot | None = None
+    ) -> RegistrySnapshot:
         """Returns these keys, and those that begin with one of `under`, as far as they exist, at one revision: a linearizable
         read. `known`: the same as they were read before, which is returned if etcd's revision is still that one.
 
@@ -106,16 +108,16 @@ class EtcdRegistry:
         ranges = [{"key": self._key(key)} for key in keys] + [self._range(each) for each in under]
         for each in await self._at_once([{**one, "revision": str(revision)} for one in ranges]):
             found += each.get("kvs", ())
-        return Snapshot(revision, self._entries(found))
+        return RegistrySnapshot(revision, self._entries(found))
 
     def _some_of(
-        self, answer: Mapping[str, Any], keys: Collection[str], under: tuple[str, ...], known: Snapshot | None
-    ) -> Snapshot:
+        self, answer: Mapping[str, Any], keys: Collection[str], under: tuple[str, ...], known: RegistrySnapshot | None
+    ) -> RegistrySnapshot:
         revision = _revision(answer)
         if known is not None and revision == known.revision:
             return known
         found = ((base64.b64decode(each["key"]).decode().removeprefix(self._prefix), each) for each in answer.get("kvs", ()))
-        return Snapshot(revision, self._entries(each for key, each in found if key in keys or key.startswith(under)))
+        return RegistrySnapshot(revision, self._entries(each for key, each in found if key in keys or key.startswith(under)))
 
     async def _at_once(self, ranges: Iterable[Mapping[str, str]]) -> list[dict[str, Any]]:
         """Returns the answers, in any order; raises the first error."""
@@ -135,11 +137,11 @@ class EtcdRegistry:
             raise errors[0]
         return answers
 
-    def _entries(self, found: Iterable[Mapping[str, Any]]) -> dict[str, Entry]:
+    def _entries(self, found: Iterable[Mapping[str, Any]]) -> dict[str, RegistryEntry]:
         entries = {}
         for each in found:
             key = base64.b64decode(each["key"]).decode()
-            entries[key.removeprefix(self._prefix)] = Entry(self._value(key, each), int(each["mod_revision"]))
+            entries[key.removeprefix(self._prefix)] = RegistryEntry(self._value(key, each), int(each["mod_revision"]))
         return entries
 
     def _value(self, key: str, each: Mapping[str, Any]) -> Tree:
@@ -197,7 +199,7 @@ class EtcdRegistry:
         put = {"key": self._key(key), "value": _text(json.dumps(value, sort_keys=True))}
         return {"requestPut": put if lease is None else {**put, "lease": str(lease)}}
 
-    async def changed(self, seen: Snapshot) -> Snapshot:
+    async def changed(self, seen: RegistrySnapshot) -> RegistrySnapshot:
         """Waits until the keys differ from what was seen, and returns them.
 
         A watch that is lost, cancelled or compacted away is noticed by reading, at the latest after `SILENCE_S`.

@@ -98,9 +98,12 @@ class Gateway:
         """
         endpoint = self._in_turn()[0]
         request = self._http.stream(
-            "POST", endpoint + path, content=json.dumps(body).encode(), headers=await self._headers(endpoint),
+            "POST",
+            endpoint + path,
+            content=json.dumps(body).encode(),
+            headers=await self._headers(endpoint),
             timeout=httpx.Timeout(self._options.request_timeout_s, read=None),
-        )  # fmt: skip
+        )
         try:
             async with request as response:
                 yield response.aiter_lines()

@@ -43,9 +43,13 @@ class Cloning:
 
 
 async def cloned(
-    parent: Path, settings: ServerSettings, shard: ShardIdentity, me: Cloning, registry: ShardRegistry,
+    parent: Path,
+    settings: ServerSettings,
+    shard: ShardIdentity,
+    me: Cloning,
+    registry: ShardRegistry,
     present: Callable[[ReplicaKey], Awaitable[None]],
-) -> tuple[ShardIdentity, Incarnation | None]:  # fmt: skip
+) -> tuple[ShardIdentity, Incarnation | None]:
     """Makes the folder of a shard from that of its parent, unless it has been made; waits until the shard has slots.
 
     Returns what the shard is then, and the incarnation that has begun; None if none has. If the parent's folder does not have
@@ -83,9 +87,15 @@ class Preparation:
     """`say`: tells the registry how many files the clone has, or why there are not more."""
 
     def __init__(
-        self, clone: CloneFolder, parent: Path, folder: Path, shard: ShardIdentity, settings: BrokerSettings,
-        registry: ShardRegistry, say: Callable[[int, str], Awaitable[None]],
-    ) -> None:  # fmt: skip
+        self,
+        clone: CloneFolder,
+        parent: Path,
+        folder: Path,
+        shard: ShardIdentity,
+        settings: BrokerSettings,
+        registry: ShardRegistry,
+        say: Callable[[int, str], Awaitable[None]],
+    ) -> None:
         self._clone, self._shard, self._settings, self._registry, self._say = clone, shard, settings, registry, say
         self._sorter = ChildSorter(parent, folder / DIRECTORY)
 

@@ -19,12 +19,12 @@ from eventstore.chunks.folder import TEMPORARY, ChunkFolder
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
 from eventstore.chunks.opening import keep_copy
 from eventstore.errors import Corrupt, FolderRefused, StorageFull
-from eventstore_cluster.replica.places import NOWHERE, Place
+from eventstore_cluster.replica.places import NOWHERE, LogEnd
 
 INTENT: Final = "cutting.json"
 
 
-def cut(folder: ChunkFolder, end: Place) -> None:
+def cut(folder: ChunkFolder, end: LogEnd) -> None:
     """Makes the log end at `end`, which is the end of a record; nothing may have the folder open.
 
     Raises:
@@ -51,7 +51,7 @@ def cut(folder: ChunkFolder, end: Place) -> None:
     finish_cut(folder)
 
 
-def _check_unsorted(folder: ChunkFolder, numbers: list[int], end: Place) -> None:
+def _check_unsorted(folder: ChunkFolder, numbers: list[int], end: LogEnd) -> None:
     """Raises FolderRefused: the first of the chunks that are cut is sorted; if it is not, none of the others is."""
     for number in numbers[:1]:
         if folder.read_header(number).sorted:
@@ -74,7 +74,7 @@ def finish_cut(folder: ChunkFolder) -> None:
             raise Corrupt(str(path), 0, "does not say where the log is cut; remove this replica: it is copied again")
 
 
-def _finish(folder: ChunkFolder, end: Place, header: bytes) -> None:
+def _finish(folder: ChunkFolder, end: LogEnd, header: bytes) -> None:
     files, (chunk, offset) = folder.files, end
     folder.write_document(chunk, offset if chunk else RECORDS_FROM, folder.read_key())
     for number in reversed(_numbers_from(folder, max(chunk, folder.deleted()) + 1)):

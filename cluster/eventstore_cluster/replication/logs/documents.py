@@ -15,8 +15,8 @@ from typing import Final
 from eventstore.chunks.documents import Document, read_document, read_file, replace_document, write_document
 from eventstore.chunks.files import Files
 from eventstore.errors import Corrupt
-from eventstore_cluster.replica.epochs import Beginning, Tail
-from eventstore_cluster.replica.places import NOWHERE, Place
+from eventstore_cluster.replica.epochs import Beginning, LogTail
+from eventstore_cluster.replica.places import NOWHERE, LogEnd
 from eventstore_cluster.replication.logs.pieces import Documents
 
 VERSION: Final = "replicated.json"
@@ -33,9 +33,9 @@ def is_replicated(folder: Path, path: Path) -> bool:
     )
 
 
-def tail_of(version: Place) -> Tail:
+def tail_of(version: LogEnd) -> LogTail:
     """Returns the version as the end of a log, whose epochs before the last one are not kept."""
-    return Tail() if version == NOWHERE else Tail(version, (Beginning(version[0], NOWHERE),))
+    return LogTail() if version == NOWHERE else LogTail(version, (Beginning(version[0], NOWHERE),))
 
 
 def read_documents(files: Files, folder: Path) -> list[tuple[str, bytes]]:
@@ -66,17 +66,17 @@ class FollowerDocuments:
         write_version(self._files, self._folder, given.end)
         self.tail, self.led = tail_of(given.end), False
 
-    def cut(self, end: Place) -> None:
+    def cut(self, end: LogEnd) -> None:
         """Forgets the version, if it is not `end`: the leader's documents replace these, which are kept until then."""
         if end != self.tail.end:
-            self.tail = Tail()
+            self.tail = LogTail()
 
 
-def read_version(files: Files, folder: Path) -> Place:
+def read_version(files: Files, folder: Path) -> LogEnd:
     return _read_version(files, folder)[0]
 
 
-def _read_version(files: Files, folder: Path) -> tuple[Place, bool]:
+def _read_version(files: Files, folder: Path) -> tuple[LogEnd, bool]:
     """Returns the version, and whether the leader of its epoch wrote it."""
     path = folder / VERSION
     if not files.exists(path):
@@ -87,7 +87,7 @@ def _read_version(files: Files, folder: Path) -> tuple[Place, bool]:
     raise Corrupt(str(path), 0, "no version of documents; remove this replica's folder: it is copied again")
 
 
-def write_version(files: Files, folder: Path, version: Place, *, led: bool = False) -> None:
+def write_version(files: Files, folder: Path, version: LogEnd, *, led: bool = False) -> None:
     """`led`: by the leader of this epoch."""
     own: Document = {"led": True} if led else {}
     write_document(files, folder / VERSION, {"epoch": version[0], "number": version[1], **own})

@@ -21,10 +21,10 @@ from eventstore.chunks.opening import OpenedChunks
 from eventstore.chunks.record import PREFIX, Walk
 from eventstore.chunks.record import walk as record_walk
 from eventstore.errors import Corrupt, FolderRefused
-from eventstore_cluster.replica.epochs import Tail
-from eventstore_cluster.replica.places import NOWHERE, Place
+from eventstore_cluster.replica.epochs import LogTail
+from eventstore_cluster.replica.places import NOWHERE, LogEnd
 from eventstore_cluster.replication.logs import cutting
-from eventstore_cluster.replication.logs.log_end import LogEnd
+from eventstore_cluster.replication.logs.log_end import LogEndReader
 from eventstore_cluster.replication.logs.pieces import Payload, Piece
 
 _FEW_BYTES = 2048  # records in so little are not worth arrays
@@ -46,14 +46,19 @@ class FollowerLog:
         self.folder = folder
         self._header_bytes = header_bytes
         self._open = partial(
-            OpenedChunks, folder, header_bytes, size_bytes=size_bytes, preallocate_bytes=preallocate_bytes, sync=True,
+            OpenedChunks,
+            folder,
+            header_bytes,
+            size_bytes=size_bytes,
+            preallocate_bytes=preallocate_bytes,
+            sync=True,
             clock=time.time,
-        )  # fmt: skip
+        )
         cutting.finish_cut(folder)
         self._recover()
 
     @property
-    def tail(self) -> Tail:
+    def tail(self) -> LogTail:
         return self._end.tail
 
     @property
@@ -74,7 +79,7 @@ class FollowerLog:
         for piece in payload.pieces:
             self._store(piece, payload.key)
 
-    def cut(self, end: Place) -> None:
+    def cut(self, end: LogEnd) -> None:
         """Cuts the log back to `end`, durably; what is cut is kept in `cut/`. Raises FolderRefused, StorageFull."""
         self._writer.close()
         cutting.cut(self.folder, end)
@@ -102,7 +107,7 @@ class FollowerLog:
 
     def _load(self) -> OpenedChunks:
         opened = self._open()
-        self._end = LogEnd(self._header_bytes)
+        self._end = LogEndReader(self._header_bytes)
         self.sorted_through = max((header.number for header in opened.headers if header.sorted), default=0)
         for header, following in zip_longest(opened.headers, opened.headers[1:]):
             if following is not None and following.epoch == header.epoch:  # epochs only grow, so it holds no other one
@@ -199,7 +204,13 @@ class FollowerLog:
             crcs = slab.gather(data, np.array(found.offsets[start:end]) - first, _CLAIMS)["crc"]
             checksum = int(crcs.sum(dtype=np.uint64))
         return Segment(
-            piece.chunk, first, found.sequences[start], found.next_sequence if whole else found.sequences[end],
-            begins_chunk=piece.begun is not None and start == 0, buffers=[data], end=last,
-            checksum=checksum, records=end - start,
-        )  # fmt: skip
+            piece.chunk,
+            first,
+            found.sequences[start],
+            found.next_sequence if whole else found.sequences[end],
+            begins_chunk=piece.begun is not None and start == 0,
+            buffers=[data],
+            end=last,
+            checksum=checksum,
+            records=end - start,
+        )

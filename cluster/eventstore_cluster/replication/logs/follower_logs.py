@@ -14,8 +14,8 @@ from eventstore.server.broker.beside import BROKER as BROKER_FOLDER
 from eventstore.settings.server import ServerSettings
 from eventstore.store.data_folder import STORE, ShardIdentity, check_shard, event_folder, read_store
 from eventstore.store.opening import note_shard, open_folder
-from eventstore_cluster.replica.epochs import Tail
-from eventstore_cluster.replica.places import Ends, Reach
+from eventstore_cluster.replica.epochs import LogTail
+from eventstore_cluster.replica.places import LogEnds, Reach
 from eventstore_cluster.replication.logs.documents import DELETIONS, FollowerDocuments, read_version, tail_of
 from eventstore_cluster.replication.logs.follower_log import FollowerLog
 from eventstore_cluster.replication.logs.incarnations import Incarnation, next_incarnation
@@ -69,17 +69,21 @@ class FollowerLogs:
         files, settings, identity = self._files, self._settings, broker_identity(self.shard)
         store, own = settings.store_settings, settings.broker_settings
         self.events = FollowerLog(
-            event_folder(files, self.folder, self.shard.store, self.shard.ancestors), commit.HEADER_BYTES,
-            size_bytes=store.file_size_bytes, preallocate_bytes=store.preallocate_bytes,
-        )  # fmt: skip
+            event_folder(files, self.folder, self.shard.store, self.shard.ancestors),
+            commit.HEADER_BYTES,
+            size_bytes=store.file_size_bytes,
+            preallocate_bytes=store.preallocate_bytes,
+        )
         self.messages = FollowerLog(
-            message_folder(files, self.folder / BROKER_FOLDER, identity.store), message.HEADER_BYTES,
-            size_bytes=own.chunk_size_bytes, preallocate_bytes=own.preallocate_bytes,
-        )  # fmt: skip
+            message_folder(files, self.folder / BROKER_FOLDER, identity.store),
+            message.HEADER_BYTES,
+            size_bytes=own.chunk_size_bytes,
+            preallocate_bytes=own.preallocate_bytes,
+        )
         self.documents = FollowerDocuments(files, self.folder)
 
     @property
-    def tails(self) -> tuple[Tail, ...]:
+    def tails(self) -> tuple[LogTail, ...]:
         return self.events.tail, self.messages.tail, self.documents.tail
 
     @property
@@ -87,7 +91,7 @@ class FollowerLogs:
         """The last epoch of each log, and where it ends."""
         return tuple((last.epoch, *last.end) for last in (tail.last for tail in self.tails))
 
-    def tails_on_disk(self) -> tuple[Tail, ...]:
+    def tails_on_disk(self) -> tuple[LogTail, ...]:
         """As `tails`; of the documents, the version of those that are there, also if the leader's were to replace them."""
         return self.events.tail, self.messages.tail, tail_of(read_version(self._files, self.folder))
 
@@ -118,7 +122,7 @@ class FollowerLogs:
                     case {"deleted_through": int(number)}:
                         self.messages.delete_through(number)
 
-    def cut(self, ends: Ends) -> None:
+    def cut(self, ends: LogEnds) -> None:
         """Cuts the logs back. Raises FolderRefused, StorageFull."""
         if self.messages.tail.end != ends[1]:
             own, store = self._settings.broker_settings, broker_identity(self.shard).store

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from eventstore.chunks.documents import PREVIOUS, Member, Tree, read_tree, write_document, write_file
+from eventstore.chunks.documents import PREVIOUS, DocumentValue, Tree, read_tree, write_document, write_file
 from eventstore.chunks.files import Files
 from eventstore.errors import Corrupt, FolderRefused
 from eventstore.store.data_folder import REPLICA
@@ -41,7 +41,7 @@ def next_incarnation(files: Files, folder: Path, node: str) -> Incarnation:
     path, mark = folder / DOCUMENT, _mark(files, folder / MARK)
     earlier = _read(path, read_tree(files, path), node, mark) if files.exists(path) else (NEW,)
     token = secrets.token_hex(8)
-    tokens: list[Member] = [*earlier, token]
+    tokens: list[DocumentValue] = [*earlier, token]
     document: Tree = {"format": _FORMAT, "node": node, "mark": mark, "incarnations": tokens[-_KEPT_MAX:]}
     write_document(files, path, document)
     return Incarnation(token, earlier)

@@ -10,7 +10,7 @@ import trio
 
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.opening import refusing
-from eventstore_cluster.replica.places import Place
+from eventstore_cluster.replica.places import LogEnd
 from eventstore_cluster.replication.logs.documents import is_replicated, read_documents, write_version
 from eventstore_cluster.replication.logs.pieces import Documents
 
@@ -28,7 +28,7 @@ class LeaderDocuments(OsFiles):
         self._token: trio.lowlevel.TrioToken | None = None
 
     @property
-    def end(self) -> Place:
+    def end(self) -> LogEnd:
         return self._epoch, self._number
 
     def begin(self) -> None:
@@ -60,7 +60,7 @@ class LeaderDocuments(OsFiles):
         token.run_sync_soon(self._grown)
         committed.wait()
 
-    def commit(self, end: Place) -> None:
+    def commit(self, end: LogEnd) -> None:
         """Everything up to this version is on all replicas that count."""
         with self._lock:
             ready = [event for number, event in self._waiting if (self._epoch, number) <= end]
@@ -68,7 +68,7 @@ class LeaderDocuments(OsFiles):
         for event in ready:
             event.set()
 
-    def after(self, start: Place) -> Documents | None:
+    def after(self, start: LogEnd) -> Documents | None:
         """Returns what changed after this version; None if nothing did."""
         with self._lock:
             end = self.end

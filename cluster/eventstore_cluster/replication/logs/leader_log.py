@@ -15,7 +15,7 @@ from eventstore.chunks.front import Segment
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
 from eventstore.chunks.record import PREFIX
 from eventstore.errors import EventStoreError
-from eventstore_cluster.replica.places import Place
+from eventstore_cluster.replica.places import LogEnd
 from eventstore_cluster.replication.logs.log_reader import Differs, LogReader
 from eventstore_cluster.replication.logs.pieces import Payload, Piece
 
@@ -36,11 +36,19 @@ class LeaderLog:
     """Told by the group commit of its log (see `Replication`); belongs to its thread, except for `read`."""
 
     def __init__(
-        self, reader: LogReader, key: Callable[[], bytes], end: Place, last_crc: int, *,
-        grown: Callable[[], None], durable: Callable[[], None], failed: Callable[[EventStoreError], None],
-        refusal: Callable[[], EventStoreError | None], shortage: Callable[[], EventStoreError | None],
+        self,
+        reader: LogReader,
+        key: Callable[[], bytes],
+        end: LogEnd,
+        last_crc: int,
+        *,
+        grown: Callable[[], None],
+        durable: Callable[[], None],
+        failed: Callable[[EventStoreError], None],
+        refusal: Callable[[], EventStoreError | None],
+        shortage: Callable[[], EventStoreError | None],
         durability: Callable[[], int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`end`, `last_crc`: how the log ends. `key`: the key of the witnesses in its records."""
         self.refusal, self.shortage, self.durability = refusal, shortage, durability
         self.end = self.synced = self._in_files = end
@@ -83,13 +91,13 @@ class LeaderLog:
 
     # followers
 
-    def bytes_after(self, place: Place, completed: Sequence[ChunkHeader]) -> int:
+    def bytes_after(self, place: LogEnd, completed: Sequence[ChunkHeader]) -> int:
         """Returns the bytes of records after `place`. `completed`: the chunks from 1 on that were complete at the start."""
         (chunk, offset), (last, end) = max(place, (1, RECORDS_FROM)), self.end
         ends = [self._ends.get(number) or completed[number - 1].end for number in range(chunk, last)]
         return max(sum(ends) + end - offset - len(ends) * RECORDS_FROM, 0)
 
-    def recent(self, start: Place, last_crc: int) -> Payload | None:
+    def recent(self, start: LogEnd, last_crc: int) -> Payload | None:
         """Returns what follows `start`, if all of it is in memory; None if it is not, or if nothing follows.
 
         Raises:
@@ -116,7 +124,7 @@ class LeaderLog:
             buffers += each.segment.buffers
         return Payload(self._key(), (Piece(*start, b"".join(buffers)),))
 
-    def read(self, start: Place, last_crc: int, bytes_max: int = PAYLOAD_BYTES) -> Payload | None:
+    def read(self, start: LogEnd, last_crc: int, bytes_max: int = PAYLOAD_BYTES) -> Payload | None:
         """Returns what follows `start` in the files, about so many bytes, on any thread; None if nothing does.
 
         Raises:
@@ -126,7 +134,7 @@ class LeaderLog:
         return None if piece is None else Payload(self._key(), (piece,))
 
 
-def _place(kept: _Kept) -> Place:
+def _place(kept: _Kept) -> LogEnd:
     return kept.segment.chunk, kept.segment.offset
 
 

@@ -10,18 +10,18 @@ from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
 from eventstore.chunks.record import PREFIX, UNORDERED, Walk
 from eventstore.chunks.recovery import read_records
 from eventstore.errors import Corrupt
-from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.epochs import LogTail
 
 _ENDS = PREFIX.part("crc", "epoch").unpack_from
 _COLUMNS = PREFIX.dtype("epoch", "crc", "length", "sequence")
 
 
-class LogEnd:
+class LogEndReader:
     """The end of a log of one kind, moved on by the records that follow. `header_bytes`: the length of their headers."""
 
     def __init__(self, header_bytes: int) -> None:
         self.header_bytes = header_bytes
-        self.tail = Tail()
+        self.tail = LogTail()
         self.last_crc = 0
 
     def add(self, chunk: int, data: bytes | memoryview, base: int, found: Walk) -> None:

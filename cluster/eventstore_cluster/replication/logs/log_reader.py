@@ -10,7 +10,7 @@ from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
 from eventstore.chunks.record import PREFIX, TRAILER, UNORDERED
 from eventstore.errors import Corrupt
-from eventstore_cluster.replica.places import NOWHERE, Place
+from eventstore_cluster.replica.places import NOWHERE, LogEnd
 from eventstore_cluster.replication.logs.append_order import AppendOrder
 from eventstore_cluster.replication.logs.pieces import Piece
 
@@ -31,7 +31,7 @@ class LogReader:
         self._orders: dict[int, AppendOrder] = {}
         self._one_at_a_time = threading.Lock()
 
-    def after(self, start: Place, last_crc: int, written: Place, bytes_max: int) -> Piece | None:
+    def after(self, start: LogEnd, last_crc: int, written: LogEnd, bytes_max: int) -> Piece | None:
         """Returns whole records that follow `start`, at least one, about `bytes_max` bytes; None if there are none.
 
         `written`: the end of the last record in the files. `last_crc`: of the record before `start`, 0 if it is the first.
@@ -57,14 +57,14 @@ class LogReader:
             return self.after(start, last_crc, written, bytes_max)
         return piece
 
-    def _first_of(self, number: int, completed: ChunkHeader | None, written: Place, bytes_max: int) -> Piece:
+    def _first_of(self, number: int, completed: ChunkHeader | None, written: LogEnd, bytes_max: int) -> Piece:
         header = self._folder.read_header(number)
         data = self._read(header, RECORDS_FROM, written, bytes_max)
         if header.sorted != self._folder.read_header(number).sorted:
             return self._first_of(number, completed, written, bytes_max)
         return Piece(number, RECORDS_FROM, data, header.reopened(), completed)
 
-    def _read(self, header: ChunkHeader, offset: int, written: Place, bytes_max: int) -> bytes:
+    def _read(self, header: ChunkHeader, offset: int, written: LogEnd, bytes_max: int) -> bytes:
         """Returns whole records from `offset` on."""
         end = written[1] if written[0] == header.number else header.end
         wanted = min(end - offset, bytes_max)

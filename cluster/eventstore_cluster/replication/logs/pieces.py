@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from eventstore.chunks.header import ChunkHeader
-from eventstore_cluster.replica.places import Place
+from eventstore_cluster.replica.places import LogEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Piece:
     completed: ChunkHeader | None = None
 
     @property
-    def end(self) -> Place:
+    def end(self) -> LogEnd:
         return self.chunk, self.offset + len(self.data)
 
 
@@ -40,7 +40,7 @@ class Payload:
 class Documents:
     """Documents as they are at version `end`, by path in the folder of the shard (R14)."""
 
-    end: Place
+    end: LogEnd
     documents: tuple[tuple[str, bytes], ...]
 
 

@@ -8,7 +8,7 @@ import typer
 
 from eventstore.cli.terminal.broker_connection import check_is_one, connect_to_broker, each_shard
 from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
-from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.program import PlainCommand, command_group
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, OfShard, StoreAddress
 from eventstore.errors import EventStoreError, InvalidArgument, UnknownTopic
 from eventstore.fields import counted
@@ -22,7 +22,7 @@ _REPLAYED_AT_ONCE: Final = 256
 _PAGE: Final = 1_000
 
 
-@deadletter.command("list", cls=Command)
+@deadletter.command("list", cls=PlainCommand)
 def list_(
     name: GroupName,
     from_offset: Annotated[int, typer.Option(metavar="N", min=0, help="Begin at this offset among the dead letters.")] = 0,
@@ -52,10 +52,17 @@ def list_(
     for number, each in letters:
         properties = each.properties
         origin = f"{properties.get(':origin-topic')}/{properties.get(':origin-queue')}@{properties.get(':origin-offset')}"
-        rows.append((
-            *([number] if several else []), each.queue_offset, origin, each.key, each.tag, properties.get(":failures"),
-            properties.get(":reason"),
-        ))  # fmt: skip
+        rows.append(
+            (
+                *([number] if several else []),
+                each.queue_offset,
+                origin,
+                each.key,
+                each.tag,
+                properties.get(":failures"),
+                properties.get(":reason"),
+            )
+        )
     if rows:
         print_table(None, (*several, "dead letter", "from", "key", "tag", "failures", "reason"), rows)
         for number, page in found.items():
@@ -66,7 +73,7 @@ def list_(
         print_line(f"group {name} has no dead letters" + (f" from offset {from_offset} on" if from_offset else ""))
 
 
-@deadletter.command("replay", cls=Command)
+@deadletter.command("replay", cls=PlainCommand)
 def replay(
     name: GroupName,
     offsets: Annotated[list[int] | None, typer.Argument(metavar="OFFSET", help="The offsets of the dead letters.")] = None,
@@ -111,7 +118,7 @@ def replay(
         )
 
 
-@deadletter.command("purge", cls=Command)
+@deadletter.command("purge", cls=PlainCommand)
 def purge(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
     """Delete all dead letters of a group.
 

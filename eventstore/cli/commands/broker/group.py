@@ -8,7 +8,7 @@ import typer
 
 from eventstore.cli.terminal.broker_connection import check_is_one, connect_to_broker
 from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
-from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.program import PlainCommand, command_group
 from eventstore.cli.terminal.shard_rows import members_of, of_shard, print_rows
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, OfShard, StoreAddress, parse_time
 from eventstore.errors import InvalidArgument
@@ -26,7 +26,7 @@ group = command_group("group", "Consumer groups and their progress.")
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
 
 
-@group.command("list", cls=Command)
+@group.command("list", cls=PlainCommand)
 def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
     """List the consumer groups with their backlogs.
 
@@ -54,7 +54,7 @@ def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
         print_line("no consumer groups; the first consumer to join creates one")
 
 
-@group.command("show", cls=Command)
+@group.command("show", cls=PlainCommand)
 def show(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
     """Show the progress and the members of a group.
 
@@ -84,7 +84,7 @@ def show(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT
         print_table(None, ("member", "queues", "last heard"), silent)
 
 
-@group.command("reset", cls=Command)
+@group.command("reset", cls=PlainCommand)
 def reset(
     name: GroupName,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic it reads.")],
@@ -126,7 +126,7 @@ def reset(
         print_line(f"{name} is at offset {each.offset} of queue {each.queue} of {topic}{of_shard(each.shard)}{note}")
 
 
-@group.command("retries", cls=Command)
+@group.command("retries", cls=PlainCommand)
 def retries(
     name: GroupName,
     delays: Annotated[
@@ -219,7 +219,7 @@ def _target(to_start: bool, to_end: bool, to_offset: int | None, to_time: str | 
     return given[0]
 
 
-@group.command("delete", cls=Command)
+@group.command("delete", cls=PlainCommand)
 def delete(
     name: GroupName,
     topic: Annotated[

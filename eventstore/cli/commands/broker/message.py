@@ -9,7 +9,7 @@ import typer
 
 from eventstore.cli.terminal.broker_connection import connect_to_broker
 from eventstore.cli.terminal.output import print_error, print_json, print_line, print_note
-from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.program import PlainCommand, command_group
 from eventstore.cli.terminal.shard_rows import members_of, of_shard
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 from eventstore.errors import InvalidArgument
@@ -22,7 +22,7 @@ message = command_group("message", "Messages: look one up, follow a topic, send 
 _BATCH: Final = 512
 
 
-@message.command("get", cls=Command)
+@message.command("get", cls=PlainCommand)
 def get(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The message id, 20 hexadecimal digits.")],
     as_json: AsJson = False,
@@ -46,7 +46,7 @@ def get(
     print(format_message(found)) if as_json else print_whole_message(found)
 
 
-@message.command("tail", cls=Command)
+@message.command("tail", cls=PlainCommand)
 def tail(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
     from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the first message.")] = False,
@@ -81,7 +81,7 @@ def tail(
                 sys.stdout.flush() if follow else None
 
 
-@message.command("send", cls=Command)
+@message.command("send", cls=PlainCommand)
 def send(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
     body: Annotated[str, typer.Argument(metavar="BODY|-", help="The body; - reads it from standard input.")] = "-",

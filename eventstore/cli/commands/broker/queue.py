@@ -8,7 +8,7 @@ import typer
 
 from eventstore.cli.terminal.broker_connection import connect_to_broker
 from eventstore.cli.terminal.output import print_json, print_line
-from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.program import PlainCommand, command_group
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 from eventstore.errors import InvalidArgument, Unconsumed
 from eventstore.fields import counted
@@ -17,7 +17,7 @@ queue = command_group("queue", "The queues of a topic.")
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 
 
-@queue.command("add", cls=Command, context_settings={"allow_extra_args": True})
+@queue.command("add", cls=PlainCommand, context_settings={"allow_extra_args": True})
 def add(
     context: typer.Context,
     name: TopicName,
@@ -46,7 +46,7 @@ def add(
         print_line(f"{counted(len(added), 'queue')} added to topic {name}{where}: {', '.join(map(str, added))}")
 
 
-@queue.command("remove", cls=Command)
+@queue.command("remove", cls=PlainCommand)
 def remove(
     name: TopicName,
     number: Annotated[int, typer.Argument(metavar="QUEUE", min=0, help="The number of the queue.")],

@@ -9,7 +9,7 @@ import typer
 
 from eventstore.cli.terminal.broker_connection import connect_to_broker
 from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
-from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.program import PlainCommand, command_group
 from eventstore.cli.terminal.shard_rows import members_of, print_rows
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 from eventstore.errors import Unconsumed
@@ -22,7 +22,7 @@ topic = command_group("topic", "Topics of the broker.")
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 
 
-@topic.command("create", cls=Command)
+@topic.command("create", cls=PlainCommand)
 def create(
     name: TopicName,
     queues: Annotated[
@@ -51,7 +51,7 @@ def create(
         print_note(f"not {queues:,}: `eventstore queue add` and `eventstore queue remove` change that")
 
 
-@topic.command("list", cls=Command)
+@topic.command("list", cls=PlainCommand)
 def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
     """List the topics, also those of retries and dead letters.
 
@@ -71,7 +71,7 @@ def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
         print_line("no topics; `eventstore topic create NAME` creates one")
 
 
-@topic.command("show", cls=Command)
+@topic.command("show", cls=PlainCommand)
 def show(name: TopicName, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
     """Show the queues of a topic with their messages and rates.
 
@@ -89,7 +89,7 @@ def show(name: TopicName, as_json: AsJson = False, store: StoreAddress = DEFAULT
     print_rows(columns, rows, [each.shard for each in queues])
 
 
-@topic.command("delete", cls=Command)
+@topic.command("delete", cls=PlainCommand)
 def delete(
     name: TopicName,
     ignore_unconsumed: Annotated[

@@ -32,7 +32,7 @@ from eventstore.cli.terminal.shared_options import (
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
-    from eventstore.client.blocking.routing.merged_events import MergedEvents
+    from eventstore.client.blocking.routing.merged_events import BlockingMergedEvents
     from eventstore.model import Event
 
 _LINES = 500
@@ -70,7 +70,7 @@ def export(
       eventstore export --prefix order- -o orders.jsonl.gz
     """
     from eventstore import blocking
-    from eventstore.client.blocking.routing.merged_events import MergedEvents
+    from eventstore.client.blocking.routing.merged_events import BlockingMergedEvents
     from eventstore.fields import RESERVED
 
     filters = event_filters(types, prefix, aggregate, from_time, to_time)
@@ -89,7 +89,7 @@ def export(
         found: Iterator[Event] = iter(log)
         if not (aggregate or prefix or "").startswith(RESERVED):
             found = (event for event in found if not event.aggregate_id.startswith(RESERVED))
-        for lines, sequence in _lines(found, log if isinstance(log, MergedEvents) else None):
+        for lines, sequence in _lines(found, log if isinstance(log, BlockingMergedEvents) else None):
             file.write(lines)
             count += lines.count(b"\n")
             bar.update(sequence - first, max(last, sequence) - first, f"{count:,} events")
@@ -100,7 +100,7 @@ def export(
         print_position(reached, as_json=False)
 
 
-def _lines(events: Iterator[Event], shards: MergedEvents | None) -> Iterator[tuple[bytes, int]]:
+def _lines(events: Iterator[Event], shards: BlockingMergedEvents | None) -> Iterator[tuple[bytes, int]]:
     """Yields a few hundred lines at a time, with their last sequence. `shards`: the events of several."""
     from eventstore.cli.transfer.event_lines import format_event
 

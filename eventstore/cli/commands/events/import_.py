@@ -80,10 +80,10 @@ def _run(
     import trio
 
     from eventstore.cli.transfer.import_run import run_import
-    from eventstore.cli.transfer.line_source import Source
+    from eventstore.cli.transfer.line_source import LineSource
     from eventstore.errors import EventStoreError
 
-    started, source = time.perf_counter(), Source(files)
+    started, source = time.perf_counter(), LineSource(files)
     with meter("import", progress) as bar, closing(summary.refusals):
 
         def on_progress() -> None:

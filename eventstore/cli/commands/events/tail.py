@@ -24,14 +24,14 @@ from eventstore.cli.terminal.shared_options import (
 from eventstore.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from eventstore.client.blocking.routing.merged_events import MergedEvents
-    from eventstore.client.blocking.routing.merged_subscription import MergedSubscription
+    from eventstore.client.blocking.routing.merged_events import BlockingMergedEvents
+    from eventstore.client.blocking.routing.merged_subscription import BlockingMergedSubscription
     from eventstore.client.blocking.store import BlockingStore
-    from eventstore.client.blocking.streams import LogStream, SubscriptionStream
+    from eventstore.client.blocking.streams import BlockingLogStream, BlockingSubscriptionStream
     from eventstore.model import CaughtUp
     from eventstore.position import Position
 
-    Items: TypeAlias = LogStream | MergedEvents | SubscriptionStream | MergedSubscription
+    Items: TypeAlias = BlockingLogStream | BlockingMergedEvents | BlockingSubscriptionStream | BlockingMergedSubscription
 
 _SHOWN = 10
 
@@ -101,16 +101,16 @@ def tail(
 
 
 def _shard(items: Items) -> int | None:
-    from eventstore.client.blocking.routing.merged_events import MergedEvents
-    from eventstore.client.blocking.routing.merged_subscription import MergedSubscription
+    from eventstore.client.blocking.routing.merged_events import BlockingMergedEvents
+    from eventstore.client.blocking.routing.merged_subscription import BlockingMergedSubscription
 
-    return items.shard if isinstance(items, MergedEvents | MergedSubscription) else None
+    return items.shard if isinstance(items, BlockingMergedEvents | BlockingMergedSubscription) else None
 
 
 def _place(items: Items, caught_up: CaughtUp) -> str:
-    from eventstore.client.blocking.routing.merged_subscription import MergedSubscription
+    from eventstore.client.blocking.routing.merged_subscription import BlockingMergedSubscription
 
-    if not isinstance(items, MergedSubscription):
+    if not isinstance(items, BlockingMergedSubscription):
         return f"sequence {caught_up.sequence}"
     return ends_text({shard: sequence for shard, (sequence, _) in items.position.shards.items()})
 

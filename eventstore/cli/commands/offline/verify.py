@@ -13,7 +13,7 @@ from eventstore.fields import counted
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from eventstore.store.verification import Progress, VerifyReport
+    from eventstore.store.verification import VerificationProgress, VerifyReport
 
 _CANNOT_BE_OPENED = 2
 _FINDINGS_SHOWN = 50
@@ -100,7 +100,7 @@ def _verified(folder: Path, name: str, progress: bool | None) -> VerifyReport:
 
     with meter(name, progress) as bar:
 
-        def on_progress(step: Progress) -> None:
+        def on_progress(step: VerificationProgress) -> None:
             bar.update(step.done_bytes, step.total_bytes, step.step)
 
         return verify(folder, on_progress)
@@ -126,5 +126,9 @@ def _members(verified: VerifyReport) -> dict[str, object]:
     names = ("event_files", "sorted_files", "commits", "events", "aggregates")
     counts = {name: getattr(verified, name) for name in names}
     return {
-        "sound": verified.sound, **counts, "faults": verified.findings_total, "findings": findings, "notes": verified.notes,
-    }  # fmt: skip
+        "sound": verified.sound,
+        **counts,
+        "faults": verified.findings_total,
+        "findings": findings,
+        "notes": verified.notes,
+    }

@@ -76,8 +76,11 @@ def node(
         )
     loaded = load_with_origins(config, **all_given(assignments, given))
     options = {
-        "settings": loaded.values, "shards": shards, "misspelled": misspelled_variables(), "replicated": replicated,
-    }  # fmt: skip
+        "settings": loaded.values,
+        "shards": shards,
+        "misspelled": misspelled_variables(),
+        "replicated": replicated,
+    }
     # The node lives long: it is to be small, and the libraries of the command line are not.
     os.execv(sys.executable, [sys.executable, "-m", "eventstore_cluster.node", json.dumps(options, default=str)])
 

@@ -79,9 +79,14 @@ def project(
             shown.advance(written)
 
         run = partial(
-            project_events, projection=loaded, target=target,
-            until_caught_up=until_caught_up, begins=not from_checkpoint, retry_parked=retry_parked, on_progress=on_progress,
-        )  # fmt: skip
+            project_events,
+            projection=loaded,
+            target=target,
+            until_caught_up=until_caught_up,
+            begins=not from_checkpoint,
+            retry_parked=retry_parked,
+            on_progress=on_progress,
+        )
         stopped_by = trio.run(_project, store, wait, run, shown, watched)
     shown.conclude()
     if stopped_by == signal.SIGINT or (until_caught_up and stopped_by is not None):
@@ -106,7 +111,7 @@ def _served(watched: Watched | None, http: str | None) -> Iterator[None]:
         return
     from prometheus_client import make_wsgi_app
 
-    from eventstore.metrics import Source
+    from eventstore.metrics import MetricSource
     from eventstore.server.alarms.reported_alarms import report_alarms
     from eventstore.server.http import http_server
     from eventstore.server.projection_watch import PROJECTION_METRICS
@@ -114,7 +119,7 @@ def _served(watched: Watched | None, http: str | None) -> Iterator[None]:
 
     watch, alarms = watched
     reports = Reports(lambda: True, None, [watch])
-    reports.add([Source(PROJECTION_METRICS, lambda: watch)], [])
+    reports.add([MetricSource(PROJECTION_METRICS, lambda: watch)], [])
     report_alarms(alarms.alarms, reports)
     with http_server(http, make_wsgi_app(reports.registry), reports.health) as address:
         print_note(f"{watch.projection.name}: /metrics and /health at http://{address}")

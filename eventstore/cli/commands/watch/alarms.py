@@ -11,7 +11,7 @@ import typer
 
 from eventstore.cli.terminal.output import moment, print_json, print_line, print_note, print_table
 from eventstore.cli.terminal.paging import all_rows
-from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.program import PlainCommand, command_group
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 from eventstore.errors import EventStoreError, InvalidArgument
 
@@ -23,7 +23,7 @@ alarms = command_group("alarms", "Alarms, silencing and testing them.")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-@alarms.command("list", cls=Command)
+@alarms.command("list", cls=PlainCommand)
 def list_(
     every: Annotated[bool, typer.Option("--all", help="Also those that are quiet.")] = False,
     as_json: AsJson = False,
@@ -55,7 +55,7 @@ def list_(
         raise typer.Exit(1)
 
 
-@alarms.command("test", cls=Command)
+@alarms.command("test", cls=PlainCommand)
 def send_test(store: StoreAddress = DEFAULT_STORE) -> None:
     """Have a test sent by mail and webhook, as alarms are.
 
@@ -80,7 +80,7 @@ def send_test(store: StoreAddress = DEFAULT_STORE) -> None:
         raise typer.Exit(1)
 
 
-@alarms.command("silence", cls=Command)
+@alarms.command("silence", cls=PlainCommand)
 def silence(
     alarm: Annotated[str, typer.Argument(metavar="NAME", help="The name of the alarm.")],
     because: Annotated[str, typer.Option("--because", metavar="TEXT", help="Why; it is kept.")],

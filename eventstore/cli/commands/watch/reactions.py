@@ -10,21 +10,21 @@ import typer
 from eventstore.cli.terminal.broker_connection import check_is_one, one_shard
 from eventstore.cli.terminal.output import moment, print_json, print_line, print_note
 from eventstore.cli.terminal.paging import all_rows
-from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.program import PlainCommand, command_group
 from eventstore.cli.terminal.shard_rows import members_of, print_rows
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, OfShard, StoreAddress
 from eventstore.fields import counted, shown
 
 if TYPE_CHECKING:
     from eventstore.client.blocking.store import BlockingStore
-    from eventstore.client.session.reaction_info import Handled, ParkedEvent
+    from eventstore.client.session.reaction_info import ParkedEvent, ParkedHandled
 
 reactions = command_group("reactions", "Reactions, and the events they failed on.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The reaction.")]
 Because = Annotated[str, typer.Option("--because", metavar="TEXT", help="Why; it is kept, with who and when.")]
 
 
-@reactions.command("list", cls=Command)
+@reactions.command("list", cls=PlainCommand)
 def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
     """List the reactions of a server or worker: state, position, lag, parked events, last error.
 
@@ -44,7 +44,7 @@ def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
         print_line("no reactions run here; name the server or worker that has the domain with --store")
 
 
-@reactions.command("show", cls=Command)
+@reactions.command("show", cls=PlainCommand)
 def show(name: Name, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
     """Show the events that a reaction has parked. Those with 0 attempts wait for an earlier one of their aggregate.
 
@@ -65,7 +65,7 @@ def show(name: Name, as_json: AsJson = False, store: StoreAddress = DEFAULT_STOR
         print_line(f"{name} has nothing parked")
 
 
-@reactions.command("retry", cls=Command)
+@reactions.command("retry", cls=PlainCommand)
 def retry(
     name: Name,
     aggregate: Annotated[str | None, typer.Option(metavar="ID", help="Only of this aggregate. [all]")] = None,
@@ -82,7 +82,7 @@ def retry(
         _report(connected, name, aggregate, connected.reactions.retry(name, aggregate, who=getpass.getuser(), why=because))
 
 
-@reactions.command("skip", cls=Command)
+@reactions.command("skip", cls=PlainCommand)
 def skip(
     name: Name,
     aggregate: Annotated[str, typer.Argument(metavar="ID", help="The aggregate.")],
@@ -99,7 +99,7 @@ def skip(
         _report(connected, name, aggregate, connected.reactions.skip(name, aggregate, who=getpass.getuser(), why=because))
 
 
-@reactions.command("replay", cls=Command)
+@reactions.command("replay", cls=PlainCommand)
 def replay(
     name: Name,
     because: Because,
@@ -134,7 +134,7 @@ def _parked(connected: BlockingStore, name: str) -> list[ParkedEvent]:
     return list(all_rows(lambda skip: connected.reactions.parked(name, skip)))
 
 
-def _report(connected: BlockingStore, name: str, aggregate: str | None, handled: Handled) -> None:
+def _report(connected: BlockingStore, name: str, aggregate: str | None, handled: ParkedHandled) -> None:
     left = f"{counted(handled.left, 'event')} of {name} still parked" if handled.left else f"{name} has nothing parked"
     print_line(f"{counted(handled.done, 'event')} done; {left}")
     if not handled.left or handled.done:

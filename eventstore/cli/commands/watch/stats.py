@@ -73,13 +73,13 @@ def _waited_for(store: str, wait: float) -> dict[str, Scalar]:
 def _check_node(store: str, wait: float) -> None:
     """Raises ConnectionLost if the server at this address does not answer, or is a node that lacks a shard or replica."""
     from eventstore.client.address import parse_addresses
-    from eventstore.client.blocking.connection import Connection
-    from eventstore.client.options import Options
+    from eventstore.client.blocking.connection import BlockingConnection
+    from eventstore.client.options import ClientOptions
     from eventstore.client.session.results import read_stats
     from eventstore.errors import ConnectionLost
     from eventstore.protocol.requests import Stats
 
-    with Connection(parse_addresses(store), Options(name="eventstore stats")) as asked:
+    with BlockingConnection(parse_addresses(store), ClientOptions(name="eventstore stats")) as asked:
         own = asked.call(Stats(), read_stats)  # those of the node itself, also if it has one shard
     if "shards" not in own:
         return

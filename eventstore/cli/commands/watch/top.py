@@ -12,7 +12,7 @@ from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreA
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eventstore.cli.dashboard.server_snapshot import Snapshot
+    from eventstore.cli.dashboard.server_snapshot import ServerSnapshot
     from eventstore.client.blocking.store import BlockingStore
 
 _RECONNECT_S: Final = 5.0
@@ -50,7 +50,7 @@ def top(
             _watch(looks, store, queues)
 
 
-def _looks(store: BlockingStore, interval: float) -> Iterator[Snapshot]:
+def _looks(store: BlockingStore, interval: float) -> Iterator[ServerSnapshot]:
     """Yields a snapshot at once, which has no rates, and one after each interval."""
     from eventstore.cli.dashboard.server_snapshot import take_snapshot
 
@@ -61,7 +61,7 @@ def _looks(store: BlockingStore, interval: float) -> Iterator[Snapshot]:
         time.sleep(interval)
 
 
-def _print_lines(looks: Iterator[Snapshot], once: bool) -> None:
+def _print_lines(looks: Iterator[ServerSnapshot], once: bool) -> None:
     import json
 
     next(looks)
@@ -71,7 +71,7 @@ def _print_lines(looks: Iterator[Snapshot], once: bool) -> None:
             return
 
 
-def _watch(looks: Iterator[Snapshot], address: str, queues: bool) -> None:
+def _watch(looks: Iterator[ServerSnapshot], address: str, queues: bool) -> None:
     from rich.live import Live
 
     from eventstore.cli.dashboard.dashboard import dashboard

@@ -17,8 +17,8 @@ from typing import Final
 
 import anyio
 
-from eventstore.client.aio.connection import Connection
-from eventstore.client.aio.members.same_log import SameLog
+from eventstore.client.aio.connection import NetworkConnection
+from eventstore.client.aio.members.same_log import SameMemberLog
 from eventstore.client.aio.members.suspended import SuspendedMessages
 from eventstore.client.backoff import Backoff
 from eventstore.client.consumer.assignment import decode_assignment
@@ -45,7 +45,7 @@ _log: Final = logging.getLogger(__name__)
 class MemberTasks:
     """`changed`: set and replaced when there may be a message to hand out, or room to pull. `error`: what ended the member."""
 
-    def __init__(self, connection: Connection, options: MemberOptions, turns: Turns) -> None:
+    def __init__(self, connection: NetworkConnection, options: MemberOptions, turns: Turns) -> None:
         self.tracker = DeliveryTracker()
         self._turns = turns
         self.state = MemberState(options, self.tracker, turns)
@@ -57,7 +57,7 @@ class MemberTasks:
         self._report_due = anyio.Event()  # there is a failure to report before the interval is over
         self._reported = anyio.Event()
         self.suspended = SuspendedMessages(self.state, self._wake)
-        self._same_log = SameLog(connection, self.state)
+        self._same_log = SameMemberLog(connection, self.state)
         self.trouble: Callable[[EventStoreError | None], None] = lambda error: None  # why it tries again; None: it worked
         self._long_handling = LongHandling(options, self.state.ready)
         self._leave_by = float("inf")

@@ -13,7 +13,7 @@ from typing import Final
 
 import anyio
 
-from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.consumer.commit_window import Window
 from eventstore.client.consumer.member_state import MemberState
 from eventstore.client.consumer.reached import reached_by
@@ -25,10 +25,10 @@ _AT_ONCE: Final = 64  # messages of up to 4 MiB
 _log: Final = logging.getLogger(__name__)
 
 
-class SameLog:
+class SameMemberLog:
     """What a member holds, held against the log at the other end of its connection."""
 
-    def __init__(self, connection: Connection, state: MemberState) -> None:
+    def __init__(self, connection: NetworkConnection, state: MemberState) -> None:
         self._connection = connection
         self._state = state
         self._looked_on = 0
@@ -82,9 +82,13 @@ class SameLog:
         _log.warning(
             "the broker does not have message %d of queue %d of %s any more, which member %s of group %s was handed%s: it was "
             "restored from an older copy, or lost messages that were not durable yet; continues at the group's offset",
-            first.reached.offset, first.queue, first.topic, options.member, options.group,
+            first.reached.offset,
+            first.queue,
+            first.topic,
+            options.member,
+            options.group,
             f", and those of {len(gone) - 1} other queues" if len(gone) > 1 else "",
-        )  # fmt: skip
+        )
 
 
 def _is_there(window: Window, call: Call[anyio.Event]) -> bool:

@@ -12,12 +12,12 @@ from typing import Self
 from eventstore.client.aio.limited import in_time
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.aio.routing.together import first_of
-from eventstore.client.aio.streams import ClosedAtExit, EventStream, open_read
+from eventstore.client.aio.streams import ClosedAtExit, NetworkEventStream, open_read
 from eventstore.client.limit import within
 from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.merging import MergedRead, later_layout
 from eventstore.errors import Elsewhere, EventStoreError, TimedOut
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.model import Event
 from eventstore.position import After, Position, is_later
 from eventstore.records.cluster_map import ClusterMap
@@ -25,9 +25,13 @@ from eventstore.records.cursors import LogCursor
 
 
 def read_shards(
-    router: Router, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], aggregate_id: str | None,
+    router: Router,
+    after: After,
+    limit: int | None,
+    cursor: Callable[[LogPosition], LogCursor],
+    aggregate_id: str | None,
     timeout: float | None = None,
-) -> MergedEvents:  # fmt: skip
+) -> MergedEvents:
     """Returns the stored events of all shards, or those of an aggregate. `cursor`: makes one that begins after a place;
     `timeout`: seconds to wait for each page.
 
@@ -58,7 +62,7 @@ class MergedEvents(ClosedAtExit):
         self._begin = begin
         self._moving: Looking | None = None
         self._read: MergedRead | None = None
-        self._streams: dict[int, EventStream] = {}
+        self._streams: dict[int, NetworkEventStream] = {}
         self._closed = False
         self._prefetched = False
         self._events: Iterator[Event] = iter(())
@@ -71,7 +75,7 @@ class MergedEvents(ClosedAtExit):
             self._open_shard(read, shard)
         return read
 
-    def _open_shard(self, read: MergedRead, shard: int) -> EventStream:
+    def _open_shard(self, read: MergedRead, shard: int) -> NetworkEventStream:
         stream = self._streams[shard] = open_read(self._router.shard(shard), read.cursors[shard])
         return stream
 

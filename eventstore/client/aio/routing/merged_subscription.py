@@ -16,13 +16,13 @@ from typing import Self
 import anyio
 import anyio.lowlevel
 
-from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.routing.merged_events import reach
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.aio.streams import ClosedAtExit
 from eventstore.client.backoff import Backoff
-from eventstore.client.routing.merging import RETRY_S, Away, Reached, of_shard
-from eventstore.client.session.subscription import Subscription, SubscriptionItem
+from eventstore.client.routing.merging import RETRY_S, Away, MergedReached, of_shard
+from eventstore.client.session.subscription import SessionSubscription, SubscriptionItem
 from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError
 from eventstore.position import After, Position, is_later, starts_of
 from eventstore.records.cluster_map import ClusterMap
@@ -32,7 +32,7 @@ from eventstore.records.event_filter import EventFilter
 def follow_shards(router: Router, after: After, wanted: EventFilter) -> MergedSubscription:
     """Returns the events of all shards as they are appended. Raises InvalidArgument."""
     slot = router.table.slot_of_only(wanted.aggregate_id)
-    return MergedSubscription(router, after, wanted, lambda known: Reached(known, starts_of(after, known), slot))
+    return MergedSubscription(router, after, wanted, lambda known: MergedReached(known, starts_of(after, known), slot))
 
 
 class MergedSubscription(ClosedAtExit):
@@ -41,14 +41,14 @@ class MergedSubscription(ClosedAtExit):
     A shard that is away is waited for, and the log says so; it ends with the last error when no shard can be reached.
     """
 
-    def __init__(self, router: Router, after: After, wanted: EventFilter, begin: Callable[[ClusterMap], Reached]) -> None:
+    def __init__(self, router: Router, after: After, wanted: EventFilter, begin: Callable[[ClusterMap], MergedReached]) -> None:
         self._router = router
         self._after = after
         self._wanted = wanted
         self._begin = begin
-        self._subscriptions: dict[int, Subscription] = {}
+        self._subscriptions: dict[int, SessionSubscription] = {}
         self._turns: deque[int] = deque()
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, NetworkConnection] = {}
         self._away = Away(())
         self._to_request: dict[int, float] = {}  # the shards that are away, and when each is tried again
         self._moving: dict[int, Backoff] = {}  # those that refused the layout they were read by
@@ -91,7 +91,7 @@ class MergedSubscription(ClosedAtExit):
             self._items = await self._take(self._reached, shard)
         raise StopAsyncIteration
 
-    def _follow(self, reached: Reached, changed: Iterable[int]) -> None:
+    def _follow(self, reached: MergedReached, changed: Iterable[int]) -> None:
         """Requests the events of these shards, from where the reader stands. Drops those of shards that are not followed."""
         for shard in {*changed, *set(self._subscriptions).difference(reached.followed)}:
             self._drop(shard)
@@ -99,7 +99,9 @@ class MergedSubscription(ClosedAtExit):
         for shard in reached.followed:
             if shard not in self._subscriptions:
                 layout = reached.layout(shard)
-                self._subscriptions[shard] = Subscription(reached.start(shard), self._wanted, layout=partial(int, layout))
+                self._subscriptions[shard] = SessionSubscription(
+                    reached.start(shard), self._wanted, layout=partial(int, layout)
+                )
                 self._request(shard)
         self._turns = deque(self._subscriptions)
 
@@ -120,7 +122,7 @@ class MergedSubscription(ClosedAtExit):
             with anyio.CancelScope(deadline=min(self._to_request.values(), default=inf)):
                 await arrived.wait()
 
-    async def _take(self, reached: Reached, shard: int) -> Iterator[SubscriptionItem]:
+    async def _take(self, reached: MergedReached, shard: int) -> Iterator[SubscriptionItem]:
         subscription = self._subscriptions[shard]
         try:
             items = subscription.take()
@@ -140,7 +142,7 @@ class MergedSubscription(ClosedAtExit):
             self._connections[shard].flush()
         return reached.merged(shard, items, subscription.reached)
 
-    async def _move(self, reached: Reached, shard: int, refused: Elsewhere) -> None:
+    async def _move(self, reached: MergedReached, shard: int, refused: Elsewhere) -> None:
         """Continues by a newer map: the shard was split, or knows less or more of a split than the map that is known."""
         backoff = self._moving.setdefault(shard, Backoff(self._router.entry.options.reconnect_timeout))
         backoff.lost(time.monotonic())

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.routing.shard_connection import ShardConnection
-from eventstore.client.aio.routing.survey import Survey
+from eventstore.client.aio.routing.survey import MapSurvey
 from eventstore.client.aio.routing.together import News, make_order, together, wait_for, watch_map
 from eventstore.client.connection_errors import is_returned, outcome_unknown, timed_out
 from eventstore.client.limit import taken_in_time
 from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.slot_order import SlotOrder, Ticket
-from eventstore.client.routing.table import Table
-from eventstore.client.session.batches import BATCH_ROWS, BatchQueue, Rows, valid_rows, with_refused
+from eventstore.client.routing.table import RoutingTable
+from eventstore.client.session.batches import BATCH_ROWS, BatchQueue, RowQueue, valid_rows, with_refused
 from eventstore.client.session.calls import Call
 from eventstore.client.session.message_rows import with_shards
 from eventstore.client.session.results import read_cluster
@@ -33,11 +33,11 @@ from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.slots import LOCAL, slot_of
 
 T = TypeVar("T")
-Queue = Callable[[Connection], BatchQueue[Any, Any, Any]]
-Ways = Mapping[int, Rows[Any, Any, Any]]
+Queue = Callable[[NetworkConnection], BatchQueue[Any, Any, Any]]
+Ways = Mapping[int, RowQueue[Any, Any, Any]]
 
 
-def is_entry(connection: Connection) -> bool:
+def is_entry(connection: NetworkConnection) -> bool:
     """Whether the connection is to a cluster: to a node, which has the map and no shard, or to one of several addresses."""
     welcome = connection.welcome
     if welcome is None or welcome.cluster is None:
@@ -45,9 +45,9 @@ def is_entry(connection: Connection) -> bool:
     return welcome.shard is None or connection.addresses.are_several
 
 
-async def open_router(entry: Connection) -> Router:
+async def open_router(entry: NetworkConnection) -> Router:
     """Returns the router of the cluster that `entry` has the map of."""
-    router = Router(entry, Table(await entry.call(Map(), read_cluster), entry.address))
+    router = Router(entry, RoutingTable(await entry.call(Map(), read_cluster), entry.address))
     router.watch()
     return router
 
@@ -55,14 +55,14 @@ async def open_router(entry: Connection) -> Router:
 class Router:
     """The connections to shards, each opened at its first use. `followers` are told of a newer map than the table's."""
 
-    def __init__(self, entry: Connection, table: Table) -> None:
+    def __init__(self, entry: NetworkConnection, table: RoutingTable) -> None:
         self.entry = entry
         self.table = table
         self._news = News()
         self.followers: list[Any] = [self._news]
         self._shards: dict[int, ShardConnection] = {}
         self._orders: dict[Queue, SlotOrder[Any]] = {}
-        self._survey = Survey(entry, table, self.learn)
+        self._survey = MapSurvey(entry, table, self.learn)
         self.stop_watching: Callable[[], object] | None = None
         self._unwatched: list[None] = [None]  # empty once the map is watched: several threads may begin that
         self._closed = False
@@ -107,15 +107,15 @@ class Router:
         if not self._closed:
             self._survey.go_on()
 
-    def of(self, aggregate_id: str) -> Connection:
+    def of(self, aggregate_id: str) -> NetworkConnection:
         """Returns the connection to the shard of an aggregate."""
         return self.shard(self.table.shard_of(aggregate_id))
 
-    def only(self, wanted: str) -> Connection:
+    def only(self, wanted: str) -> NetworkConnection:
         """Returns the connection to the only shard. `wanted`: what needs it. Raises InvalidArgument if there are several."""
         return self.shard(self.table.only_shard(wanted))
 
-    def shard(self, number: int) -> Connection:
+    def shard(self, number: int) -> NetworkConnection:
         """Returns the connection to a shard, which connects wherever the shard is."""
         found = self._shards.get(number)
         if found is not None:
@@ -134,7 +134,7 @@ class Router:
         """Whether there is more than one shard."""
         return len(self.table.known.shards) > 1
 
-    def connections(self) -> dict[int, Connection]:
+    def connections(self) -> dict[int, NetworkConnection]:
         """Returns the connections to all shards, by number."""
         return {each.shard: self.shard(each.shard) for each in self.table.known.shards}
 
@@ -143,7 +143,7 @@ class Router:
         return self._orders.get(queue) or self._orders.setdefault(queue, make_order())
 
     async def call(self, aggregate_id: str, request: Request, read: Callable[[Call[Any]], T]) -> T:
-        """As `Connection.call`, at the shard of the aggregate: again with a newer map as long as it answers Elsewhere."""
+        """As `NetworkConnection.call`, at the shard of the aggregate; repeated with a newer map while it answers Elsewhere."""
         backoff = Looking(self)
         while True:
             try:
@@ -171,7 +171,7 @@ class Router:
             return error
 
     async def put(self, queue: Queue, aggregate_id: str, row: Any) -> Any:
-        """As `Connection.put`, at the shard of the aggregate. `queue`: of a connection's session, for routers."""
+        """As `NetworkConnection.put`, at the shard of the aggregate. `queue`: of a connection's session, for routers."""
         refused = self.table.refusal(aggregate_id)
         if refused is not None:
             raise refused
@@ -195,7 +195,7 @@ class Router:
     async def put_many(
         self, queue: Queue, given: Iterable[Any], encode: Callable[[Sequence[Any]], Sequence[Any]], id_of: Callable[[Any], str]
     ) -> list[Any]:
-        """As `Connection.put_many`: each shard gets its rows, and a shard that stays away makes errors of its own alone."""
+        """As `NetworkConnection.put_many`: each shard gets its rows; a shard that stays away fails its own rows only."""
         self._check_open()
         encoded = encode(list(taken_in_time(given)))
         rows = valid_rows(encoded)
@@ -216,9 +216,14 @@ class Router:
         return outcomes if len(rows) == len(encoded) else with_refused(encoded, iter(outcomes))
 
     async def _put_until_answered(
-        self, queue: Queue, order: SlotOrder[Any], ticket: Ticket[Any], rows: Sequence[Any], slots: Sequence[int],
+        self,
+        queue: Queue,
+        order: SlotOrder[Any],
+        ticket: Ticket[Any],
+        rows: Sequence[Any],
+        slots: Sequence[int],
         outcomes: list[Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Sends rows until each has its outcome: what a shard refused, or did not answer, again where the newest map says.
         `outcomes`: those of an earlier attempt, or None.
         """
@@ -302,7 +307,7 @@ class Router:
             for place, outcome in zip(where, found, strict=True):
                 outcomes[place] = outcome
 
-    async def _put_to(self, number: int, way: Rows[Any, Any, Any], rows: Sequence[Any]) -> list[Any]:
+    async def _put_to(self, number: int, way: RowQueue[Any, Any, Any], rows: Sequence[Any]) -> list[Any]:
         try:
             shard = self.shard(number)
             if len(rows) == 1:

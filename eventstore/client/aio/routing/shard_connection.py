@@ -10,28 +10,28 @@ from typing import Any, Protocol
 import anyio
 
 from eventstore.client.address import Addresses
-from eventstore.client.aio.connection import Connection
-from eventstore.client.aio.link import Link
+from eventstore.client.aio.connection import NetworkConnection
+from eventstore.client.aio.link import NetworkLink
 from eventstore.client.patience import Patience
-from eventstore.client.routing.table import Table
+from eventstore.client.routing.table import RoutingTable
 
 
 class Followed(Protocol):
     """A router, which tells its `followers` that the table has changed."""
 
-    entry: Connection
-    table: Table
+    entry: NetworkConnection
+    table: RoutingTable
     followers: list[Any]
 
     def survey(self) -> None: ...
 
 
-class ShardConnection(Connection):
-    """As `Connection`; each attempt to connect looks at the newest map. Its tasks belong to `entry`, which closes it."""
+class ShardConnection(NetworkConnection):
+    """As `NetworkConnection`; each attempt to connect looks at the newest map. Its tasks belong to `entry`, which closes it."""
 
     _leads_to_several = True
 
-    def __init__(self, number: int, router: Followed, entry: Connection) -> None:
+    def __init__(self, number: int, router: Followed, entry: NetworkConnection) -> None:
         address = router.table.address_of(number) or entry.address
         super().__init__(Addresses([address]), entry.options)
         self._number, self._whose = number, f"shard {number}: "
@@ -45,7 +45,7 @@ class ShardConnection(Connection):
         router.followers.append(self)
 
     def close(self) -> None:
-        """As `Connection.close`."""
+        """As `NetworkConnection.close`."""
         with suppress(ValueError):
             self._router.followers.remove(self)
         super().close()
@@ -61,7 +61,7 @@ class ShardConnection(Connection):
         if self._link is not None and self.address != self._router.table.address_of(self._number):
             self._link.drop()
 
-    async def _reconnect(self) -> Link | None:
+    async def _reconnect(self) -> NetworkLink | None:
         link = None
         with anyio.CancelScope() as self._attempt:
             await anyio.sleep(self._backoff.delay_s())
@@ -93,7 +93,7 @@ class ShardConnection(Connection):
     async def _ask_others(self) -> None:
         self._router.survey()
 
-    def _check_welcome(self, link: Link) -> None:
+    def _check_welcome(self, link: NetworkLink) -> None:
         assert self.welcome is not None
         try:
             self._router.table.check_server(self._number, self.address, self.welcome)

@@ -286,5 +286,8 @@ async def _check_consumed(shard: int, broker: NetworkBroker, topic: str, queue: 
                 if each.topic == topic and queue in (None, each.queue) and each.offset < each.end:
                     raise Unconsumed(
                         f"group {name!r} has messages to consume in queue {each.queue} of {topic!r} on shard {shard}",
-                        topic=topic, queue=each.queue, group=name, shard=shard,
-                    )  # fmt: skip
+                        topic=topic,
+                        queue=each.queue,
+                        group=name,
+                        shard=shard,
+                    )

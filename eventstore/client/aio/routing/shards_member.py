@@ -15,8 +15,8 @@ from typing import Any, Self, cast
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from eventstore.client.aio.connection import Connection
-from eventstore.client.aio.member import Entered, Member, both_asked_for
+from eventstore.client.aio.connection import NetworkConnection
+from eventstore.client.aio.member import Entered, NetworkMember, both_asked_for
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.consumer.delivery import Delivery, DeliveryItem, RawBatch
 from eventstore.client.consumer.member_options import MemberOptions
@@ -36,14 +36,14 @@ from eventstore.protocol.group_requests import ShowGroup
 
 
 class ShardsMember(Entered):
-    """As `Member`. A shard that is away holds up its own queues alone, and the log names it."""
+    """As `NetworkMember`. A shard that is away holds up its own queues alone, and the log names it."""
 
     def __init__(self, router: Router, options: MemberOptions) -> None:
         super().__init__()
         self.options = options
         self._from_start = replace(options, from_end=False)  # where all messages are new to the group
         self._router = router
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, NetworkMember] = {}
         self._turns = Turns()
         self._scopes: set[anyio.CancelScope] = set()
         self._left = False
@@ -82,7 +82,7 @@ class ShardsMember(Entered):
         self._router.followers.append(self)
         self.map_changed()  # of what was split meanwhile
 
-    async def _new_to_the_group(self, shards: Mapping[int, Connection]) -> set[int]:
+    async def _new_to_the_group(self, shards: Mapping[int, NetworkConnection]) -> set[int]:
         """Returns the shards that were split off from one where the group is known, and where it is not known yet: all that is
         there is new to the group then, also if it begins at the end.
         """
@@ -95,7 +95,7 @@ class ShardsMember(Entered):
                 new.add(split.child)
         return new
 
-    async def _is_known(self, connection: Connection) -> bool:
+    async def _is_known(self, connection: NetworkConnection) -> bool:
         try:
             await connection.call(ShowGroup(self.options.group, 0), read_progress)
         except (UnknownGroup, PermissionDenied):
@@ -124,15 +124,20 @@ class ShardsMember(Entered):
             scope.cancel()
 
     async def _consume(
-        self, number: int, connection: Connection, options: MemberOptions, joined: bool = False, *,
+        self,
+        number: int,
+        connection: NetworkConnection,
+        options: MemberOptions,
+        joined: bool = False,
+        *,
         task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Hands over the messages of a shard until the consumer is left, or ends by an error. `joined`: the shard was split off
         while the group was there, and is waited for from the beginning.
         """
         while not self._left:
             try:
-                async with Member(connection, options, self._turns) as member:
+                async with NetworkMember(connection, options, self._turns) as member:
                     self._members[number] = member
                     self._away.found(number)
                     member.tell(partial(self._note, number))
@@ -157,7 +162,7 @@ class ShardsMember(Entered):
             finally:
                 self._scopes.discard(scope)
 
-    async def _hand_over(self, member: Member) -> None:
+    async def _hand_over(self, member: NetworkMember) -> None:
         await self._asked.wait()
         while True:
             await self._put.send([await member.next(raw=True)] if self._raw else await member.some())

@@ -14,7 +14,7 @@ from eventstore.client.aio.reactions import NetworkReactions
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.connection_errors import timed_out_after
 from eventstore.client.routing.looking import Looking
-from eventstore.client.session.reaction_info import Handled, ParkedEvent, ReactionInfo
+from eventstore.client.session.reaction_info import ParkedEvent, ParkedHandled, ReactionInfo
 from eventstore.errors import Elsewhere, InvalidArgument, TimedOut
 from eventstore.protocol.reaction_requests import PARKED_ROWS_MAX
 
@@ -53,15 +53,17 @@ class ShardsReactions(NetworkReactions):
     @limited
     async def retry(
         self, reaction: str, aggregate_id: str | None = None, *, who: str, why: str, timeout: float | None = None
-    ) -> Handled:
+    ) -> ParkedHandled:
         """As `NetworkReactions.retry`; of one aggregate at the shard that owns it."""
         if aggregate_id is not None:
             return await self._of_owner(aggregate_id, reaction, lambda own: own.retry(reaction, aggregate_id, who=who, why=why))
         handled = await self._change_all(lambda each: each.retry(reaction, who=who, why=why))
-        return Handled(sum(each.done for each in handled), sum(each.left for each in handled))
+        return ParkedHandled(sum(each.done for each in handled), sum(each.left for each in handled))
 
     @limited
-    async def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str, timeout: float | None = None) -> Handled:
+    async def skip(
+        self, reaction: str, aggregate_id: str, *, who: str, why: str, timeout: float | None = None
+    ) -> ParkedHandled:
         """As `NetworkReactions.skip`, at the shard that owns the aggregate."""
         return await self._of_owner(aggregate_id, reaction, lambda own: own.skip(reaction, aggregate_id, who=who, why=why))
 
@@ -73,8 +75,9 @@ class ShardsReactions(NetworkReactions):
             raise InvalidArgument(
                 f"sequence {sequence} is about one shard, and this cluster has {len(shards)}, each with its own: call "
                 f"`store.shards[N].reactions.replay` with N from 0 to {len(shards) - 1}, or give 1, the first event of each",
-                field="sequence", value=sequence,
-            )  # fmt: skip
+                field="sequence",
+                value=sequence,
+            )
         begins: list[int] = await self._change_all(lambda each: each.replay(reaction, sequence, who=who, why=why))
         return max(begins)
 
@@ -88,7 +91,7 @@ class ShardsReactions(NetworkReactions):
                 raise timed_out_after(over, changed=bool(made)) from None
         return made
 
-    async def _of_owner(self, aggregate_id: str, reaction: str, change: Callable[[NetworkReactions], Any]) -> Handled:
+    async def _of_owner(self, aggregate_id: str, reaction: str, change: Callable[[NetworkReactions], Any]) -> ParkedHandled:
         """Returns what a change did, and how many events the reaction has parked on all shards after it."""
         backoff = Looking(self._router)
         while True:
@@ -102,7 +105,7 @@ class ShardsReactions(NetworkReactions):
             others = [await _count(each, reaction) for number, each in self._by_shard.items() if number != owner]
         except TimedOut as over:
             raise timed_out_after(over, changed=True) from None
-        return Handled(done, left + sum(others))
+        return ParkedHandled(done, left + sum(others))
 
 
 async def _count(shard: NetworkReactions, reaction: str) -> int:

@@ -12,8 +12,8 @@ from typing import Final
 import anyio
 
 from eventstore.client.address import Address, Addresses
-from eventstore.client.aio.connection import Connection
-from eventstore.client.routing.table import Table
+from eventstore.client.aio.connection import NetworkConnection
+from eventstore.client.routing.table import RoutingTable
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import EventStoreError
 from eventstore.protocol.requests import Map
@@ -25,10 +25,10 @@ _AGAIN_S: Final = 0.5
 """The pause after an address has failed."""
 
 
-class Survey:
+class MapSurvey:
     """`learn`: takes each map. Its task belongs to `entry`, whose addresses are asked."""
 
-    def __init__(self, entry: Connection, table: Table, learn: Callable[[ClusterMap], object]) -> None:
+    def __init__(self, entry: NetworkConnection, table: RoutingTable, learn: Callable[[ClusterMap], object]) -> None:
         self._entry, self._table, self._learn = entry, table, learn
         self._scope: anyio.CancelScope | None = None
 
@@ -59,7 +59,7 @@ class Survey:
     async def _watch(self, address: Address) -> None:
         while True:
             try:
-                async with Connection(Addresses([address]), self._entry.options) as node:
+                async with NetworkConnection(Addresses([address]), self._entry.options) as node:
                     while True:
                         self._learn(await node.call(Map(self._table.known.version), read_cluster))
             except EventStoreError:

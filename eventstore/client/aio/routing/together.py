@@ -7,11 +7,11 @@ from typing import Final, TypeVar
 
 import anyio
 
-from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import in_time
 from eventstore.client.limit import shortened
 from eventstore.client.routing.slot_order import SlotOrder
-from eventstore.client.routing.table import Table
+from eventstore.client.routing.table import RoutingTable
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import Closed, EventStoreError
 from eventstore.protocol.requests import Map
@@ -64,7 +64,7 @@ async def wait_for(signal: anyio.Event) -> None:
     await in_time(signal.wait)
 
 
-def watch_map(entry: Connection, table: Table, learn: Callable[[ClusterMap], object]) -> Callable[[], object]:
+def watch_map(entry: NetworkConnection, table: RoutingTable, learn: Callable[[ClusterMap], object]) -> Callable[[], object]:
     """Passes each map that is newer than that of the table to `learn`. Returns what ends that."""
     assert entry.user_tasks is not None, "the entry is open"
     scope = anyio.CancelScope()
@@ -72,7 +72,9 @@ def watch_map(entry: Connection, table: Table, learn: Callable[[ClusterMap], obj
     return scope.cancel
 
 
-async def _watch(entry: Connection, table: Table, learn: Callable[[ClusterMap], object], scope: anyio.CancelScope) -> None:
+async def _watch(
+    entry: NetworkConnection, table: RoutingTable, learn: Callable[[ClusterMap], object], scope: anyio.CancelScope
+) -> None:
     with scope:
         while True:
             try:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Self
 
-from eventstore.client.blocking.routing.router import Router
+from eventstore.client.blocking.routing.router import BlockingRouter
 from eventstore.client.blocking.streams import EventPages
 from eventstore.client.limit import within
 from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.merging import MergedRead, later_layout
 from eventstore.errors import Elsewhere, EventStoreError, TimedOut
-from eventstore.event_identity import Place
+from eventstore.event_identity import LogPosition
 from eventstore.model import Event
 from eventstore.position import After, Position, is_later
 from eventstore.records.cluster_map import ClusterMap
@@ -23,9 +23,13 @@ from eventstore.records.cursors import LogCursor
 
 
 def read_shards(
-    router: Router, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], aggregate_id: str | None,
+    router: BlockingRouter,
+    after: After,
+    limit: int | None,
+    cursor: Callable[[LogPosition], LogCursor],
+    aggregate_id: str | None,
     timeout: float | None = None,
-) -> MergedEvents:  # fmt: skip
+) -> BlockingMergedEvents:
     """Returns the stored events of all shards, or those of an aggregate. `cursor`: makes one that begins after a place;
     `timeout`: seconds to wait for each page.
 
@@ -33,10 +37,10 @@ def read_shards(
         ConnectionLost, InvalidArgument
     """
     slot = router.table.slot_of_only(aggregate_id)
-    return MergedEvents(router, after, lambda known: MergedRead(known, after, limit, cursor, slot), timeout)
+    return BlockingMergedEvents(router, after, lambda known: MergedRead(known, after, limit, cursor, slot), timeout)
 
 
-def reach(router: Router, after: After) -> ClusterMap:
+def reach(router: BlockingRouter, after: After) -> ClusterMap:
     """Returns a map that has the layout of the position: another node may know of a split before this one does."""
     backoff = Looking(router)
     while is_later(after, router.table.known):
@@ -44,11 +48,11 @@ def reach(router: Router, after: After) -> ClusterMap:
     return router.table.known
 
 
-class MergedEvents:
+class BlockingMergedEvents:
     """The stored events of all shards, up to the last one of each. After TimedOut it continues; any other exception ends it."""
 
     def __init__(
-        self, router: Router, after: After, begin: Callable[[ClusterMap], MergedRead], timeout: float | None = None
+        self, router: BlockingRouter, after: After, begin: Callable[[ClusterMap], MergedRead], timeout: float | None = None
     ) -> None:
         self._router = router
         self._timeout = timeout

@@ -15,13 +15,13 @@ from queue import SimpleQueue
 from typing import Final, Self, TypeAlias
 
 from eventstore.client.backoff import Backoff
-from eventstore.client.blocking.connection import Connection
+from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.routing.merged_events import reach
-from eventstore.client.blocking.routing.router import Router
-from eventstore.client.blocking.routing.shard_connection import ShardConnection
+from eventstore.client.blocking.routing.router import BlockingRouter
+from eventstore.client.blocking.routing.shard_connection import BlockingShardConnection
 from eventstore.client.blocking.streams import subscription_pages
-from eventstore.client.routing.merging import RETRY_S, Away, Reached, of_shard
-from eventstore.client.session.subscription import Subscription, SubscriptionItem
+from eventstore.client.routing.merging import RETRY_S, Away, MergedReached, of_shard
+from eventstore.client.session.subscription import SessionSubscription, SubscriptionItem
 from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, copy_error
 from eventstore.forks import of_parent, tell_of_forks
 from eventstore.position import After, Position, is_later, starts_of
@@ -31,23 +31,25 @@ from eventstore.records.event_filter import EventFilter
 _PAGES_MAX: Final = 2  # that wait for the consumer, of each shard
 _log: Final = logging.getLogger(__name__)
 
-Arrived: TypeAlias = tuple["_Part", "list[SubscriptionItem] | EventStoreError", int]
+ArrivedPage: TypeAlias = tuple["_Part", "list[SubscriptionItem] | EventStoreError", int]
 """A page of a shard or what keeps it away, and the sequence up to which everything was in a page."""
 
 
-def follow_shards(router: Router, after: After, wanted: EventFilter) -> MergedSubscription:
+def follow_shards(router: BlockingRouter, after: After, wanted: EventFilter) -> BlockingMergedSubscription:
     """Returns the events of all shards as they are appended. Raises InvalidArgument."""
     slot = router.table.slot_of_only(wanted.aggregate_id)
-    return MergedSubscription(router, after, wanted, lambda known: Reached(known, starts_of(after, known), slot))
+    return BlockingMergedSubscription(router, after, wanted, lambda known: MergedReached(known, starts_of(after, known), slot))
 
 
-class MergedSubscription:
+class BlockingMergedSubscription:
     """The events of all shards as they are appended, and CaughtUp once, when all shards have delivered what they had stored.
 
     A shard that is away is waited for, and the log says so; it ends with the last error when no shard can be reached.
     """
 
-    def __init__(self, router: Router, after: After, wanted: EventFilter, begin: Callable[[ClusterMap], Reached]) -> None:
+    def __init__(
+        self, router: BlockingRouter, after: After, wanted: EventFilter, begin: Callable[[ClusterMap], MergedReached]
+    ) -> None:
         self._receiver = _Receiver(router)
         self._router = router
         self._after = after
@@ -107,16 +109,16 @@ class MergedSubscription:
         else:
             raise of_shard(part.shard, items)
 
-    def _follow(self, reached: Reached, changed: Iterable[int]) -> None:
+    def _follow(self, reached: MergedReached, changed: Iterable[int]) -> None:
         """Receives the events of these shards, from where the reader stands, and no longer of any that is not followed."""
         self._receiver.drop({*changed, *set(self._receiver.parts).difference(reached.followed)})
         self._away.follow(reached.followed)
         for shard in reached.followed:
             if shard not in self._receiver.parts:
                 layout = partial(int, reached.layout(shard))
-                self._receiver.begin(shard, Subscription(reached.start(shard), self._wanted, layout=layout))
+                self._receiver.begin(shard, SessionSubscription(reached.start(shard), self._wanted, layout=layout))
 
-    def _move(self, reached: Reached, part: _Part, refused: Elsewhere) -> None:
+    def _move(self, reached: MergedReached, part: _Part, refused: Elsewhere) -> None:
         """Continues by a newer map: the shard was split, or knows less or more of a split than the map that is known."""
         shard = part.shard
         backoff = self._moving.setdefault(shard, Backoff(self._router.entry.options.reconnect_timeout))
@@ -154,9 +156,9 @@ class _Part:
     after a pause.
     """
 
-    def __init__(self, shard: int, subscription: Subscription) -> None:
+    def __init__(self, shard: int, subscription: SessionSubscription) -> None:
         self.shard, self.subscription = shard, subscription
-        self.connection: Connection | None = None
+        self.connection: BlockingConnection | None = None
         self.ended = threading.Event()
         self.again = threading.Event()
         self.again_after_s = 0.0
@@ -171,8 +173,10 @@ class _Part:
 class _Receiver:
     """The threads that receive; they do not know the subscription, so that it can be dropped."""
 
-    def __init__(self, router: Router) -> None:
-        self._arrived: SimpleQueue[Arrived | None] = SimpleQueue()  # of C: one of Python may stay locked by a signal's handler
+    def __init__(self, router: BlockingRouter) -> None:
+        self._arrived: SimpleQueue[ArrivedPage | None] = (
+            SimpleQueue()
+        )  # of C: one of Python may stay locked by a signal's handler
         self._room: SimpleQueue[None] = SimpleQueue()
         self.closed = threading.Event()
         self._router = router
@@ -193,7 +197,7 @@ class _Receiver:
         if self._refused is not None:
             raise copy_error(self._refused)
 
-    def begin(self, shard: int, subscription: Subscription) -> None:
+    def begin(self, shard: int, subscription: SessionSubscription) -> None:
         """Receives the events of a shard on a thread."""
         part = self.parts[shard] = _Part(shard, subscription)
         self._make_room(_PAGES_MAX)
@@ -211,7 +215,7 @@ class _Receiver:
         subscription = part.subscription
         while not part.ended.is_set():
             try:
-                part.connection = ShardConnection(part.shard, self._router, self._router.entry)
+                part.connection = BlockingShardConnection(part.shard, self._router, self._router.entry)
                 if part.ended.is_set():  # `end` may not have seen this connection
                     part.connection.close()
                     return
@@ -230,13 +234,13 @@ class _Receiver:
                 self._put((part, failed, subscription.reached))
                 return
 
-    def take(self) -> Arrived | None:
+    def take(self) -> ArrivedPage | None:
         """Waits for a page or an error, and returns it; None: there is none now, or this was closed."""
         arrived = self._arrived.get()
         self._make_room(1)
         return None if arrived is None or arrived[0].ended.is_set() else arrived
 
-    def _put(self, arrived: Arrived) -> None:
+    def _put(self, arrived: ArrivedPage) -> None:
         self._room.get()
         if arrived[0].ended.is_set():
             self._make_room(1)

@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from eventstore.client.blocking.connection import Connection
-from eventstore.client.blocking.routing.shard_connection import ShardConnection
-from eventstore.client.blocking.routing.survey import Survey
-from eventstore.client.blocking.routing.together import News, make_order, together, wait_for, watch_map
+from eventstore.client.blocking.connection import BlockingConnection
+from eventstore.client.blocking.routing.shard_connection import BlockingShardConnection
+from eventstore.client.blocking.routing.survey import BlockingMapSurvey
+from eventstore.client.blocking.routing.together import BlockingNews, make_order, together, wait_for, watch_map
 from eventstore.client.connection_errors import is_returned, outcome_unknown, timed_out
 from eventstore.client.limit import taken_in_time
 from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.slot_order import SlotOrder, Ticket
-from eventstore.client.routing.table import Table
-from eventstore.client.session.batches import BATCH_ROWS, BatchQueue, Rows, valid_rows, with_refused
+from eventstore.client.routing.table import RoutingTable
+from eventstore.client.session.batches import BATCH_ROWS, BatchQueue, RowQueue, valid_rows, with_refused
 from eventstore.client.session.calls import Call
 from eventstore.client.session.message_rows import with_shards
 from eventstore.client.session.results import read_cluster
@@ -34,11 +34,11 @@ from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.slots import LOCAL, slot_of
 
 T = TypeVar("T")
-Queue = Callable[[Connection], BatchQueue[Any, Any, Any]]
-Ways = Mapping[int, Rows[Any, Any, Any]]
+Queue = Callable[[BlockingConnection], BatchQueue[Any, Any, Any]]
+Ways = Mapping[int, RowQueue[Any, Any, Any]]
 
 
-def is_entry(connection: Connection) -> bool:
+def is_entry(connection: BlockingConnection) -> bool:
     """Whether the connection is to a cluster: to a node, which has the map and no shard, or to one of several addresses."""
     welcome = connection.welcome
     if welcome is None or welcome.cluster is None:
@@ -46,24 +46,24 @@ def is_entry(connection: Connection) -> bool:
     return welcome.shard is None or connection.addresses.are_several
 
 
-def open_router(entry: Connection) -> Router:
+def open_router(entry: BlockingConnection) -> BlockingRouter:
     """Returns the router of the cluster that `entry` has the map of."""
-    router = Router(entry, Table(entry.call(Map(), read_cluster), entry.address))
+    router = BlockingRouter(entry, RoutingTable(entry.call(Map(), read_cluster), entry.address))
     router.watch()
     return router
 
 
-class Router:
+class BlockingRouter:
     """The connections to shards, each opened at its first use. `followers` are told of a newer map than the table's."""
 
-    def __init__(self, entry: Connection, table: Table) -> None:
+    def __init__(self, entry: BlockingConnection, table: RoutingTable) -> None:
         self.entry = entry
         self.table = table
-        self._news = News()
+        self._news = BlockingNews()
         self.followers: list[Any] = [self._news]
-        self._shards: dict[int, ShardConnection] = {}
+        self._shards: dict[int, BlockingShardConnection] = {}
         self._orders: dict[Queue, SlotOrder[Any]] = {}
-        self._survey = Survey(entry, table, self.learn)
+        self._survey = BlockingMapSurvey(entry, table, self.learn)
         self.stop_watching: Callable[[], object] | None = None
         self._unwatched: list[None] = [None]  # empty once the map is watched: several threads may begin that
         self._closed = False
@@ -108,22 +108,24 @@ class Router:
         if not self._closed:
             self._survey.go_on()
 
-    def of(self, aggregate_id: str) -> Connection:
+    def of(self, aggregate_id: str) -> BlockingConnection:
         """Returns the connection to the shard of an aggregate."""
         return self.shard(self.table.shard_of(aggregate_id))
 
-    def only(self, wanted: str) -> Connection:
+    def only(self, wanted: str) -> BlockingConnection:
         """Returns the connection to the only shard. `wanted`: what needs it. Raises InvalidArgument if there are several."""
         return self.shard(self.table.only_shard(wanted))
 
-    def shard(self, number: int) -> Connection:
+    def shard(self, number: int) -> BlockingConnection:
         """Returns the connection to a shard, which connects wherever the shard is."""
         found = self._shards.get(number)
         if found is not None:
             return found
         if self._closed:
             return self.entry  # which says so when it is used
-        return self._shards.setdefault(number, ShardConnection(number, self, self.entry))  # another thread may make one, too
+        return self._shards.setdefault(
+            number, BlockingShardConnection(number, self, self.entry)
+        )  # another thread may make one, too
 
     @property
     def connected(self) -> bool:
@@ -135,7 +137,7 @@ class Router:
         """Whether there is more than one shard."""
         return len(self.table.known.shards) > 1
 
-    def connections(self) -> dict[int, Connection]:
+    def connections(self) -> dict[int, BlockingConnection]:
         """Returns the connections to all shards, by number."""
         return {each.shard: self.shard(each.shard) for each in self.table.known.shards}
 
@@ -144,7 +146,7 @@ class Router:
         return self._orders.get(queue) or self._orders.setdefault(queue, make_order())
 
     def call(self, aggregate_id: str, request: Request, read: Callable[[Call[Any]], T]) -> T:
-        """As `Connection.call`, at the shard of the aggregate: again with a newer map as long as it answers Elsewhere."""
+        """As `BlockingConnection.call`, at the shard of the aggregate; repeated with a newer map while it answers Elsewhere."""
         backoff = Looking(self)
         while True:
             try:
@@ -172,7 +174,7 @@ class Router:
             return error
 
     def put(self, queue: Queue, aggregate_id: str, row: Any) -> Any:
-        """As `Connection.put`, at the shard of the aggregate. `queue`: of a connection's session, for routers."""
+        """As `BlockingConnection.put`, at the shard of the aggregate. `queue`: of a connection's session, for routers."""
         refused = self.table.refusal(aggregate_id)
         if refused is not None:
             raise refused
@@ -196,7 +198,7 @@ class Router:
     def put_many(
         self, queue: Queue, given: Iterable[Any], encode: Callable[[Sequence[Any]], Sequence[Any]], id_of: Callable[[Any], str]
     ) -> list[Any]:
-        """As `Connection.put_many`: each shard gets its rows, and a shard that stays away makes errors of its own alone."""
+        """As `BlockingConnection.put_many`: each shard gets its rows; a shard that stays away fails its own rows only."""
         self._check_open()
         encoded = encode(list(taken_in_time(given)))
         rows = valid_rows(encoded)
@@ -217,9 +219,14 @@ class Router:
         return outcomes if len(rows) == len(encoded) else with_refused(encoded, iter(outcomes))
 
     def _put_until_answered(
-        self, queue: Queue, order: SlotOrder[Any], ticket: Ticket[Any], rows: Sequence[Any], slots: Sequence[int],
+        self,
+        queue: Queue,
+        order: SlotOrder[Any],
+        ticket: Ticket[Any],
+        rows: Sequence[Any],
+        slots: Sequence[int],
         outcomes: list[Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Sends rows until each has its outcome: what a shard refused, or did not answer, again where the newest map says.
         `outcomes`: those of an earlier attempt, or None.
         """
@@ -301,7 +308,7 @@ class Router:
             for place, outcome in zip(where, found, strict=True):
                 outcomes[place] = outcome
 
-    def _put_to(self, number: int, way: Rows[Any, Any, Any], rows: Sequence[Any]) -> list[Any]:
+    def _put_to(self, number: int, way: RowQueue[Any, Any, Any], rows: Sequence[Any]) -> list[Any]:
         try:
             shard = self.shard(number)
             if len(rows) == 1:

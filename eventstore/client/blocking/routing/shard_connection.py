@@ -7,19 +7,19 @@ from contextlib import suppress
 from typing import Any, Final, Protocol, Self
 
 from eventstore.client.address import Addresses
-from eventstore.client.blocking.connection import Connection
+from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.limit import shortened
 from eventstore.client.patience import OTHERS_S
-from eventstore.client.routing.table import Table
+from eventstore.client.routing.table import RoutingTable
 
 _GLANCE_S: Final = 0.05  # how often a connection that waits looks whether the map has changed
 
 
-class Followed(Protocol):
+class BlockingFollowed(Protocol):
     """A router, which tells its `followers` that the table has changed."""
 
-    entry: Connection
-    table: Table
+    entry: BlockingConnection
+    table: RoutingTable
     followers: list[Any]
 
     def watch(self) -> None: ...
@@ -27,12 +27,12 @@ class Followed(Protocol):
     def survey(self) -> None: ...
 
 
-class ShardConnection(Connection):
-    """As `Connection`; the first call connects, and each attempt to connect looks at the newest map."""
+class BlockingShardConnection(BlockingConnection):
+    """As `BlockingConnection`; the first call connects, and each attempt to connect looks at the newest map."""
 
     _leads_to_several = True
 
-    def __init__(self, number: int, router: Followed, entry: Connection) -> None:
+    def __init__(self, number: int, router: BlockingFollowed, entry: BlockingConnection) -> None:
         address = router.table.address_of(number) or entry.address
         super().__init__(Addresses([address]), entry.options)
         self._number, self._whose = number, f"shard {number}: "
@@ -47,7 +47,7 @@ class ShardConnection(Connection):
         return self
 
     def close(self) -> None:
-        """As `Connection.close`."""
+        """As `BlockingConnection.close`."""
         with suppress(ValueError):
             self._router.followers.remove(self)
         super().close()

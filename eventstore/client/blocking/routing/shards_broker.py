@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.limited import limited
-from eventstore.client.blocking.routing.router import Router
+from eventstore.client.blocking.routing.router import BlockingRouter
 from eventstore.client.connection_errors import timed_out_after
 from eventstore.client.session.broker_info import (
     ChunkInfo,
@@ -39,10 +39,10 @@ OF_A_SHARD: Final = ("dead_letters", "replay", "message_at", "offset_at", "pull"
 """The methods that name what is on one shard."""
 
 
-class ShardsBroker(BlockingBroker):
+class BlockingShardsBroker(BlockingBroker):
     """Administers topics and groups on all shards."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: BlockingRouter) -> None:
         self._router = router
         for name in OF_A_SHARD:
             setattr(self, name, partial(self._of_only, name))
@@ -283,5 +283,8 @@ def _check_consumed(shard: int, broker: BlockingBroker, topic: str, queue: int |
                 if each.topic == topic and queue in (None, each.queue) and each.offset < each.end:
                     raise Unconsumed(
                         f"group {name!r} has messages to consume in queue {each.queue} of {topic!r} on shard {shard}",
-                        topic=topic, queue=each.queue, group=name, shard=shard,
-                    )  # fmt: skip
+                        topic=topic,
+                        queue=each.queue,
+                        group=name,
+                        shard=shard,
+                    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from eventstore.client.blocking.member import Member
-from eventstore.client.blocking.routing.router import Router
+from eventstore.client.blocking.member import BlockingMember
+from eventstore.client.blocking.routing.router import BlockingRouter
 from eventstore.client.consumer.member_options import MemberOptions
 
 
-class ShardsMember(Member):
-    """As `Member`, on all shards."""
+class BlockingShardsMember(BlockingMember):
+    """As `BlockingMember`, on all shards."""
 
-    def __init__(self, router: Router, options: MemberOptions) -> None:
+    def __init__(self, router: BlockingRouter, options: MemberOptions) -> None:
         super().__init__(router.entry, options)

@@ -12,18 +12,18 @@ from typing import Any
 
 from eventstore.client.blocking.limited import limited
 from eventstore.client.blocking.reactions import BlockingReactions
-from eventstore.client.blocking.routing.router import Router
+from eventstore.client.blocking.routing.router import BlockingRouter
 from eventstore.client.connection_errors import timed_out_after
 from eventstore.client.routing.looking import Looking
-from eventstore.client.session.reaction_info import Handled, ParkedEvent, ReactionInfo
+from eventstore.client.session.reaction_info import ParkedEvent, ParkedHandled, ReactionInfo
 from eventstore.errors import Elsewhere, InvalidArgument, TimedOut
 from eventstore.protocol.reaction_requests import PARKED_ROWS_MAX
 
 
-class ShardsReactions(BlockingReactions):
+class BlockingShardsReactions(BlockingReactions):
     """As `BlockingReactions`, on all shards."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: BlockingRouter) -> None:
         self._router = router
 
     @property
@@ -54,15 +54,15 @@ class ShardsReactions(BlockingReactions):
     @limited
     def retry(
         self, reaction: str, aggregate_id: str | None = None, *, who: str, why: str, timeout: float | None = None
-    ) -> Handled:
+    ) -> ParkedHandled:
         """As `BlockingReactions.retry`; of one aggregate at the shard that owns it."""
         if aggregate_id is not None:
             return self._of_owner(aggregate_id, reaction, lambda own: own.retry(reaction, aggregate_id, who=who, why=why))
         handled = self._change_all(lambda each: each.retry(reaction, who=who, why=why))
-        return Handled(sum(each.done for each in handled), sum(each.left for each in handled))
+        return ParkedHandled(sum(each.done for each in handled), sum(each.left for each in handled))
 
     @limited
-    def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str, timeout: float | None = None) -> Handled:
+    def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str, timeout: float | None = None) -> ParkedHandled:
         """As `BlockingReactions.skip`, at the shard that owns the aggregate."""
         return self._of_owner(aggregate_id, reaction, lambda own: own.skip(reaction, aggregate_id, who=who, why=why))
 
@@ -74,8 +74,9 @@ class ShardsReactions(BlockingReactions):
             raise InvalidArgument(
                 f"sequence {sequence} is about one shard, and this cluster has {len(shards)}, each with its own: call "
                 f"`store.shards[N].reactions.replay` with N from 0 to {len(shards) - 1}, or give 1, the first event of each",
-                field="sequence", value=sequence,
-            )  # fmt: skip
+                field="sequence",
+                value=sequence,
+            )
         begins: list[int] = self._change_all(lambda each: each.replay(reaction, sequence, who=who, why=why))
         return max(begins)
 
@@ -89,7 +90,7 @@ class ShardsReactions(BlockingReactions):
                 raise timed_out_after(over, changed=bool(made)) from None
         return made
 
-    def _of_owner(self, aggregate_id: str, reaction: str, change: Callable[[BlockingReactions], Any]) -> Handled:
+    def _of_owner(self, aggregate_id: str, reaction: str, change: Callable[[BlockingReactions], Any]) -> ParkedHandled:
         """Returns what a change did, and how many events the reaction has parked on all shards after it."""
         backoff = Looking(self._router)
         while True:
@@ -103,7 +104,7 @@ class ShardsReactions(BlockingReactions):
             others = [_count(each, reaction) for number, each in self._by_shard.items() if number != owner]
         except TimedOut as over:
             raise timed_out_after(over, changed=True) from None
-        return Handled(done, left + sum(others))
+        return ParkedHandled(done, left + sum(others))
 
 
 def _count(shard: BlockingReactions, reaction: str) -> int:

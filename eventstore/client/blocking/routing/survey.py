@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Final
 
 from eventstore.client.address import Address, Addresses
-from eventstore.client.blocking.connection import Connection
-from eventstore.client.options import Options
-from eventstore.client.routing.table import Table
+from eventstore.client.blocking.connection import BlockingConnection
+from eventstore.client.options import ClientOptions
+from eventstore.client.routing.table import RoutingTable
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import EventStoreError
 from eventstore.forks import tell_of_forks
@@ -27,10 +27,10 @@ _AGAIN_S: Final = 0.5
 """The pause after an address has failed."""
 
 
-class Survey:
+class BlockingMapSurvey:
     """`learn`: takes each map. The addresses of `entry` are asked."""
 
-    def __init__(self, entry: Connection, table: Table, learn: Callable[[ClusterMap], object]) -> None:
+    def __init__(self, entry: BlockingConnection, table: RoutingTable, learn: Callable[[ClusterMap], object]) -> None:
         self._entry, self._table, self._learn = entry, table, learn
         self._until = 0.0
         self._asked: set[Address] = set()
@@ -70,12 +70,12 @@ class Survey:
             self._asked.discard(address)
 
 
-class _Asked(Connection):
+class _Asked(BlockingConnection):
     """A connection that closes itself once nobody wants its answer any more."""
 
     _waits_long = True
 
-    def __init__(self, address: Address, options: Options, is_over: Callable[[], bool]) -> None:
+    def __init__(self, address: Address, options: ClientOptions, is_over: Callable[[], bool]) -> None:
         super().__init__(Addresses([address]), options)
         self._is_over = is_over
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import Final, TypeVar
 
-from eventstore.client.blocking.connection import Connection
+from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.limit import check_time, shortened
 from eventstore.client.routing.slot_order import SlotOrder
-from eventstore.client.routing.table import Table
-from eventstore.client.session.calls import Flag
+from eventstore.client.routing.table import RoutingTable
+from eventstore.client.session.calls import PolledSignal
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import EventStoreError
 from eventstore.forks import tell_of_forks
@@ -24,14 +24,14 @@ _AFTER_AN_ERROR_S: Final = 0.1
 _GLANCE_S: Final = 0.005  # rare: only while a slot changes its shard, or a shard its leader
 
 
-def make_order() -> SlotOrder[Flag]:
+def make_order() -> SlotOrder[PolledSignal]:
     """Returns an order of calls in threads."""
-    order = SlotOrder(Flag, threading.get_ident)
+    order = SlotOrder(PolledSignal, threading.get_ident)
     tell_of_forks(order)
     return order
 
 
-class News:
+class BlockingNews:
     """Follows a router, for those who wait for a newer map."""
 
     def map_changed(self) -> None:
@@ -44,14 +44,14 @@ class News:
             time.sleep(min(left, _GLANCE_S))
 
 
-def wait_for(signal: Flag) -> None:
+def wait_for(signal: PolledSignal) -> None:
     """Waits until it is set. Polls: a lock of Python may stay locked by a signal's handler. Raises TimedOut."""
     while not signal.is_set():
         check_time()
         time.sleep(_GLANCE_S)
 
 
-def watch_map(entry: Connection, table: Table, learn: Callable[[ClusterMap], object]) -> Callable[[], object]:
+def watch_map(entry: BlockingConnection, table: RoutingTable, learn: Callable[[ClusterMap], object]) -> Callable[[], object]:
     """Passes each map that is newer than that of the table to `learn`, on a thread with a connection of its own. Returns what
     ends that.
     """
@@ -60,12 +60,12 @@ def watch_map(entry: Connection, table: Table, learn: Callable[[ClusterMap], obj
     return watch.close
 
 
-class _WaitsLong(Connection):
+class _WaitsLong(BlockingConnection):
     """Its silence is noticed while others rely on it; that of a call has all addresses asked."""
 
     _waits_long = True
 
-    def __init__(self, entry: Connection) -> None:
+    def __init__(self, entry: BlockingConnection) -> None:
         super().__init__(entry.addresses, entry.options)
         self._entry = entry
 
@@ -75,9 +75,9 @@ class _WaitsLong(Connection):
 
 
 class _Watch:
-    def __init__(self, entry: Connection, table: Table, learn: Callable[[ClusterMap], object]) -> None:
+    def __init__(self, entry: BlockingConnection, table: RoutingTable, learn: Callable[[ClusterMap], object]) -> None:
         self._entry, self._table, self._learn = entry, table, learn
-        self._connection: Connection | None = None
+        self._connection: BlockingConnection | None = None
         self._closed = False
 
     def run(self) -> None:

@@ -23,7 +23,7 @@ StoredRow: TypeAlias = tuple[object, ...]
 _GENERATION_BITS: Final = 62  # both databases have signed 64-bit integers
 
 
-class Checkpoint(NamedTuple):
+class TableCheckpoint(NamedTuple):
     """Where a table stands: complete up to the event of `sequence`, which has this identity (see `event_identity`).
 
     The identity is None before the first event, and in tables of earlier versions until their next write.
@@ -33,14 +33,14 @@ class Checkpoint(NamedTuple):
     identity: str | None = None
 
 
-class Recorded(NamedTuple):
+class TableRecord(NamedTuple):
     """What the row of a checkpoint says about its table, beside the checkpoint; None in tables of earlier versions."""
 
     store: str | None
     version: int | None
 
 
-class Parked(NamedTuple):
+class ParkedKey(NamedTuple):
     """A key whose row is stale: it lacks the event of `sequence`, which raised `error`, and all later ones."""
 
     key: str
@@ -61,7 +61,7 @@ class Target(Protocol):
         events of several shards.
         """
 
-    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
+    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> TableCheckpoint:
         """Connects, creates the tables if they do not exist, and returns the checkpoint.
 
         `store`: uuid of the store that the events are from; the table records the first.
@@ -75,13 +75,18 @@ class Target(Protocol):
     def read(self, keys: Sequence[str]) -> dict[str, str]:
         """Returns the states, as JSON, of those keys that have a row."""
 
-    def parked(self, keys: Sequence[str] | None) -> dict[str, Parked]:
+    def parked(self, keys: Sequence[str] | None) -> dict[str, ParkedKey]:
         """Returns those of these keys that are parked; None: of all keys."""
 
     def write(
-        self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint,
-        parked: Sequence[Parked] = (), retried: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        rows: Sequence[StoredRow],
+        deletions: Sequence[str],
+        before: int,
+        after: TableCheckpoint,
+        parked: Sequence[ParkedKey] = (),
+        retried: Sequence[str] = (),
+    ) -> None:
         """Inserts or replaces the rows, deletes those of `deletions`, and moves the checkpoint from sequence `before` to
         `after`: all or nothing. `parked` are stored; `retried` were parked and are no longer: then the table gets a new
         generation, since another projector may just be skipping their events.
@@ -118,10 +123,10 @@ def check_rows(name: str, shard: int | None, others: Iterable[tuple[str, int]]) 
             )
 
 
-def parked_of(rows: Iterable[tuple[Any, ...]], keys: Sequence[str] | None) -> dict[str, Parked]:
+def parked_of(rows: Iterable[tuple[Any, ...]], keys: Sequence[str] | None) -> dict[str, ParkedKey]:
     """Returns those of the stored entries that have one of these keys, by key; all if `keys` is None."""
     wanted = None if keys is None else set(keys)
-    return {each.key: each for each in (Parked(*row) for row in rows) if wanted is None or each.key in wanted}
+    return {each.key: each for each in (ParkedKey(*row) for row in rows) if wanted is None or each.key in wanted}
 
 
 def fenced(name: str, before: int) -> Fenced:

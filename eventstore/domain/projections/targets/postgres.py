@@ -12,10 +12,10 @@ from uuid import UUID
 
 from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, PARKED, STATE_COLUMN, Projection
 from eventstore.domain.projections.targets.base import (
-    Checkpoint,
-    Parked,
-    Recorded,
+    ParkedKey,
     StoredRow,
+    TableCheckpoint,
+    TableRecord,
     check_checkpoint,
     check_columns,
     check_rows,
@@ -43,9 +43,16 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 _KINDS: Final = {
-    str: "text", int: "bigint", float: "double precision", bool: "boolean", bytes: "bytea",
-    datetime: "timestamp with time zone", date: "date", Decimal: "numeric", UUID: "uuid",
-}  # fmt: skip
+    str: "text",
+    int: "bigint",
+    float: "double precision",
+    bool: "boolean",
+    bytes: "bytea",
+    datetime: "timestamp with time zone",
+    date: "date",
+    Decimal: "numeric",
+    UUID: "uuid",
+}
 _ADDED_COLUMNS: Final = {"identity": "text", "generation": "bigint NOT NULL DEFAULT 0", "version": "integer"}
 """Columns of the checkpoints that tables of earlier versions lack."""
 
@@ -84,7 +91,7 @@ class PostgresTarget:
         other._shard, other._born = shard, born
         return other
 
-    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
+    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> TableCheckpoint:
         """See `Target.open`."""
         self._name, self._row = projection.name, row_of(projection.name, self._shard)
         columns = table_columns(projection)
@@ -144,7 +151,7 @@ class PostgresTarget:
         with self._translated_errors():
             return dict(self._open().execute(self._select, (_possible(keys),)).fetchall())
 
-    def parked(self, keys: Sequence[str] | None) -> dict[str, Parked]:
+    def parked(self, keys: Sequence[str] | None) -> dict[str, ParkedKey]:
         """See `Target.parked`."""
         if not self._parks:
             return {}
@@ -154,9 +161,14 @@ class PostgresTarget:
             return parked_of(((_unescaped(key), *rest) for key, *rest in found), keys)
 
     def write(
-        self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint,
-        parked: Sequence[Parked] = (), retried: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        rows: Sequence[StoredRow],
+        deletions: Sequence[str],
+        before: int,
+        after: TableCheckpoint,
+        parked: Sequence[ParkedKey] = (),
+        retried: Sequence[str] = (),
+    ) -> None:
         """See `Target.write`."""
         connection = self._open()
         with self._translated_errors(), connection.transaction():
@@ -179,7 +191,7 @@ class PostgresTarget:
                 return " ".join(str(error).split())[:300]
         return None
 
-    def _park(self, connection: Connection[tuple[Any, ...]], parked: Sequence[Parked], retried: Sequence[str]) -> None:
+    def _park(self, connection: Connection[tuple[Any, ...]], parked: Sequence[ParkedKey], retried: Sequence[str]) -> None:
         gone = [*map(_escaped, retried), *(_escaped(each.key) for each in parked)]
         connection.execute(f"DELETE FROM {PARKED} WHERE projection = %s AND key = ANY(%s::text[])", (self._row, gone))
         self._set_generation(connection, new_generation() if retried else self._generation)
@@ -213,7 +225,7 @@ class PostgresTarget:
             sql.SQL(", ").join(sql.SQL("{} = excluded.{}").format(name, name) for name in names[1:]),
         )
 
-    def _checkpoint(self) -> tuple[Checkpoint, Recorded]:
+    def _checkpoint(self) -> tuple[TableCheckpoint, TableRecord]:
         found = self._open().execute(
             sql.SQL("SELECT sequence, identity, generation, store, version FROM {} WHERE projection = %s").format(
                 sql.Identifier(CHECKPOINTS)
@@ -223,7 +235,7 @@ class PostgresTarget:
         row = found.fetchone()
         assert row is not None
         sequence, identity, self._generation, store, version = row
-        return Checkpoint(sequence, identity), Recorded(store, version)
+        return TableCheckpoint(sequence, identity), TableRecord(store, version)
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:

@@ -16,10 +16,10 @@ from uuid import UUID
 
 from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, PARKED, STATE_COLUMN, Projection
 from eventstore.domain.projections.targets.base import (
-    Checkpoint,
-    Parked,
-    Recorded,
+    ParkedKey,
     StoredRow,
+    TableCheckpoint,
+    TableRecord,
     check_checkpoint,
     check_columns,
     check_rows,
@@ -36,9 +36,16 @@ from eventstore.errors import ProjectionFailed
 from eventstore.records.splits import Split
 
 _KINDS: Final = {
-    str: "TEXT", int: "INTEGER", float: "REAL", bool: "INTEGER", bytes: "BLOB",
-    datetime: "TEXT", date: "TEXT", Decimal: "TEXT", UUID: "TEXT",
-}  # fmt: skip
+    str: "TEXT",
+    int: "INTEGER",
+    float: "REAL",
+    bool: "INTEGER",
+    bytes: "BLOB",
+    datetime: "TEXT",
+    date: "TEXT",
+    Decimal: "TEXT",
+    UUID: "TEXT",
+}
 _ADDED_COLUMNS: Final = {"identity": "TEXT", "generation": "INTEGER NOT NULL DEFAULT 0", "version": "INTEGER"}
 """Columns of the checkpoints that tables of earlier versions lack."""
 
@@ -76,7 +83,7 @@ class SQLiteTarget:
         other._shard, other._born = shard, born
         return other
 
-    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
+    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> TableCheckpoint:
         """See `Target.open`."""
         if not begins and not Path(self._path).exists():
             check_checkpoint(projection.name, 0, begins=False)  # connecting would create the file
@@ -138,11 +145,11 @@ class SQLiteTarget:
             forget = f"DELETE FROM {PARKED} WHERE projection = ? AND generation <> ?"
             connection.execute(forget, (self._row, self._generation))
 
-    def _checkpoint(self, connection: sqlite3.Connection) -> tuple[Checkpoint, Recorded]:
+    def _checkpoint(self, connection: sqlite3.Connection) -> tuple[TableCheckpoint, TableRecord]:
         sequence, identity, self._generation, store, version = connection.execute(
             f"SELECT sequence, identity, generation, store, version FROM {CHECKPOINTS} WHERE projection = ?", (self._row,)
         ).fetchone()
-        return Checkpoint(sequence, identity), Recorded(store, version)
+        return TableCheckpoint(sequence, identity), TableRecord(store, version)
 
     def _create_tables(self, connection: sqlite3.Connection, columns: dict[str, str]) -> bool:
         """Creates what is missing; returns whether the projection's table existed."""
@@ -174,7 +181,7 @@ class SQLiteTarget:
                 found.update(self._open().execute(query, part))
         return found
 
-    def parked(self, keys: Sequence[str] | None) -> dict[str, Parked]:
+    def parked(self, keys: Sequence[str] | None) -> dict[str, ParkedKey]:
         """See `Target.parked`."""
         if not self._parks:
             return {}
@@ -183,9 +190,14 @@ class SQLiteTarget:
             return parked_of(self._open().execute(query, (self._row,)), keys)
 
     def write(
-        self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint,
-        parked: Sequence[Parked] = (), retried: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        rows: Sequence[StoredRow],
+        deletions: Sequence[str],
+        before: int,
+        after: TableCheckpoint,
+        parked: Sequence[ParkedKey] = (),
+        retried: Sequence[str] = (),
+    ) -> None:
         """See `Target.write`."""
         with self._translated_errors(), self._transaction() as connection:
             moved = connection.execute(
@@ -208,7 +220,7 @@ class SQLiteTarget:
                 return f"{type(error).__name__}: {error}"
         return None
 
-    def _park(self, connection: sqlite3.Connection, parked: Sequence[Parked], retried: Sequence[str]) -> None:
+    def _park(self, connection: sqlite3.Connection, parked: Sequence[ParkedKey], retried: Sequence[str]) -> None:
         gone = f"DELETE FROM {PARKED} WHERE projection = ? AND key = ?"
         connection.executemany(gone, ((self._row, key) for key in retried))
         self._set_generation(connection, new_generation() if retried else self._generation)

@@ -10,7 +10,7 @@ import pytest
 
 import eventstore as es
 from eventstore import blocking
-from eventstore.server.requests.subscriptions import Subscription
+from eventstore.server.requests.subscriptions import ServedSubscription
 from tests.cli.processes import output
 from tests.server_thread import ServerThread
 
@@ -49,13 +49,13 @@ async def test_a_client_that_does_much_is_shown_with_the_first_of_it(tmp_path: P
                 events = aiter(store.subscribe(es.END, aggregate_prefix=f"a{number}-"))
                 await anext(await stack.enter_async_context(aclosing(events)))
             asked = list[str]()
-            use = vars(Subscription)["use"]
+            use = vars(ServedSubscription)["use"]
 
-            def counted(subscription: Subscription) -> str:
+            def counted(subscription: ServedSubscription) -> str:
                 asked.append(use.__get__(subscription))
                 return asked[-1]
 
-            monkeypatch.setattr(Subscription, "use", property(counted))
+            monkeypatch.setattr(ServedSubscription, "use", property(counted))
             (busy,) = await store.clients()
             assert len(asked) == 20, "what is not shown is not made: there may be 64,000 of them"
             assert len(busy.does.splitlines()) == 21

@@ -10,11 +10,11 @@ import typer
 from eventstore.cli.commands.watch.cluster.group import cluster
 from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, required_etcd
 from eventstore.cli.terminal.output import meter, print_json
-from eventstore.cli.terminal.program import Command
+from eventstore.cli.terminal.program import PlainCommand
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, ShowProgress, StoreAddress
 
 
-@cluster.command("adopt", cls=Command)
+@cluster.command("adopt", cls=PlainCommand)
 @offers_etcd
 def adopt(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The data folder of the store, which nothing has open.")],
@@ -48,7 +48,7 @@ def adopt(
     print(f"Start it: eventstore node --name {done.node} --data {folder} --etcd {etcd.endpoints} --cluster {etcd.cluster}")
 
 
-@cluster.command("extract", cls=Command)
+@cluster.command("extract", cls=PlainCommand)
 def extract(
     shard: Annotated[int, typer.Argument(metavar="SHARD", help="The shard.")],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the store is to be; it must not exist.")],

@@ -11,7 +11,7 @@ from eventstore.cli.commands.watch.cluster.group import cluster
 from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, required_etcd
 from eventstore.cli.terminal.output import print_json
 from eventstore.cli.terminal.plan_table import UnderWayTable, sized
-from eventstore.cli.terminal.program import Command
+from eventstore.cli.terminal.program import PlainCommand
 from eventstore.cli.terminal.shared_options import AsJson
 from eventstore.cli.terminal.watching import only_watching
 from eventstore.fields import size_text
@@ -20,7 +20,7 @@ _DAY_S = 86_400.0
 _OneShard = Annotated[int | None, typer.Argument(metavar="[SHARD]", help="Only this shard.", show_default=False)]
 
 
-@cluster.command("move", cls=Command)
+@cluster.command("move", cls=PlainCommand)
 @offers_etcd
 def move(
     shard: Annotated[int, typer.Argument(metavar="SHARD", help="The shard.")],
@@ -60,7 +60,7 @@ def move(
         print(f"Done after {seconds:.1f} s.")
 
 
-@cluster.command("plans", cls=Command)
+@cluster.command("plans", cls=PlainCommand)
 @offers_etcd
 def plans(
     watch: Annotated[bool, typer.Option("--watch", help="Again and again, until nothing is under way.")] = False,
@@ -96,7 +96,7 @@ def plans(
             time.sleep(interval)
 
 
-@cluster.command("cancel", cls=Command)
+@cluster.command("cancel", cls=PlainCommand)
 @offers_etcd
 def cancel(
     shard: Annotated[int | None, typer.Argument(metavar="[SHARD]", help="The shard.", show_default=False)] = None,
@@ -127,7 +127,7 @@ def cancel(
         print(f"Taken back: {', '.join(f'shard {each}' for each in taken) or 'nothing was under way'}.")
 
 
-@cluster.command("pause", cls=Command)
+@cluster.command("pause", cls=PlainCommand)
 @offers_etcd
 def pause(shard: _OneShard = None, as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
     """Pause all moves: leaders copy nothing to new replicas and begin no step, until `resume`. All shards continue to serve.
@@ -142,7 +142,7 @@ def pause(shard: _OneShard = None, as_json: AsJson = False, *, etcd: EtcdAccess)
     _set_paused(etcd, True, shard, as_json)
 
 
-@cluster.command("resume", cls=Command)
+@cluster.command("resume", cls=PlainCommand)
 @offers_etcd
 def resume(shard: _OneShard = None, as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
     """Resume moves that `pause` has paused. Those of a shard that was paused alone are resumed by its number.
@@ -162,7 +162,7 @@ def _set_paused(etcd: EtcdAccess, paused: bool, shard: int | None, as_json: bool
     print_json(asdict(done)) if as_json else print(done.text(shard))
 
 
-@cluster.command("limits", cls=Command)
+@cluster.command("limits", cls=PlainCommand)
 @offers_etcd
 def limits(
     moves: Annotated[

@@ -12,7 +12,7 @@ from eventstore.cli.commands.watch.cluster.group import cluster
 from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, required_etcd
 from eventstore.cli.terminal.output import print_json
 from eventstore.cli.terminal.plan_table import print_nodes, print_plan
-from eventstore.cli.terminal.program import Command
+from eventstore.cli.terminal.program import PlainCommand
 from eventstore.cli.terminal.shared_options import AsJson
 from eventstore.cli.terminal.watching import only_watching
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eventstore_cluster.nodes.placing.fleet import Fleet
-    from eventstore_cluster.nodes.placing.plan import Plan
+    from eventstore_cluster.nodes.placing.plan import PlacementPlan
 
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")]
 _Yes = Annotated[bool, typer.Option("--yes", help="Do it without being asked.")]
 
 
-@cluster.command("rebalance", cls=Command)
+@cluster.command("rebalance", cls=PlainCommand)
 @offers_etcd
 def rebalance(dry_run: _DryRun = False, yes: _Yes = False, as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
     """Spread replicas and leaders evenly over the nodes, by bytes and by appends, moving as little as possible.
@@ -43,7 +43,7 @@ def rebalance(dry_run: _DryRun = False, yes: _Yes = False, as_json: AsJson = Fal
     _plan(etcd, planned, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-@cluster.command("drain", cls=Command)
+@cluster.command("drain", cls=PlainCommand)
 @offers_etcd
 def drain(
     node: Annotated[str, typer.Argument(metavar="NODE", help="The node.")],
@@ -74,7 +74,7 @@ def drain(
     _plan(etcd, lambda fleet: planned(fleet, node), first, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-@cluster.command("replicas", cls=Command)
+@cluster.command("replicas", cls=PlainCommand)
 @offers_etcd
 def replicas(
     count: Annotated[int, typer.Argument(metavar="N", help="How many replicas each shard is to have.")],
@@ -98,7 +98,7 @@ def replicas(
     _plan(etcd, lambda fleet: resize(fleet, count, shard), dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-@cluster.command("nodes", cls=Command)
+@cluster.command("nodes", cls=PlainCommand)
 @offers_etcd
 def nodes(as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
     """Show the nodes: which run, which are drained, and what each keeps and has space for.
@@ -118,7 +118,7 @@ def nodes(as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
         print_nodes(rows)
 
 
-@cluster.command("remove", cls=Command)
+@cluster.command("remove", cls=PlainCommand)
 @offers_etcd
 def remove(
     node: Annotated[str, typer.Argument(metavar="NODE", help="The node.")], as_json: AsJson = False, *, etcd: EtcdAccess
@@ -136,9 +136,14 @@ def remove(
 
 
 def _plan(
-    etcd: EtcdAccess, planned: Callable[[Fleet], Plan], first: Callable[[], None] | None = None, *,
-    dry_run: bool, yes: bool, as_json: bool,
-) -> None:  # fmt: skip
+    etcd: EtcdAccess,
+    planned: Callable[[Fleet], PlacementPlan],
+    first: Callable[[], None] | None = None,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
     """Shows a plan of the cluster as it is, and has it done if that is wanted. `first`: done before it."""
     from eventstore.errors import InvalidArgument
     from eventstore.fields import counted

@@ -10,7 +10,7 @@ from eventstore.cli.commands.watch.cluster.group import cluster
 from eventstore.cli.terminal.cluster_table import drawn_cluster, lost_shards, print_cluster
 from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, required_etcd
 from eventstore.cli.terminal.output import print_json, print_note
-from eventstore.cli.terminal.program import Command
+from eventstore.cli.terminal.program import PlainCommand
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, AsJson, StoreAddress
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eventstore_cluster.status import ClusterStatus
 
 
-@cluster.command("create", cls=Command)
+@cluster.command("create", cls=PlainCommand)
 @offers_etcd
 def create(
     shards: Annotated[int, typer.Option("--shards", metavar="N", help="How many shards it has.")],
@@ -70,7 +70,7 @@ def create(
     _end(missing, options, etcd.cluster, wait, "the cluster was created")
 
 
-@cluster.command("status", cls=Command)
+@cluster.command("status", cls=PlainCommand)
 @offers_etcd
 def status(
     interval: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="The time that events/s is counted over.")] = 1.0,
@@ -100,7 +100,7 @@ def status(
         raise ConnectionLost(lost)
 
 
-@cluster.command("top", cls=Command)
+@cluster.command("top", cls=PlainCommand)
 @offers_etcd
 def top(
     interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="The time between two looks.")] = 1.0,
@@ -140,7 +140,7 @@ def top(
             live.update(drawn_cluster(look(interval)), refresh=True)
 
 
-@cluster.command("lead", cls=Command)
+@cluster.command("lead", cls=PlainCommand)
 @offers_etcd
 def lead(
     shard: Annotated[int, typer.Argument(metavar="SHARD", help="The shard.")],
@@ -203,7 +203,7 @@ def lead(
     print(f"The replica on {node} is the only one in sync, in a new generation; it is elected within seconds.")
 
 
-@cluster.command("rebuild", cls=Command)
+@cluster.command("rebuild", cls=PlainCommand)
 @offers_etcd
 def rebuild(
     accept_loss: Annotated[

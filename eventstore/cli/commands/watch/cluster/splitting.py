@@ -9,12 +9,12 @@ import typer
 from eventstore.cli.commands.watch.cluster.group import cluster
 from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, required_etcd
 from eventstore.cli.terminal.output import print_json
-from eventstore.cli.terminal.program import Command
+from eventstore.cli.terminal.program import PlainCommand
 from eventstore.cli.terminal.shared_options import AsJson
 from eventstore.cli.terminal.watching import only_watching
 
 
-@cluster.command("split", cls=Command)
+@cluster.command("split", cls=PlainCommand)
 @offers_etcd
 def split(
     shard: Annotated[int, typer.Argument(metavar="SHARD", help="The shard.")],
