@@ -42,7 +42,7 @@ def documented() -> list[list[Row]]:
     tables: list[list[Row]] = []
     for line in state.__doc__.splitlines():
         cells = [cell.strip() for cell in line.split("  ") if cell.strip()]
-        if len(cells) == 4 and cells[0] in ("Entry.status", "Lane.state"):
+        if len(cells) == 4 and cells[0] in ("Entry.status", "AggregateQueue.state"):
             tables.append([])
         elif len(cells) == 4:
             tables[-1].append(Row(*cells))

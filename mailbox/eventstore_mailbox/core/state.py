@@ -15,11 +15,11 @@ machine.
     IN_FLIGHT      the store committed the whole batch                COMMITTED     OutcomeProcessor
     IN_FLIGHT      the store has it, but not all of its batch         STORED        OutcomeProcessor
     IN_FLIGHT      the store refused it                               REFUSED       OutcomeProcessor
-    IN_FLIGHT      it conflicted, and may run again                   WAITING       Lane.rewind
+    IN_FLIGHT      it conflicted, and may run again                   WAITING       AggregateQueue.rewind
     IN_FLIGHT      it conflicted, and may not run again               CONFLICT      OutcomeProcessor
-    IN_FLIGHT      an earlier change of its lane was not committed    WAITING       Lane.rewind
-    UNCHANGED      an earlier change of its lane was not committed    WAITING       Lane.rewind
-    FAILED         an earlier change of its lane was not committed    WAITING       Lane.rewind
+    IN_FLIGHT      an earlier change of its lane was not committed    WAITING       AggregateQueue.rewind
+    UNCHANGED      an earlier change of its lane was not committed    WAITING       AggregateQueue.rewind
+    FAILED         an earlier change of its lane was not committed    WAITING       AggregateQueue.rewind
     STORED         its outcome is recorded                            COMMITTED     OutcomeProcessor
     STORED         its outcome is recorded as a duplicate             DUPLICATE     OutcomeProcessor
 
@@ -27,18 +27,18 @@ An entry with a final status (0 and above) is answered once it is the first of i
 and then takes the status of the entry it duplicates. `Machine` marks an entry OVERLOADED instead of accepting it, and STOPPED
 if it is not answered when the machine is abandoned.
 
-    Lane.state     event                                              next state    caused by
-    READY          an async handler starts                            HANDLING      CommandProcessor
-    READY          a command must wait for changes in flight          DRAINING      CommandProcessor
-    READY          a command needs the aggregate from the store       RESTORING     CommandProcessor
-    READY          a command has conflicted again                     PAUSED        OutcomeProcessor
-    HANDLING       the handler ends                                   READY         CommandProcessor
-    HANDLING       its lane is rewound: the handler is cancelled      HANDLING      OutcomeProcessor
-    DRAINING       no change is in flight any more                    READY         OutcomeProcessor
-    DRAINING       its lane is rewound                                READY         OutcomeProcessor
-    RESTORING      the aggregate is restored, or cannot be            READY         CommandProcessor
-    RESTORING      the store cannot be reached                        RESTORING     RestoreQueue
-    PAUSED         the pause is over                                  READY         OutcomeProcessor
+    AggregateQueue.state  event                                              next state    caused by
+    READY                 an async handler starts                            HANDLING      CommandProcessor
+    READY                 a command must wait for changes in flight          DRAINING      CommandProcessor
+    READY                 a command needs the aggregate from the store       RESTORING     CommandProcessor
+    READY                 a command has conflicted again                     PAUSED        OutcomeProcessor
+    HANDLING              the handler ends                                   READY         CommandProcessor
+    HANDLING              its lane is rewound: the handler is cancelled      HANDLING      OutcomeProcessor
+    DRAINING              no change is in flight any more                    READY         OutcomeProcessor
+    DRAINING              its lane is rewound                                READY         OutcomeProcessor
+    RESTORING             the aggregate is restored, or cannot be            READY         CommandProcessor
+    RESTORING             the store cannot be reached                        RESTORING     RestoreQueue
+    PAUSED                the pause is over                                  READY         OutcomeProcessor
 """
 
 from __future__ import annotations
