@@ -31,8 +31,7 @@ from eventstore.broker.pulls import Pulls
 from eventstore.broker.statistics import Statistics
 from eventstore.broker.topics import Topic
 from eventstore.chunks.files import Files
-from eventstore.chunks.writing.commit_log import Replication
-from eventstore.chunks.writing.group_commit import DeliverOutcomes
+from eventstore.chunks.writing.group_commit import DeliverOutcomes, Replication
 from eventstore.errors import Closed, InvalidArgument
 from eventstore.records.message import RawMessage
 from eventstore.records.topic_names import RETRY, check_name, is_own

@@ -16,10 +16,10 @@ from eventstore.server.outbox.publishing_metrics import PUBLICATION_LABELLED, PU
 from eventstore.server.process_metrics import DISK_METRICS, PROCESS_METRICS
 from eventstore.server.reactions.connected_projections import CONNECTED_PROJECTION_METRICS
 from eventstore.server.reactions.reaction_metrics import REACTION_LABELLED, REACTION_METRICS
+from eventstore.server.requests.commands import WAITING_METRICS
 from eventstore.server.requests.dispatch import DISPATCH_METRICS
 from eventstore.server.requests.read_requests import READ_METRICS
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS
-from eventstore.server.requests.waiting_commands import WAITING_METRICS
 from eventstore.server.verification.verifying import VERIFYING_METRICS
 from eventstore.server.work.worked_shards import WORKER_METRICS
 from eventstore.store.store_stats import STORE_METRICS

@@ -28,10 +28,10 @@ from eventstore.server.prometheus import SourceCollector, figures_of
 from eventstore.server.reactions.connected_projections import CONNECTED_PROJECTION_METRICS, ConnectedProjections
 from eventstore.server.reactions.reaction_metrics import REACTION_METRICS
 from eventstore.server.reactions.reaction_runner import Reactions
+from eventstore.server.requests.commands import WAITING_METRICS, WaitingCommands
 from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
 from eventstore.server.requests.read_requests import READ_METRICS, ReadRequests
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS, ServedSubscriptions
-from eventstore.server.requests.waiting_commands import WAITING_METRICS, WaitingCommands
 from eventstore.server.verification.verifying import VERIFYING_METRICS, Verifying
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.store_stats import STORE_METRICS

@@ -56,9 +56,8 @@ from eventstore.server.reactions.reaction_metrics import ReactionCollector
 from eventstore.server.reactions.reaction_runner import ReactionRunner
 from eventstore.server.reactions.with_publications import WithPublications
 from eventstore.server.reports import Reports, sources_of
-from eventstore.server.requests.append_batcher import AppendBatcher
-from eventstore.server.requests.command_batcher import CommandBatcher
-from eventstore.server.requests.command_replies import CommandReplies
+from eventstore.server.requests.appends import AppendBatcher
+from eventstore.server.requests.commands import CommandBatcher, CommandReplies, WaitingCommands
 from eventstore.server.requests.dispatch import Dispatch
 from eventstore.server.requests.leadership import Leadership
 from eventstore.server.requests.map_requests import MapRequests
@@ -67,7 +66,6 @@ from eventstore.server.requests.paced_scans import PacedScans
 from eventstore.server.requests.place import ServedShard
 from eventstore.server.requests.read_requests import ReadRequests
 from eventstore.server.requests.subscriptions import ServedSubscriptions
-from eventstore.server.requests.waiting_commands import WaitingCommands
 from eventstore.server.shard_layout import ServedLayout, SplitPause
 from eventstore.server.verification.verified_files import verified_folders
 from eventstore.server.verification.verifying import Verifying

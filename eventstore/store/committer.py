@@ -1,4 +1,6 @@
-"""Group commit of events: appends batches in order of arrival and delivers their outcomes once they are durable."""
+"""Group commit of events: appends batches in order of arrival and delivers their outcomes once they are durable; and what
+callers submit, with the outcomes as they get them.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,50 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 
 from eventstore.chunks.header import ChunkHeader
-from eventstore.chunks.writing.commit_log import Replication
-from eventstore.chunks.writing.group_commit import DeliverOutcomes, GroupCommit
-from eventstore.errors import CommandIdReused, EventStoreError
-from eventstore.store.append import DUPLICATE, REFUSED, AppendOutcome, NewCommit, refused
+from eventstore.chunks.writing.group_commit import DeliverOutcomes, GroupCommit, Replication
+from eventstore.errors import CommandIdReused, EventStoreError, VersionConflict, copy_error
+from eventstore.model import Committed
+from eventstore.records.raw_commit import CommitResult, condition_text
+from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, AppendOutcome, NewCommit, refused
 from eventstore.store.engine import StoreEngine
+
+
+class Submission:
+    """Commits in flight, and the task that waits for their outcomes, if any."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[AppendOutcome] = []
+        self._delivered = False
+        self._waiting: trio.lowlevel.Task | None = None
+
+    def deliver(self, outcomes: list[AppendOutcome]) -> None:
+        self.outcomes, self._delivered = outcomes, True
+        if self._waiting is not None:
+            trio.lowlevel.reschedule(self._waiting)
+            self._waiting = None
+
+    async def wait(self) -> None:
+        """Waits for the outcomes."""
+        if self._delivered:
+            await trio.lowlevel.cancel_shielded_checkpoint()  # lets other tasks run without losing the outcomes
+        else:
+            self._waiting = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._give_up)
+
+    def _give_up(self, _: object) -> trio.lowlevel.Abort:
+        self._waiting = None  # the commits stay in flight; their outcomes are dropped
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+def to_result(commit: NewCommit, outcome: AppendOutcome, durability: int) -> CommitResult:
+    """Converts an outcome of the engine into the caller's result."""
+    status, first, second = outcome
+    if isinstance(first, EventStoreError):
+        return copy_error(first)
+    if status == CONFLICT:
+        return VersionConflict(commit[0], condition_text(commit[1]), first)
+    assert status in (COMMITTED, DUPLICATE)
+    return Committed(commit[0], first, second, status == DUPLICATE, durability)
 
 
 class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):

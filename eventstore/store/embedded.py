@@ -26,7 +26,7 @@ from eventstore.records.event_filter import EventFilter, event_filter
 from eventstore.records.event_page import decode_page
 from eventstore.records.raw_commit import CommitResult, RawCommit, encode_commit, encode_commits
 from eventstore.store.append import NewCommit
-from eventstore.store.committer import EventCommitter
+from eventstore.store.committer import EventCommitter, Submission, to_result
 from eventstore.store.engine import StoreEngine
 from eventstore.store.maintenance import Maintenance
 from eventstore.store.opening import OpenStore, StoreOpenReport
@@ -37,7 +37,6 @@ from eventstore.store.read.replay import ReplayPage
 from eventstore.store.read.scan import ScanPage
 from eventstore.store.store_stats import STORE_METRICS
 from eventstore.store.streams import EmbeddedEventStream, EmbeddedLogStream, EmbeddedSubscriptionStream, Item
-from eventstore.store.submission import Submission, to_result
 
 T = TypeVar("T")
 # Commits of one call that form one batch before other tasks may run: about a millisecond.

@@ -13,7 +13,7 @@ import trio
 
 from eventstore.allocator import expect_large_buffers
 from eventstore.chunks.files import Files
-from eventstore.chunks.writing.commit_log import Replication
+from eventstore.chunks.writing.group_commit import Replication
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.settings.store import StoreSettings
 from eventstore.store.committer import EventCommitter

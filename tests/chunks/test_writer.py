@@ -14,8 +14,8 @@ from eventstore.chunks.header import EVENTS, FOOTER_BYTES, RECORDS_FROM
 from eventstore.chunks.record import PREFIX_BYTES, Walk
 from eventstore.chunks.recovery import recover
 from eventstore.chunks.witness import NO_KEY, Judge
-from eventstore.chunks.writing.disk_watch import WritePace
 from eventstore.chunks.writing.writer import ChunkWriter
+from eventstore.chunks.writing.writer_thread import WritePace
 from eventstore.errors import EventStoreError, Overloaded, Poisoned, StorageFull
 from tests.chunks.sample_records import record, segment
 from tests.simulated_disk import SimulatedDisk

@@ -1,20 +1,31 @@
-"""A leader: what its followers fetch, what is committed, and who belongs to the in-sync set."""
+"""A leader: what its followers fetch, what is committed, who belongs to the in-sync set, and its steps when replicas move,
+leadership is handed over, or the shard is split.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
-from eventstore_cluster.replica.actions import Action, CommitTo, EndProcess, Open, ReadRegistry, SendFrame, Serve, Transact
+from eventstore_cluster.replica.actions import (
+    Action,
+    BeginFile,
+    CommitTo,
+    EndProcess,
+    HoldBack,
+    Open,
+    ReadRegistry,
+    SendFrame,
+    Serve,
+    Transact,
+)
 from eventstore_cluster.replica.epochs import LogTail
 from eventstore_cluster.replica.frames import Data, Fetch, Joined, JoinFrame, NotLeading
-from eventstore_cluster.replica.handing_over import HandingOver
 from eventstore_cluster.replica.limits import Limits
-from eventstore_cluster.replica.moving import Moving
 from eventstore_cluster.replica.places import NOWHERE, LogEnd, LogEnds, least, reaches
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import Leader, Seat
-from eventstore_cluster.replica.sessions import FollowerSession, MemberProgress, Sessions
-from eventstore_cluster.replica.splitting import Splitting
+from eventstore_cluster.replica.registry_state import NOT_PAUSED, Leader, Seat, ShardState
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,3 +309,322 @@ class Leading:
         if self.committed == self.written:
             self._committed_at = now
         return now > self._committed_at + self._limits.stall_max_s
+
+
+# -- followers -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class FollowerSession:
+    """One follower since its latest join. `acked`: durable there; None before its first Fetch.
+
+    `held`: the Fetch that is not answered yet, since `held_since`. `told`: the committed mark that was sent last. `heard_at`:
+    when the last Fetch, or the join, came; `answered_at`: when the last one was answered. A follower sends a Fetch when it has
+    its answer: it ran at some time since `follows`. `sorted_through`: the last event file that it has sorted.
+    """
+
+    number: int
+    member: Seat
+    connection: int
+    heard_at: float
+    acked: LogEnds | None = None
+    held: Fetch | None = None
+    held_since: float = 0.0
+    told: LogEnds | None = None
+    answered_at: float = 0.0
+    follows: float = 0.0
+    sorted_through: int = 0
+
+    def heard(self, fetch: Fetch, now: float) -> None:
+        self.held, self.held_since, self.heard_at = fetch, now, now
+        self.follows, self.sorted_through = self.answered_at, fetch.sorted_through
+
+    def answered(self, told: LogEnds | None, now: float) -> None:
+        self.held, self.answered_at = None, now
+        self.told = told or self.told
+
+
+@dataclass(slots=True)
+class MemberProgress:
+    """When a member was last level with the leader; kept over its sessions.
+
+    `level_at`: it had by then everything that the leader had then. `goal`: what the leader had at `goal_at`, to
+    be reached next.
+    """
+
+    level_at: float
+    goal: LogEnds | None = None
+    goal_at: float = 0.0
+
+    def acked(self, ends: LogEnds, written: LogEnds, now: float) -> None:
+        if self.goal is not None and reaches(ends, self.goal):
+            self.level_at, self.goal = self.goal_at, None
+        if reaches(ends, written):
+            self.level_at, self.goal = now, None
+        elif self.goal is None:
+            self.goal, self.goal_at = written, now
+
+
+class Sessions:
+    """A session per node, the latest one: what came on an earlier one counts no more (R4)."""
+
+    def __init__(self) -> None:
+        self._by_node: dict[str, FollowerSession] = {}
+        self._numbers = 0
+
+    def begin(self, member: Seat, connection: int, now: float) -> FollowerSession:
+        self._numbers += 1
+        session = self._by_node[member.node] = FollowerSession(self._numbers, member, connection, now, answered_at=now)
+        return session
+
+    def find(self, number: int, connection: int) -> FollowerSession | None:
+        """Returns the session if it is the latest of its node, and the frame came on its connection."""
+        for session in self._by_node.values():
+            if session.number == number and session.connection == connection:
+                return session
+        return None
+
+    def of(self, member: Seat) -> FollowerSession | None:
+        session = self._by_node.get(member.node)
+        return session if session is not None and session.member == member else None
+
+    def end(self, session: FollowerSession) -> None:
+        if self._by_node.get(session.member.node) is session:
+            del self._by_node[session.member.node]
+
+    def on(self, connection: int) -> list[FollowerSession]:
+        return [session for session in self._by_node.values() if session.connection == connection]
+
+    def __iter__(self) -> Iterator[FollowerSession]:
+        return iter(list(self._by_node.values()))
+
+
+# -- moving ----------------------------------------------------------------------------------------------------------------
+
+
+class Moving:
+    """The next step from the replicas that a shard has to those that are wanted: one transaction of its leader `me`.
+
+        1  nodes that are wanted are named as replicas: they start a process, which fetches, and is added to the set
+        2  when all that are wanted are in the set and keep up, a leader that is not is to hand over to the first of them
+        3  the others leave, the set and the replicas at once, and nothing more is wanted; a shard that had only one
+           replica needs two in sync from then on
+
+    What comes next follows from the state alone, so any later leader continues where the last one ended. A step that cannot
+    be done yet is waited for: the replicas there were before serve meanwhile, and count. While moves are paused, or those of
+    this shard, no step is begun, and nothing is copied to new replicas.
+
+    Copying needs a ticket, of which the cluster has few: taken with the first step, or by the leader that comes after, and
+    given back with the last one or with the lease; and while the shard is paused alone, so that others copy meanwhile.
+    """
+
+    def __init__(self, registrar: Registrar, me: Seat) -> None:
+        self._registrar: Final = registrar
+        self._me: Final = me
+
+    def next_step(self, level: Collection[Seat]) -> list[Action]:
+        """Returns the transaction that may be sent now. `level`: see `next_state`."""
+        seen, registrar = self._registrar.seen, self._registrar
+        assert seen is not None
+        if registrar.unanswered is not None or registrar.yielding:
+            return []
+        state = None if seen.paused else next_state(seen.state, self._me, level)
+        lacks_ticket = seen.holds is None and bool(copied(seen.state))
+        takes = seen.ticket if lacks_ticket and not seen.paused else None
+        frees = seen.holds if (state or seen.state).wanted is None or seen.state.pause.on else None
+        if takes is None and frees is None and (state is None or lacks_ticket):
+            return []
+        return [Transact(registrar.propose(state or seen.state, seen.leader_revision, takes=takes, frees=frees))]
+
+    def may_copy(self, member: Seat) -> bool:
+        """Whether a replica may be sent the log now: one that is new waits for the ticket, and while moves are paused."""
+        seen = self._registrar.seen
+        return seen is None or (seen.holds is not None and not seen.paused) or member.node not in copied(seen.state)
+
+
+def copied(state: ShardState) -> set[str]:
+    """Returns the nodes whose replicas are to be copied yet."""
+    members = {member.node for member in state.in_sync}
+    return set() if state.wanted is None else set(state.wanted).difference(state.before or (), members)
+
+
+def next_state(state: ShardState, leader: Seat, level: Collection[Seat]) -> ShardState | None:
+    """`level`: members of the in-sync set that keep up with the leader. None: nothing can be done yet, or is wanted."""
+    if state.wanted is None:
+        return None
+    if missing := tuple(node for node in state.wanted if node not in state.replicas):
+        return replace(state, replicas=state.replicas + missing)
+    if not {member.node for member in level}.issuperset(state.wanted) or len(state.wanted) < state.in_sync_min:
+        return None  # R5
+    if leader.node not in state.wanted:
+        return None if state.successor in state.wanted else state.to_be_led_by(state.wanted[0], state.by)
+    in_sync = frozenset(member for member in state.in_sync if member.node in state.wanted)
+    least = least_in_sync(len(state.before or ()), len(state.wanted), state.in_sync_min)
+    return replace(state, replicas=state.wanted, in_sync=in_sync, wanted=None, before=None, in_sync_min=least, pause=NOT_PAUSED)
+
+
+def least_in_sync(before: int, wanted: int, in_sync_min: int) -> int:
+    """Returns how many replicas must be in sync once a shard that had `before` has as many as are wanted."""
+    return 2 if before == 1 < wanted else in_sync_min
+
+
+# -- handing over ----------------------------------------------------------------------------------------------------------
+
+
+class HandingOver:
+    """A leader that is to hand over has its successor sort what it would read first, while clients are still served.
+
+        the file that is written is large          ─► a new one is begun
+        the successor has not sorted those before  ─► it is waited for, for some time, unless they are few and small
+
+    A new leader reads the events that are not sorted before it answers anything: a second for 100 MB of small ones.
+
+    `successor`: who is to lead, as seen last; `named_at`: since when.
+    """
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        self.successor: str | None = None
+        self.named_at = now
+        self._asked: Seat | None = None
+        self._waits_since = now
+        self._sort_s, self._lacking = limits.hand_over_sort_s, limits.hand_over_files_lacking
+        self._files = NewFiles(limits.hand_over_file_bytes, limits.files_begun_max)
+
+    def name(self, successor: str | None, now: float) -> None:
+        if successor != self.successor:
+            self.successor, self.named_at, self._asked = successor, now, None
+
+    def next_step(self, written: LogEnds, session: FollowerSession, now: float, *, may_begin: bool) -> list[Action] | None:
+        """Returns what is to be done before the follower of this session may lead, which keeps up; nothing: it is waited for;
+        None: it may. The time for that begins when it is asked for, as the successor may have been behind before, and again
+        when its process is another one: what the last one was sorting is not sorted.
+
+        `may_begin`: clients are served, and a file can be begun.
+        """
+        if self._asked != session.member:
+            self._asked, self._waits_since = session.member, now
+            self._files.reset()
+        if now > self._waits_since + self._sort_s:
+            return None
+        return self._files.next_step(written[0], session.sorted_through + self._lacking, may_begin=may_begin)
+
+
+# -- splitting -------------------------------------------------------------------------------------------------------------
+
+
+Gifts: TypeAlias = "tuple[tuple[int, frozenset[Seat]], ...]"
+
+
+class Splitting:
+    """A leader splits its shard: it waits for clones of its log, holds the leaving slots back, and gives them away.
+
+        clones lack few completed files   ─► the file that is written is small enough, or a new one is begun
+        leaving slots are held back       ─► a new file is begun: the new shards end with the one before
+        its first record is committed     ─► one transaction gives the slots away
+
+    Until the transaction nothing has changed for anybody else; its leader may die, and the next one begins again. What is
+    held back is never taken again by this run: if it cannot be given away, the run ends. While the split is paused, nothing
+    is held back. `holding`: it holds slots back.
+    """
+
+    def __init__(self, registrar: Registrar, limits: Limits) -> None:
+        self._registrar, self._limits = registrar, limits
+        self._held_at: float | None = None
+        self._held_for: tuple[int, ...] = ()
+        self._last_file: int | None = None
+        self._splits_before = 0
+        self._files = NewFiles(limits.split_file_bytes, limits.files_begun_max)
+
+    @property
+    def holding(self) -> bool:
+        return self._held_at is not None
+
+    def held_back(self, last_file: int) -> None:
+        """Nothing of the leaving slots is written after this file. Another one was begun."""
+        self._last_file = last_file
+
+    def next_step(self, written: LogEnds, committed: LogEnds | None, now: float, *, may_begin: bool) -> list[Action]:
+        """Returns what is to be done about the split that is wanted, if anything. No transaction waits for its answer.
+
+        `may_begin`: the shard takes appends, and no other replica is to lead it.
+        """
+        state = self._registrar.state
+        if self._held_at is not None:
+            return self._give(committed, self._held_at, now)
+        if not state.split or state.pause.on or committed is None or not may_begin:
+            return []
+        if (through := self._cloned()) is None:
+            return []
+        if (before := self._files.next_step(written[0], through + self._limits.split_files_lacking)) is not None:
+            return before
+        self._held_at, self._held_for, self._splits_before = now, state.split, state.splits
+        return [HoldBack(state.split)]
+
+    def _give(self, committed: LogEnds | None, held_at: float, now: float) -> list[Action]:
+        state, seen = self._registrar.state, self._registrar.seen
+        assert seen is not None
+        if state.splits > self._splits_before:
+            self._held_at = self._last_file = None
+            self._files.reset()
+            return []
+        if state.split != self._held_for:  # another one may have been asked for since, of other slots
+            return [EndProcess("the split was called off, and slots are held back for it")]
+        if now > held_at + self._limits.split_max_s:
+            return [EndProcess(f"the split was not settled within {self._limits.split_max_s:g} s")]
+        if self._last_file is None or committed is None or committed[0][0] <= self._last_file or self._registrar.uncertain:
+            return []
+        gifts = tuple((shard, self._members(shard)) for shard in state.split)
+        if any(len(members) < state.in_sync_min for _, members in gifts):
+            return []
+        given = replace(state, split=(), splits=state.splits + 1, pause=NOT_PAUSED)
+        return [Transact(self._registrar.propose(given, seen.leader_revision, gifts=gifts))]
+
+    def _members(self, shard: int) -> frozenset[Seat]:
+        """Returns the clones on the nodes of the in-sync set: what their parent's replicas have, they have."""
+        seen = self._registrar.seen
+        assert seen is not None
+        nodes = {member.node for member in seen.state.in_sync}
+        return frozenset(each.member for each in seen.clones if each.shard == shard and each.member.node in nodes)
+
+    def _cloned(self) -> int | None:
+        """Returns the last file that all clones have which are waited for; None: one of them is not there, or stuck: one that
+        cannot link files lacks few of them in a small shard, and could not serve what it is given.
+        """
+        seen = self._registrar.seen
+        assert seen is not None
+        found = {(each.shard, each.member.node): each.through for each in seen.clones if not each.stuck}
+        needed = [(shard, member.node) for shard in seen.state.split for member in seen.state.in_sync]
+        return min(found[each] for each in needed) if needed and all(each in found for each in needed) else None
+
+
+# -- new files -------------------------------------------------------------------------------------------------------------
+
+
+class NewFiles:
+    """Begins new event files for one purpose, until the one that is written is small and those before it are ready.
+
+    `bytes_max`: of a small file. `begun_max`: begins no more files than that.
+    """
+
+    def __init__(self, bytes_max: int, begun_max: int) -> None:
+        self._bytes_max, self._begun_max = bytes_max, begun_max
+        self.reset()
+
+    def reset(self) -> None:
+        """The purpose is another one: counts again."""
+        self._begun, self._begun_at_file = 0, -1
+
+    def next_step(self, written: LogEnd, ready_through: int, *, may_begin: bool = True) -> list[Action] | None:
+        """Returns what to do now; an empty list: wait; None: all is ready, or enough files were begun.
+
+        `written`: the end of the events. `ready_through`: the last file that is ready.
+        """
+        number, size = written
+        if ready_through < number - 1 or number == self._begun_at_file:
+            return []
+        if size <= self._bytes_max or self._begun >= self._begun_max:
+            return None
+        if not may_begin:
+            return []
+        self._begun, self._begun_at_file = self._begun + 1, number
+        return [BeginFile()]

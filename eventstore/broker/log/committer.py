@@ -10,8 +10,7 @@ from eventstore.broker.log.engine import MessageEngine, WriteResult
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.topics import Topic
 from eventstore.chunks.header import ChunkHeader
-from eventstore.chunks.writing.commit_log import Replication
-from eventstore.chunks.writing.group_commit import DeliverOutcomes, GroupCommit
+from eventstore.chunks.writing.group_commit import DeliverOutcomes, GroupCommit, Replication
 from eventstore.errors import EventStoreError
 from eventstore.records.message import RawMessage
 

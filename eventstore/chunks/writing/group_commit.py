@@ -20,16 +20,56 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 import trio
 
-from eventstore.chunks.front import Segment
+from eventstore.chunks.front import FrontBuffer, Segment
 from eventstore.chunks.header import ChunkHeader
-from eventstore.chunks.writing.commit_log import CommitLog, Replication
-from eventstore.chunks.writing.disk_watch import RefusedBatches, WritePace
-from eventstore.chunks.writing.writer_thread import WriterThread
+from eventstore.chunks.writing.writer import ChunkWriter
+from eventstore.chunks.writing.writer_thread import RefusedBatches, WritePace, WriterThread
 from eventstore.errors import EventStoreError, Poisoned, copy_error
+
+Written = TypeVar("Written", covariant=True)
+
+
+class CommitLog(Protocol[Written]):
+    """An engine to commit to. It has neither threads nor tasks."""
+
+    front: FrontBuffer
+    writer: ChunkWriter
+
+    @property
+    def failed(self) -> EventStoreError | None: ...
+    def take(self) -> Segment | None: ...
+    def write(self, segment: Segment) -> None: ...
+    def mark_written(self, segment: Segment, *, durable: bool) -> Written: ...
+    def roll_back(self, error: EventStoreError) -> list[ChunkHeader]: ...
+    def sync_now(self) -> tuple[int, int]: ...
+    def mark_synced(self, chunk: int, end: int) -> None: ...
+
+
+class Replication(Protocol):
+    """The followers of a log. Its methods are called on the owner's thread; the answer is a call of `GroupCommit.commit`."""
+
+    def refusal(self) -> EventStoreError | None:
+        """Returns why nothing more may be written now: then nothing is, and what was written before is still found."""
+
+    def shortage(self) -> EventStoreError | None:
+        """Returns why not all replicas would get what is written now; None: all are in sync."""
+
+    def durability(self) -> int:
+        """Returns on how many replicas everything that is committed is durable."""
+
+    def taken(self, segment: Segment) -> None:
+        """The segment is about to be written. It may be sent to followers at the same time: it is never taken back."""
+
+    def written(self, segment: Segment) -> None:
+        """The segment is durable here."""
+
+    def failed(self, error: EventStoreError) -> None:
+        """Writing failed: this process has to end, without an answer to those who wait."""
+
 
 _LONE_STREAK: Final = 4
 _IN_PLACE_BYTES_MAX: Final = 256 * 1024  # copied into the page cache in 0.1 ms; a thread hop is cheap next to more

@@ -1,15 +1,70 @@
-"""The thread that writes the segments of a group commit, one after the other."""
+"""The thread that writes the segments of a group commit, one after the other; and what the last writes tell about the disk: how
+quick it is, and whether it takes what is written.
+"""
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import trio
 
 from eventstore.chunks.front import Segment
+from eventstore.errors import EventStoreError
+
+_QUICK_S: Final = 0.001
+_LONG_S: Final = 0.005
+_QUICK_IN_A_ROW: Final = 64
+
+
+class WritePace:
+    """Whether writes are so quick that one may block the event loop: a millisecond on average, and none of the last ones long.
+
+    A disk that stalls once is likely to stall again. So after a long write the loop is spared until many in a row were quick.
+    `slow` counts the long ones.
+    """
+
+    def __init__(self) -> None:
+        self._average_s = 0.0
+        self._quick = _QUICK_IN_A_ROW
+        self.slow = 0
+
+    def note(self, seconds: float) -> None:
+        """Notes how long a write and its sync took."""
+        self._average_s = 0.75 * self._average_s + 0.25 * seconds
+        if seconds < _LONG_S:
+            self._quick += 1
+        else:
+            self._quick = 0
+            self.slow += 1
+
+    @property
+    def is_quick(self) -> bool:
+        return self._quick >= _QUICK_IN_A_ROW and self._average_s < _QUICK_S
+
+
+class RefusedBatches:
+    """Batches that the disk did not take. `count`: how many there were."""
+
+    def __init__(self, log: logging.Logger, name: str) -> None:
+        self._log, self._name = log, name
+        self.count = 0
+        self._last: tuple[int, EventStoreError] | None = None
+
+    def note(self, error: EventStoreError, batches: int) -> None:
+        """Notes that a batch was not written, after `batches` that were."""
+        self._log.error("%s: a batch was not written: %s", self._name, error)
+        self.count += 1
+        self._last = batches, error
+
+    def why(self, batches: int) -> str | None:
+        """Returns why the last batch was not written; None if it was. `batches`: how many were written until now."""
+        last = self._last
+        return None if last is None or last[0] != batches else last[1].message
+
 
 Result = TypeVar("Result")
 

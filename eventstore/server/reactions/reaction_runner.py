@@ -28,7 +28,7 @@ from eventstore.fields import counted, shown
 from eventstore.model import Committed, Event
 from eventstore.server.mailbox_wiring import CommandMailboxes, LookUpCommand, ServerEntry
 from eventstore.server.reactions.other_shards import OtherShards
-from eventstore.server.requests.command_replies import outcome_of
+from eventstore.server.requests.commands import outcome_of
 from eventstore_mailbox import MailboxError
 
 _PAUSE_S: Final = 5.0

@@ -8,7 +8,7 @@ from typing import Protocol
 from eventstore.broker.broker import Broker
 from eventstore.broker.opening import BrokerIdentity
 from eventstore.chunks.files import Files
-from eventstore.chunks.writing.commit_log import Replication
+from eventstore.chunks.writing.group_commit import Replication
 from eventstore.store.embedded import EmbeddedStore
 
 

@@ -33,16 +33,14 @@ from eventstore.server.access.doorkeeper import Doorkeeper
 from eventstore.server.mailbox_wiring import ArrivalOrder, CommandMailboxes, ServerMailboxes
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
-from eventstore.server.requests.append_batcher import (
+from eventstore.server.requests.appends import (
     AppendBatcher,
     append_values,
     due_s,
 )
 from eventstore.server.requests.batch_replies import BatchReplies, error_text_bytes_max
-from eventstore.server.requests.command_batcher import CommandBatcher
-from eventstore.server.requests.command_replies import CommandReplies
+from eventstore.server.requests.commands import CommandBatcher, CommandReplies, WaitingCommands
 from eventstore.server.requests.dispatch import Route
-from eventstore.server.requests.waiting_commands import WaitingCommands
 from eventstore.store.append import REFUSED, AppendOutcome
 
 _KNOWN_MAX: Final = 65_536  # ids, some 10 MB

@@ -54,11 +54,9 @@ from eventstore.server.reactions.reaction_handlers import reaction_routes
 from eventstore.server.reactions.reaction_metrics import REACTION_METRICS, ReactionCollector
 from eventstore.server.reactions.reaction_runner import ReactionRunner
 from eventstore.server.reports import Reports
-from eventstore.server.requests.command_batcher import CommandBatcher
-from eventstore.server.requests.command_replies import CommandReplies
+from eventstore.server.requests.commands import WAITING_METRICS, CommandBatcher, CommandReplies, WaitingCommands
 from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
 from eventstore.server.requests.owned_slots import commands_of
-from eventstore.server.requests.waiting_commands import WAITING_METRICS, WaitingCommands
 from eventstore.server.work.remote_access import remote_access
 from eventstore.server.work.shard_mailboxes import ShardMailboxes
 from eventstore.server.work.shard_reactions import ShardReactions

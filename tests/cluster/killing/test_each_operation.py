@@ -17,9 +17,9 @@ from unittest import mock
 import pytest
 
 from eventstore_cluster.registry.replicated_keys import ShardKey
-from eventstore_cluster.replica import moving
+from eventstore_cluster.replica import leading
 from eventstore_cluster.replica.actions import Action, Transact
-from eventstore_cluster.replica.moving import Moving, copied, next_state
+from eventstore_cluster.replica.leading import Moving, copied, next_state
 from eventstore_cluster.replica.registrar import Registrar
 from eventstore_cluster.replica.registry_state import Seat, ShardState
 from tests.cluster.killing.changes import CHANGES, Change, history
@@ -145,9 +145,9 @@ class Mistake:
 
 
 MISTAKES = (
-    Mistake("a replica leaves before the new one is in sync", "a follower moves", moving, "next_state", _leave_early),
+    Mistake("a replica leaves before the new one is in sync", "a follower moves", leading, "next_state", _leave_early),
     Mistake("a later leader takes no ticket", "2 replicas of 1", Moving, "next_step", _only_the_first_takes_a_ticket),
-    Mistake("the replicas of before are forgotten", "2 replicas of 1", moving, "next_state", _forget_those_before),
+    Mistake("the replicas of before are forgotten", "2 replicas of 1", leading, "next_state", _forget_those_before),
     Mistake(
         "a member that is being added does not count", "2 replicas of 1", Registrar, "counting", lambda each: each.state.in_sync
     ),

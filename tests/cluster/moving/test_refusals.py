@@ -35,7 +35,7 @@ from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.node_keys import NodeKey
 from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import ShardKey, read_shard
-from eventstore_cluster.replica.moving import next_state
+from eventstore_cluster.replica.leading import next_state
 from eventstore_cluster.replica.registry_state import Seat, ShardState
 from tests.cli.processes import output
 from tests.cluster.etcd.real_etcd import Etcd, running

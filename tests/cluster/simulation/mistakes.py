@@ -19,19 +19,16 @@ from eventstore_cluster.nodes.splitting import asking
 from eventstore_cluster.registry.kept_keys import KeptShard
 from eventstore_cluster.registry.replica_keys import ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ShardKey
-from eventstore_cluster.replica import moving
+from eventstore_cluster.replica import leading
 from eventstore_cluster.replica.actions import Action, CutTo, Transact
 from eventstore_cluster.replica.epochs import LastEpoch, LogTail
 from eventstore_cluster.replica.following import Following
 from eventstore_cluster.replica.frames import Fetch, Frame, Joined
-from eventstore_cluster.replica.leading import Leading
-from eventstore_cluster.replica.moving import next_state
+from eventstore_cluster.replica.leading import FollowerSession, Leading, Sessions, Splitting, next_state
 from eventstore_cluster.replica.places import LogEnd, LogEnds
 from eventstore_cluster.replica.registrar import Registrar
 from eventstore_cluster.replica.registry_state import Known, Seat, Seen, ShardState, Swap
 from eventstore_cluster.replica.replica import Replica
-from eventstore_cluster.replica.sessions import FollowerSession, Sessions
-from eventstore_cluster.replica.splitting import Splitting
 from eventstore_cluster.replication import follower_sorting
 from eventstore_cluster.replication.logs import cutting
 from eventstore_cluster.replication.logs.follower_log import FollowerLog
@@ -356,7 +353,7 @@ MISTAKES = (
     Mistake(
         "R14", "a leader answers for documents that others do not have", Leading, "_durable_at", _documents_are_not_waited_for
     ),
-    Mistake("moving", "replicas leave before those that are wanted are in sync", moving, "next_state", _leaves_at_once),
+    Mistake("moving", "replicas leave before those that are wanted are in sync", leading, "next_state", _leaves_at_once),
     Mistake(
         "moving", "a folder is put away though the registry names it again", Moves, "may_put_away", _what_was_seen, first=608
     ),

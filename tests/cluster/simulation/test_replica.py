@@ -23,14 +23,12 @@ from eventstore_cluster.replica.actions import (
 from eventstore_cluster.replica.epochs import LastEpoch, LogTail
 from eventstore_cluster.replica.following import Following
 from eventstore_cluster.replica.frames import Fetch, Joined, JoinFrame
-from eventstore_cluster.replica.handing_over import HandingOver
+from eventstore_cluster.replica.leading import HandingOver, Moving, Sessions
 from eventstore_cluster.replica.limits import Limits, limits_for
-from eventstore_cluster.replica.moving import Moving
 from eventstore_cluster.replica.places import LogEnds
 from eventstore_cluster.replica.registrar import Registrar
 from eventstore_cluster.replica.registry_state import HISTORY_MAX, Known, Leader, Pause, Seat, Seen, ShardState
 from eventstore_cluster.replica.replica import HANDED_OVER, Replica
-from eventstore_cluster.replica.sessions import Sessions
 
 ME = Leader(Seat("n1", "i1"), "run1", "127.0.0.1:1")
 OTHER = Seat("n2", "i2")

@@ -11,11 +11,11 @@ from eventstore_cluster.registry.registry import RegistryEntry, RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import CloneKey, ReplicaKey
 from eventstore_cluster.registry.replicated_keys import clones_of
 from eventstore_cluster.replica.actions import Action, EndProcess, HoldBack, Transact
+from eventstore_cluster.replica.leading import Splitting
 from eventstore_cluster.replica.limits import Limits, limits_for
 from eventstore_cluster.replica.places import LogEnds
 from eventstore_cluster.replica.registrar import Registrar
 from eventstore_cluster.replica.registry_state import Clone, Pause, Seat, Seen, ShardState
-from eventstore_cluster.replica.splitting import Splitting
 
 NODES = ("n1", "n2")
 STATE = ShardState(3, frozenset(Seat(node, "i") for node in NODES), NODES, 2, Seat("n1", "i"), split=(4,))

@@ -27,7 +27,7 @@ from eventstore.protocol.requests import Ping
 from eventstore.records.raw_commit import RawCommit
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.fair_turns import NOTED_S
-from eventstore.server.requests.append_batcher import AppendBatcher, due_s
+from eventstore.server.requests.appends import AppendBatcher, due_s
 from eventstore.server.requests.batch_replies import BatchReplies
 from eventstore.server.serve import Server
 from eventstore.settings.broker import BrokerSettings

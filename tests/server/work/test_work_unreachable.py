@@ -15,7 +15,7 @@ from eventstore.domain.runtime import DomainRuntime, decide
 from eventstore.model import Unchanged
 from eventstore.records.slots import slot_of
 from eventstore.server.mailbox_wiring import ServerEntry, ServerMailboxes, StoreAccess, StoredOutcome, make_mailboxes
-from eventstore.server.requests.command_replies import outcome_of
+from eventstore.server.requests.commands import outcome_of
 from eventstore.server.work.remote_access import remote_access
 from eventstore_mailbox import COMMITTED, Options
 from tests.server.commands.tallies import Add, AddBelow, Raise, Wait, app, gates

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 import eventstore as es
-from eventstore.chunks.writing.disk_watch import WritePace
+from eventstore.chunks.writing.writer_thread import WritePace
 from eventstore.records.raw_commit import encode_commit
 from eventstore.store.embedded import EmbeddedStore
 from tests.simulated_disk import SimulatedDisk

@@ -7,7 +7,7 @@ from typing import Final
 
 from eventstore_cluster.nodes.placing.fleet import Fleet
 from eventstore_cluster.nodes.placing.plan import PlacementChange, PlacementPlan
-from eventstore_cluster.replica.moving import least_in_sync
+from eventstore_cluster.replica.leading import least_in_sync
 
 _NAMED_MAX: Final = 20
 

@@ -11,7 +11,7 @@ from eventstore_cluster.registry.node_keys import DRAINING, MOVING, read_moving
 from eventstore_cluster.registry.pauses import pause_text
 from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import ShardKey
-from eventstore_cluster.replica.moving import copied
+from eventstore_cluster.replica.leading import copied
 from eventstore_cluster.status import ShardRow
 
 

@@ -1,4 +1,4 @@
-"""The append batcher: all appends of one turn of the gate, from all connections, become one batch for the store.
+"""Appends: all of one turn of the gate, from all connections, become one batch for the store.
 
 They go through the command mailboxes, in order with the commands to the same aggregates, and their outcomes return through
 `BatchReplies.deliver`, or, if some wait for such commands, through `AppendReplies.deliver_some`. Neither the gate nor the store
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from operator import itemgetter
 from time import perf_counter
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 import eventstore_mailbox as mailbox
 from eventstore.domain.runtime import CommitRow
@@ -26,12 +26,57 @@ from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, refu
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.fair_turns import NOTED_S
 from eventstore.server.net.gate import Gate
-from eventstore.server.requests.append_replies import AppendReplies
 from eventstore.server.requests.batch_replies import BatchReplies
-from eventstore.server.requests.command_replies import CommandReplies
+from eventstore.server.requests.commands import CommandReplies, PendingSend, ReplyValues
 from eventstore.server.requests.dispatch import Route
 from eventstore.store.append import REFUSED, AppendOutcome
 from eventstore_mailbox import MailboxError
+
+_log = logging.getLogger(__name__)
+
+EncodeReply: TypeAlias = Callable[[Sequence[AppendOutcome], int], list[Scalar]]
+
+
+class AppendReplies(BatchReplies):
+    """Answers a batch of appends of which some wait for commands of their aggregates: the others are answered before them.
+
+    Such a request is treated as one of commands: if it takes long, a client that takes answers in parts gets the outcomes
+    that are there. All other requests of the batch are answered as soon as their own appends are durable.
+    """
+
+    __slots__ = ("_late", "_places")
+
+    def __init__(self, gate: Gate, values: EncodeReply, late: CommandReplies) -> None:
+        super().__init__(gate, values)
+        self._late = late
+        self._places: list[tuple[PendingSend, int]] = []
+
+    def wait_for(self, places: Sequence[int]) -> None:
+        """Begins to answer in parts, after a while, the requests to which these places of the batch belong."""
+        pending = self._pending()
+        for request in {pending[place][0]: None for place in places}:
+            if request.connection.in_parts:
+                self._late.expect(request)
+
+    def deliver_some(self, places: Sequence[int], outcomes: Sequence[AppendOutcome]) -> None:
+        """Takes outcomes; a request is answered with its last one."""
+        pending = self._pending()
+        for place, outcome in zip(places, outcomes, strict=True):
+            request, own = pending[place]
+            try:
+                self._late.put(request, own, cast("ReplyValues", tuple(self._values((outcome,), request.text_bytes_max))))
+            except Exception:  # the other requests of the batch are answered
+                _log.exception("an answer failed; its connection is closed")
+                self._gate.drop(request.connection)
+        self._late.flush()
+
+    def _pending(self) -> list[tuple[PendingSend, int]]:
+        if not self._places:
+            for connection, request_id, count in self.requests:
+                request = PendingSend(connection, request_id, count)
+                self._places += [(request, place) for place in range(count)]
+        return self._places
+
 
 # What a small commit takes of the event loop, and what each event adds. Measured, see `benchmarks.neighbours`.
 _COMMIT_S: Final = 8e-6
@@ -41,7 +86,6 @@ _SAMPLES: Final = 4
 _SAMPLE_BYTES: Final = 4096
 _BEGINS_DATA: Final = b"\xc4"  # of at most 255 bytes, in MessagePack
 _events_of: Final[Callable[[RawCommit], bytes]] = itemgetter(4)
-_log = logging.getLogger(__name__)
 
 
 class AppendBatcher:

@@ -1,4 +1,5 @@
-"""Answers commands (SEND) once their changes are durable, and works out the outcome of a settled command.
+"""Commands (SEND): all of one turn of the gate, from all connections, go to the mailboxes as one batch; they are answered once
+their changes are durable.
 
 A handler may refuse a command, or change nothing, because the command was handled before; then the first outcome is the
 answer. So before such an answer the command's id is looked up in the store, and also if the store refuses the id: the first
@@ -13,30 +14,97 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, cast
 
 import trio
 
+from eventstore.domain.domain import Domain
+from eventstore.domain.runtime import Decided, new_decided
 from eventstore.errors import (
     CommandIdReused,
     EventStoreError,
     HandlerFailed,
+    Overloaded,
     ShuttingDown,
+    UnknownCommand,
     VersionConflict,
     copy_error,
 )
 from eventstore.flat import Scalar, chain
-from eventstore.model import Committed, Unchanged
+from eventstore.metrics import Metric, gauge
+from eventstore.model import ID_BYTES_MAX, Committed, Unchanged
 from eventstore.protocol import encode_outcomes, outcome_values
 from eventstore.protocol.answers import encode_some_outcomes
 from eventstore.protocol.codes import OutcomeKind
-from eventstore.protocol.limits import FRAME_BYTES_MAX
-from eventstore.server.mailbox_wiring import LookUpCommand, ServerEntry, StoredOutcome
-from eventstore.server.net.connection import ServerConnection
+from eventstore.protocol.limits import FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX
+from eventstore.protocol.request_declaration import Request
+from eventstore.protocol.requests import Send, WireCommand, check_command
+from eventstore.server.mailbox_wiring import ArrivalOrder, CommandMailboxes, LookUpCommand, ServerEntry, StoredOutcome
+from eventstore.server.net.connection import HELD_BY_COMMANDS, ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.batch_replies import error_text_bytes_max
-from eventstore.server.requests.waiting_commands import WaitingCommands
-from eventstore_mailbox import CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, MailboxError
+from eventstore.server.requests.dispatch import Route
+from eventstore_mailbox import CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, MailboxError, Stopping
+
+
+class Waiting(Protocol):
+    """A SEND; `size`: what is counted of it, 0 if nothing is."""
+
+    connection: ServerConnection
+    size: int
+
+
+class WaitingCommands:
+    """The bytes of commands (SEND) that are not answered yet, because their handlers or restores take time. Requests count as a
+    whole, from their acceptance to the outcome of their last command. One of them may exceed `connection_bytes_max`.
+
+    Over its bound a connection is not read any further, until enough of its commands are settled. Over the bound of all
+    connections together a SEND is refused: waiting would not help, as it may be other connections that hold the room.
+    """
+
+    def __init__(self, gate: Gate, connection_bytes_max: int, bytes_max: int) -> None:
+        self._gate = gate
+        self._connection_bytes_max = connection_bytes_max
+        self._bytes_max = bytes_max
+        self.bytes = 0
+
+    def add(self, request: Waiting, size: int) -> None:
+        """Counts a request.
+
+        Raises:
+            Overloaded: there is no room for it; nothing is counted.
+        """
+        if self.bytes + size > self._bytes_max:
+            raise Overloaded(
+                f"commands that wait for their handlers take {self.bytes} bytes, the limit is {self._bytes_max} "
+                "(mailbox_waiting_bytes_max); send it again later",
+                limit=self._bytes_max,
+                value=self.bytes + size,
+            )
+        connection, request.size = request.connection, size
+        self.bytes += size
+        connection.waiting_bytes += size
+        if connection.waiting_bytes >= self._connection_bytes_max:
+            self._gate.hold(connection, HELD_BY_COMMANDS)
+
+    def remove(self, request: Waiting) -> None:
+        """Stops counting a request; does nothing the second time."""
+        connection, size, request.size = request.connection, request.size, 0
+        self.bytes -= size
+        connection.waiting_bytes -= size
+        if connection.held & HELD_BY_COMMANDS and connection.waiting_bytes < self._connection_bytes_max:
+            self._gate.hold(connection, HELD_BY_COMMANDS, False)
+
+
+WAITING_METRICS: Final[tuple[Metric[WaitingCommands], ...]] = (
+    gauge(
+        "commands_waiting_bytes",
+        "bytes of commands that are not answered yet",
+        lambda waiting: waiting.bytes,
+        "it is near `mailbox_waiting_bytes_max`: handlers do not keep up",
+    ),
+)
+
 
 ReplyValues: TypeAlias = "tuple[Scalar, Scalar, Scalar]"
 PATIENCE_S: Final = 0.01
@@ -261,3 +329,94 @@ def _first_outcome(entry: ServerEntry, found: StoredOutcome | EventStoreError) -
     if handler.command.fingerprints.matches(fingerprint, command):
         return committed
     return CommandIdReused(committed.aggregate_id, command_id, committed.version, committed.sequence)
+
+
+_COMMAND_S: Final = 20e-6  # what a command takes of the event loop besides its decoding, about
+
+
+class CommandBatcher:
+    """Collects the commands of a turn. Without handlers every command is unknown.
+
+    While `stopping`, new ones are refused and those under way are finished.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        domain: Domain,
+        mailboxes: CommandMailboxes,
+        replies: CommandReplies,
+        waiting: WaitingCommands,
+        order: ArrivalOrder,
+    ) -> None:
+        self._gate = gate
+        self._domain = domain
+        self._has_handlers = bool(domain.handlers)
+        self._mailboxes = mailboxes
+        self._replies = replies
+        self._waiting = waiting
+        self._order = order
+        self._entries: list[SentCommand] = []
+        self.stopping = False
+        self.routes: dict[type[Request], Route] = {Send: self.send}
+
+    def send(self, connection: ServerConnection, request_id: int, request: Request) -> None:
+        """Takes a SEND; it is answered when all its commands are settled, or in parts if that takes long.
+
+        Raises:
+            ShuttingDown, Overloaded
+        """
+        assert isinstance(request, Send)
+        if self.stopping:
+            raise ShuttingDown("the server is stopping; connect again later")
+        if self._order.collecting is not self:
+            self._order.switch_to(self)
+        commands, entries = request.commands, self._entries
+        pending = PendingSend(connection, request_id, len(commands))
+        self._waiting.add(pending, connection.request_bytes)
+        self._gate.owe(connection, len(commands) * _COMMAND_S)
+        if connection.in_parts:
+            self._replies.expect(pending)
+        for place, row in enumerate(commands):
+            try:
+                sent = SentCommand(row[1], row[2], self._decided(connection, row), connection)
+            except EventStoreError as error:
+                self._replies.put(pending, place, pending.encode(error))
+            else:
+                sent.request, sent.place = pending, place
+                entries.append(sent)
+
+    def _decided(self, _: ServerConnection, row: WireCommand) -> Decided:
+        name, aggregate_id, command_id, payload, metadata = row
+        if not (
+            aggregate_id
+            and command_id
+            and aggregate_id.isascii()
+            and command_id.isascii()
+            and metadata is None
+            and len(command_id) <= ID_BYTES_MAX
+            and len(aggregate_id) <= ID_BYTES_MAX
+            and len(payload) <= PAYLOAD_BYTES_MAX
+        ):
+            check_command(row)
+        if not self._has_handlers:
+            raise UnknownCommand(
+                "this server has no domain; start it with --domain MODULE:NAME, or send the command to a worker",
+                type=name[:ID_BYTES_MAX],
+            )
+        handler, command, fingerprint = self._domain.decode_with_fingerprint(name, payload, aggregate_id)
+        return new_decided((handler, command, command_id, fingerprint, metadata))
+
+    def hand_over(self) -> None:
+        """Hands the batch to the mailboxes."""
+        if not self._entries:  # none could be decoded
+            return
+        entries, self._entries = self._entries, []
+        try:
+            refused: Sequence[ServerEntry] = self._mailboxes.submit(entries)
+        except Stopping as error:
+            self._replies.refuse(entries, ShuttingDown(str(error)))
+        else:
+            if refused:
+                self._replies.refuse(refused, Overloaded(str(refused[0].error)))
+        self._mailboxes.kick()
