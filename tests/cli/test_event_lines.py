@@ -106,6 +106,13 @@ def test_only_ids_that_are_surely_those_of_a_refused_line_are_read(text: str, id
     assert parse_ids(text) == (ids, 0)
 
 
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" , ", " : ")])
+@pytest.mark.parametrize("more", [{"version": 3}, {"version": 3, "sequence": 9, "shard": 1}, {"version": 3, "metadata": {}}])
+def test_the_version_of_a_line_is_found_however_it_is_spelled(separators: tuple[str, str], more: dict[str, object]) -> None:
+    text = json.dumps(json.loads(line("a", "c", **more)), separators=separators)
+    assert parse_ids(text) == (("a", "c"), 3)
+
+
 @given(
     st.one_of(
         st.tuples(st.just(0), st.binary(max_size=20)),

@@ -62,6 +62,11 @@ def test_lines_of_a_command_in_several_files_are_refused_in_each(tmp_path: Path)
     assert "lines in several files" in (whys[1] or "")
 
 
+def test_lines_that_json_dumps_has_written_are_the_same_commit_by_their_version(tmp_path: Path) -> None:
+    lines = [json.dumps(json.loads(line("a", f"c-{version}", version=version))) for version in (1, 2, 3)]
+    assert _whys(_source(tmp_path, lines[:2], lines[1:])) == [None] * 4
+
+
 def test_lines_that_are_the_same_event_by_their_version_are_taken_once(tmp_path: Path) -> None:
     first, second = line("a", "c-1", "A", version=7), line("a", "c-1", "A", version=8)
     assert _commits(_source(tmp_path, [first, line("b", "c-1", "B"), first, second])) == [

@@ -66,8 +66,10 @@ _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _IDS: Final = re.compile(r'"(aggregate_id|command_id)"\s*:\s*("(?:[^"\\]|\\.)*")')
 _NESTED: Final = re.compile(r'"(?:meta)?data(?:_text|_base64)?"\s*:|:\s*[\[{]')  # where ids may be those of a payload
 # How the line of an export ends. It is no payload's end, which is followed by the brace of the line.
-_EXPORTED: Final = re.compile(r',"version":(\d{1,18})(?:,"sequence":\d+)?(?:,"shard":\d+)?\}$')
-_TAIL_CHARACTERS: Final = 100  # what `_EXPORTED` takes at most
+_EXPORTED: Final = re.compile(
+    r',\s*"version"\s*:\s*(\d{1,18})\s*(?:,\s*"sequence"\s*:\s*\d+\s*)?(?:,\s*"shard"\s*:\s*\d+\s*)?\}$'
+)
+_TAIL_CHARACTERS: Final = 100  # more than `_EXPORTED` takes of a line that `export` or `json.dumps` has written
 _UNREADABLE: Final = LineIds(None, None)
 
 
@@ -117,7 +119,8 @@ def parse_ids(line: str) -> tuple[LineIds, int]:
     usual = _USUAL.match(line)
     if usual is not None:
         exported = _EXPORTED.search(line[-_TAIL_CHARACTERS:])
-        return LineIds(usual[1], usual[2]), 0 if exported is None else int(exported[1])
+        if exported is not None or '"version"' not in line:
+            return LineIds(usual[1], usual[2]), 0 if exported is None else int(exported[1])
     try:
         parsed = parse_line(line)
     except LineRefused as refused:
