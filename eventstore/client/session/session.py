@@ -157,16 +157,20 @@ class ClientSession(Generic[S]):
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether someone waits for what the server sends. One who watches the map does not: it may never change."""
-        requests = [*self._sent.values(), *self._unsent]
-        return any(each.wanted and not _is_watch(each) for each in requests) or not all(queue.idle for queue in self._queues)
+        """Whether the server owes something. To a request that watches the map it does not: the map may never change."""
+        return not (all(map(_is_watch, self._owed)) and all(queue.idle for queue in self._queues))
 
     @property
     def may_last(self) -> bool:
-        """Whether all that is waited for may rightly wait for long: subscriptions, and pulls."""
-        wanted = [each for each in (*self._sent.values(), *self._unsent) if each.wanted]
-        lasts = all(each.lasting or _is_pull(each) or _is_watch(each) or _is_ping(each) for each in wanted)
+        """Whether all that it owes may rightly take long: subscriptions, and pulls."""
+        lasts = all(each.lasting or _is_pull(each) or _is_watch(each) or _is_ping(each) for each in self._owed)
         return lasts and all(queue.idle for queue in self._queues)
+
+    @property
+    def _owed(self) -> list[PendingRequest]:
+        """The requests whose answers are due, also of calls that were given up: that their time is over is not an answer."""
+        sent = [each for each in self._sent.values() if each.wanted or not (each.lasting or _is_pull(each))]
+        return sent + [each for each in self._unsent if each.wanted]
 
     def _next_id(self) -> int:
         self._last_id += 1

@@ -450,3 +450,18 @@ def test_subscriptions_pulls_and_a_watched_map_may_wait_for_long_and_a_call_or_a
     assert session.may_last
     session.appends.add(encode_commit("a", [NewEvent("T", b"")], 0, "c", None))
     assert not session.may_last
+
+
+def test_what_was_sent_is_owed_although_its_caller_waits_no_longer_and_what_was_not_is_not() -> None:
+    session = new_session()
+    peer = Peer(session)
+    call, pull = add_call(session, Version("a")), add_call(session, Pull(wait_ms=60_000, wants=(("t", 0, 0, None),)))
+    (asked, _), _ = peer.received()
+    unsent = add_call(session, Version("b"))
+    for each in (call, pull, unsent):
+        each.wanted = False
+    assert session.is_waited_for
+    assert not session.may_last
+    peer.ok(asked, 1)
+    assert not session.is_waited_for
+    assert session.may_last
