@@ -19,15 +19,16 @@ TLS, takes half of it."""
 
 
 class Patience:
-    """What waits is looked at every `look_s`; after `ping_s` the server is asked whether it is there. `looks`: those in vain.
-    `has_others`: there are other addresses to ask. `may_last`: all that waits may wait for long; then it is asked after
-    `idle_ping_s`.
+    """What waits is looked at every `look_s`. `looks`: those in vain, whatever waits: calls come and go, and the server stays
+    silent. `has_others`: there are other addresses to ask. `may_last`: all that waits may wait for long.
 
     Counts looks, not time, so that a client that was stopped itself does not take its server for dead.
     """
 
     def __init__(self, timeout_s: float, *, has_others: bool, idle_ping_s: float | None = None) -> None:
-        """`timeout_s`: after this silence the connection is lost. `idle_ping_s`: None: half of it."""
+        """`timeout_s`: after this silence the connection is lost. `idle_ping_s`: after this silence the server is asked whether
+        it is there although all that waits may last; None: half of the timeout.
+        """
         self.look_s = min(LOOK_S, timeout_s / 4)
         self._timeout_s = timeout_s
         self._soon_s = min(PING_S, timeout_s / 2) if has_others else timeout_s / 2
@@ -35,20 +36,17 @@ class Patience:
         self._may_last = False
         self._has_others = has_others
         self.looks = 0
-
-    @property
-    def ping_s(self) -> float:
-        """Returns after which silence the server is asked whether it is there."""
-        return self._idle_s if self._may_last else self._soon_s
+        self._soon_from = 0  # the looks before something began to wait that is due soon
 
     def waits(self, *, may_last: bool) -> None:
-        """Notes what waits now. Begins again if that may not last and what did might."""
-        if may_last != self._may_last:
-            self._may_last, self.looks = may_last, 0
+        """Notes what waits now. What may not last, and did not wait at the last look, is not late yet."""
+        if self._may_last and not may_last:
+            self._soon_from = self.looks
+        self._may_last = may_last
 
     def heard(self) -> None:
         """Begins again: data has arrived, or nothing waits."""
-        self.looks = 0
+        self.looks = self._soon_from = 0
 
     def looked(self) -> None:
         """Notes that nothing has arrived since the last look."""
@@ -60,14 +58,21 @@ class Patience:
         return self.looks * self.look_s
 
     @property
+    def _late_s(self) -> float:
+        """Returns for how long a ping has been due; less than 0: it is not yet."""
+        idle_s = self.silent_s - self._idle_s
+        soon_s = (self.looks - self._soon_from) * self.look_s - self._soon_s
+        return idle_s if self._may_last else max(idle_s, soon_s)
+
+    @property
     def ping_due(self) -> bool:
         """Whether to ask now if the server is there: once in a silence."""
-        return self.silent_s - self.look_s < self.ping_s <= self.silent_s
+        return 0 <= self._late_s < self.look_s
 
     @property
     def others_due(self) -> bool:
         """Whether the others are to be asked, with each look from now on."""
-        return self._has_others and self.silent_s >= self.ping_s + (OTHERS_S - PING_S)
+        return self._has_others and self._late_s >= OTHERS_S - PING_S
 
     @property
     def is_lost(self) -> bool:

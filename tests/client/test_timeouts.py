@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,7 +26,7 @@ from tests.cluster.led_shards import LedShards
 from tests.cluster.test_moved_leader import PATIENT, Runner
 from tests.forwarder import Forwarder
 from tests.server_thread import ServerThread
-from tests.waiting import DEADLINE_SECONDS, wait_until
+from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
 
 EVENT = NewEvent("Happened", b"1")
 SHORT = 0.1
@@ -310,6 +311,31 @@ def test_a_call_that_timed_out_leaves_its_connection_to_the_others(run: Runner, 
         assert caught.value.outcome == "none"
         assert store.version("a") == 0
         assert store._connection.session.connections == 1
+
+
+@loops
+def test_a_server_that_hangs_is_left_while_calls_with_a_timeout_come_and_go(run: Runner, server: ServerThread) -> None:
+    """As each call may: the one is due soon, the other waits for as long as there is nothing."""
+
+    async def use() -> None:
+        async with es.connect(f"{first.address},{second.leader}", **PATIENT) as store:
+
+            async def answers() -> bool:
+                with suppress(es.TimedOut):
+                    await store.broker.pull([("t", 0, 0, None)], wait=60, timeout=0.8)
+                with suppress(es.TimedOut):
+                    return await store.version("a-1", timeout=0.6) == 1
+                return False
+
+            await store.broker.create_topic("t", 1)
+            await store.append("a-1", [EVENT], 0)
+            used = store._connection.address
+            (first if str(used) == first.address else second).freeze()
+            await eventually(answers, "the other address is asked")
+            assert store._connection.address != used
+
+    with Forwarder(server.address) as first, Forwarder(server.address) as second:
+        run(use)
 
 
 def test_a_thread_whose_time_is_over_does_not_wait_for_another_one_that_has_the_connection(way: Forwarder) -> None:
