@@ -95,7 +95,7 @@ def test_the_ids_of_a_refused_line_are_read_if_possible() -> None:
         (line("data", "c-1")[:-5], ("data", "c-1")),
         (line("order-\ufffd", "c-1")[:-5], (None, "c-1")),  # may be another order's
         ('{"payload":{"aggregate_id":"other","command_id":"c"},"aggregate_id":"order-1","command_id":"c-1"}', (None, None)),
-        (line("order-1", "c-1")[:-5].replace('"command_id"', '"aggregate_id":"order-2","command_id"'), (None, "c-1")),
+        (line("order-1", "c-1")[:-5].replace('"command_id"', '"aggregate_id":"order-2","command_id"'), (None, None)),
         ('{"aggregate_id":"\\ud800","command_id":"c-1","event_type":"T","timestamp":0,"data":1}', (None, "c-1")),
     ],
 )
@@ -104,6 +104,26 @@ def test_only_ids_that_are_surely_those_of_a_refused_line_are_read(text: str, id
         parse_line(text)
     assert refused.value.ids == ids
     assert parse_ids(text) == (ids, 0)
+
+
+ONE, OTHER = line("order-1", "c-1", data={"text": "x"}), line("order-2", "c-1")
+
+
+@pytest.mark.parametrize("cut", [*range(1, len(ONE) + 1), *range(-len(ONE) + 1, 0)])
+def test_of_a_line_that_another_one_follows_no_id_is_sure(cut: int) -> None:
+    part = ONE[:cut] if cut > 0 else ONE[cut:]
+    with pytest.raises(LineRefused) as refused:
+        parse_line(part + OTHER)
+    assert refused.value.ids == (None, None)
+    with pytest.raises(LineRefused) as refused:
+        parse_line(ONE + part)
+    assert refused.value.ids == (None, None)
+
+
+def test_a_payload_that_quotes_an_aggregate_id_does_not_make_that_of_its_line_unsure() -> None:
+    with pytest.raises(LineRefused) as refused:
+        parse_line(line("order-1", "c-1", data='its "aggregate_id": "x"', timestamp=None)[:-5])
+    assert refused.value.ids == ("order-1", "c-1")
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" , ", " : ")])

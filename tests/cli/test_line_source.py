@@ -222,6 +222,20 @@ def test_a_refusal_names_the_aggregate_that_it_holds_back(tmp_path: Path) -> Non
     assert [item.aggregate_id for item in source.groups() if isinstance(item, Refusal)] == ["a", None]
 
 
+def test_a_line_that_is_too_long_may_be_of_several_aggregates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_source, "LINE_BYTES_MAX", 200)
+    source = _source(tmp_path, [line("a", "c-1", data="x" * 200) + line("b", "c-1"), line("b", "c-2")])
+    refused = [item for item in source.groups() if isinstance(item, Refusal)]
+    assert [(item.why, item.aggregate_id) for item in refused] == [("the line is longer than 200 bytes", None)]
+
+
+async def test_two_lines_without_a_break_between_them_hold_back_both_aggregates(shared: Server, tmp_path: Path) -> None:
+    lines = [line(aggregate, f"c-{number}") for number in (1, 2) for aggregate in ("joined-1", "joined-2")]
+    summary = await _imported(shared, tmp_path, [lines[0] + lines[1], *lines[2:]])
+    assert (summary.new, summary.refused, summary.held_back) == (0, 1, 2)
+    assert (await _imported(shared, tmp_path, lines)).new == 4
+
+
 def test_the_lines_of_a_refused_commit_are_told() -> None:
     told = [str(Refusal("f", 4, events, "no", 1, 5, "a")) for events in (4, 5)]
     assert told == ["f, line 4: no (4 lines from 1 to 5 are one commit)", "f, line 4: no (lines 1 to 5 are one commit)"]

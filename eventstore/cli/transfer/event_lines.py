@@ -15,6 +15,7 @@ import base64
 import binascii
 import json
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, NoReturn
 
@@ -63,8 +64,6 @@ _USUAL: Final = re.compile(
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
-_IDS: Final = re.compile(r'"(aggregate_id|command_id)"\s*:\s*("(?:[^"\\]|\\.)*")')
-_NESTED: Final = re.compile(r'"(?:meta)?data(?:_text|_base64)?"\s*:|:\s*[\[{]')  # where ids may be those of a payload
 # How the line of an export ends. It is no payload's end, which is followed by the brace of the line.
 _EXPORTED: Final = re.compile(
     r',\s*"version"\s*:\s*(\d{1,18})\s*(?:,\s*"sequence"\s*:\s*\d+\s*)?(?:,\s*"shard"\s*:\s*\d+\s*)?\}$'
@@ -114,7 +113,7 @@ def parse_line(line: str) -> ParsedLine:
 def parse_ids(line: str) -> tuple[LineIds, int]:
     """Returns whose event a line is and its version (0: unknown), for a fraction of what parsing costs.
 
-    The ids are those of `parse_line`: of the event that it returns, or of its refusal.
+    The ids are those of `parse_line`: of the event that it returns, or of its refusal if that has any.
     """
     usual = _USUAL.match(line)
     if usual is not None:
@@ -162,7 +161,9 @@ def checked_json(text: str) -> bytes:
 
 def _parse_members(line: str) -> ParsedLine:
     """Reads a line with its members in any order and spelling."""
-    texts, values = _members(line)
+    texts: dict[str, str] = {}
+    values: dict[str, object] = {}
+    _read_members(line, texts, values)
     try:
         event_type = _text(values, "event_type")
         aggregate_id, command_id = _text(values, "aggregate_id"), _text(values, "command_id")
@@ -176,10 +177,8 @@ def _parse_members(line: str) -> ParsedLine:
         raise LineRefused(refused.what, LineIds(*(_sure(values.get(name)) for name in LineIds._fields))) from None
 
 
-def _members(line: str) -> tuple[dict[str, str], dict[str, object]]:
-    """Reads the one object in the line. Returns name → spelling of the value, and name → value."""
-    texts: dict[str, str] = {}
-    values: dict[str, object] = {}
+def _read_members(line: str, texts: dict[str, str], values: dict[str, object]) -> None:
+    """Reads the one object in the line, up to its first fault: name → spelling of the value, and name → value."""
     skip = _SPACE.match
     position = _expect(line, 0, "{")
     while True:
@@ -197,8 +196,8 @@ def _members(line: str) -> tuple[dict[str, str], dict[str, object]]:
         position += 1
     end = _expect(line, position, "}")
     if line[end:].strip(" \t\r\n"):
+        values.clear()  # the text may be a line of another aggregate
         raise LineRefused(f"there is more text after the object, at character {end}")
-    return texts, values
 
 
 def _expect(line: str, position: int, mark: str) -> int:
@@ -261,17 +260,15 @@ def _time(value: object) -> int:
 
 
 def guess_ids(line: str) -> LineIds:
-    """Returns the ids of a line that cannot be read as an event, as far as they are sure: they stand before any payload and
-    object, whose own ids they could be, and only once.
+    """Returns the ids of a line that cannot be read as an event, as far as they are sure: members of its object before the
+    first fault. None is sure if another line may follow in it, as where a line break is missing.
     """
-    nested = _NESTED.search(line)
-    found: dict[str, set[str | None]] = {"aggregate_id": set(), "command_id": set()}
-    for name, text in _IDS.findall(line, 0, len(line) if nested is None else nested.start()):
-        try:
-            found[name].add(_sure(json.loads(text)))
-        except ValueError:
-            found[name].add(None)
-    return LineIds(*(values.pop() if len(values) == 1 else None for values in found.values()))
+    values: dict[str, object] = {}
+    with suppress(LineRefused, ValueError, RecursionError):
+        _read_members(line, {}, values)
+    if line.count('aggregate_id"') > 1:
+        return _UNREADABLE
+    return LineIds(*(_sure(values.get(name)) for name in LineIds._fields))
 
 
 def _sure(value: object) -> str | None:

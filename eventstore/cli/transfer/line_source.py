@@ -368,7 +368,8 @@ def _groups(path: str, lines: BinaryIO, apart: dict[int, int]) -> Iterator[Comma
 
 def _text(raw: bytes) -> str:
     if len(raw) >= LINE_BYTES_MAX:
-        raise LineRefused(f"the line is longer than {LINE_BYTES_MAX} bytes", guess_ids(raw[:4096].decode(errors="replace")))
+        # A line of another aggregate may follow in what is not read.
+        raise LineRefused(f"the line is longer than {LINE_BYTES_MAX} bytes")
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
