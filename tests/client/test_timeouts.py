@@ -338,6 +338,23 @@ def test_a_server_that_hangs_is_left_while_calls_with_a_timeout_come_and_go(run:
         run(use)
 
 
+@pytest.mark.parametrize("timeout", [SHORT, 0.3], ids=["shorter than a look", "longer"])
+def test_a_server_that_hangs_is_left_by_a_blocking_client_although_no_call_waits_for_long(
+    way: Forwarder, timeout: float
+) -> None:
+    def is_left() -> bool:
+        with pytest.raises(es.TimedOut):
+            store.version("a-1", timeout=timeout)
+        return way.accepted > 1
+
+    with blocking.connect(way.address, **PATIENT | {"silence_timeout": 1.0}) as store:
+        assert store.version("a-1") == 0
+        way.freeze()
+        wait_until(is_left, "the client connects again")
+        with pytest.raises(es.TimedOut):
+            store.version("a-1", timeout=2.0)
+
+
 def test_a_thread_whose_time_is_over_does_not_wait_for_another_one_that_has_the_connection(way: Forwarder) -> None:
     with blocking.connect(way.address, **PATIENT) as store:
         way.freeze()

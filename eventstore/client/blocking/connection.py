@@ -286,14 +286,18 @@ class BlockingConnection:
         return not data or self._attempt(self._link.send, data, self._session.receive)
 
     def _receive(self) -> None:
-        """Takes what arrives next. Pings a server that is silent for too long."""
+        """Takes what arrives next. Pings a server that is silent for too long. The silence is that of all calls together: each
+        may end before it is long.
+        """
         session, link, patience = self._session, self._link, self._patience
         answered = session.answered
         timeout_s = self.options.silence_timeout
         self._may_ask = True
         try:
-            data = link.receive(timeout_s / 2)
+            data = link.receive(min(timeout_s / 2, timeout_s - patience.silent_s))
         except PeerSilent:
+            if patience.is_lost:
+                raise
             self._may_ask = False
             session.add(Call(Ping(), PolledSignal()))
             link.send(session.data_to_send(), session.receive)
@@ -313,6 +317,8 @@ class BlockingConnection:
         try:
             transfer(*arguments)
         except TimedOut:
+            if self._patience.is_lost:  # the next call connects before it sends
+                self._disconnect()
             raise
         except (OSError, EventStoreError) as error:
             if raised_by_handler(error):
@@ -391,8 +397,8 @@ class BlockingConnection:
             raise failed from None
 
     def _look(self) -> None:
-        """Notes, while this thread waits, that the server is silent. Asks others once it has been for long. Raises Silence: a
-        ping is due.
+        """Notes, while this thread waits, that the server is silent. Asks others once it has been for long. Raises PeerSilent:
+        a ping is due.
         """
         if not (self._session.is_waited_for or self._is_relied_on):
             self._patience.heard()

@@ -56,6 +56,7 @@ class BlockingLink:
 
     def __init__(self, look: Callable[[], None], look_s: float = inf, *, waits_long: bool = False) -> None:
         self._look, self._look_s = look, look_s
+        self._until_look_s = look_s
         self._waits_long = waits_long
         self.timeout_s = 0.0
         self.socket: socket.socket | TlsSocket | None = None
@@ -165,7 +166,7 @@ class BlockingLink:
             raise
 
     def receive(self, timeout_s: float) -> bytes:
-        """Waits for data and returns it. Raises Silence, EndOfStream, or another OSError; TimedOut: it can be called again."""
+        """Waits for data and returns it. Raises PeerSilent, EndOfStream, another OSError; TimedOut: it can be called again."""
         sock = self._connected()
         try:
             if self._waits_long:
@@ -186,19 +187,27 @@ class BlockingLink:
         return data
 
     def _wait(self, sock: socket.socket | TlsSocket, events: int, timeout_s: float) -> int:
-        """Waits until the socket is ready, and returns for what. Raises Silence, TimedOut."""
+        """Waits until the socket is ready, and returns for what. Raises PeerSilent, TimedOut. A look is due after so much
+        waiting, however many calls it takes.
+        """
         poll = select.poll()
         poll.register(sock, events)
         left_s = timeout_s
         while True:
-            wait_s = left_s if left_s < self._look_s else self._look_s
-            if ready := poll.poll((shortened(wait_s) if active else wait_s) * 1000):
+            wait_s = max(0.0, min(left_s, self._until_look_s))
+            if active:
+                wait_s = shortened(wait_s)
+            if ready := poll.poll(wait_s * 1000):
+                self._until_look_s = self._look_s
                 return ready[0][1]
-            check_time()
-            left_s -= self._look_s
+            left_s -= wait_s
+            self._until_look_s -= wait_s
+            if self._until_look_s <= 0:
+                self._until_look_s = self._look_s
+                self._look()
             if left_s <= 0:
                 raise PeerSilent(f"neither sent nor received anything for {timeout_s:g} s")
-            self._look()
+            check_time()
 
     def _spin(self, sock: socket.socket | TlsSocket) -> bytes | None:
         """Returns what arrives within a moment, without sleeping: waking up takes 60 µs, a good part of a round trip.
