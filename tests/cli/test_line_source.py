@@ -82,7 +82,7 @@ def test_lines_of_a_command_whose_versions_go_back_are_refused(tmp_path: Path) -
 
 def test_a_version_that_is_there_twice_with_different_content_is_refused(tmp_path: Path) -> None:
     source = _source(tmp_path, [line("a", "c-1", "A", version=8), line("b", "c-1"), line("a", "c-1", "B", version=8)])
-    assert [group.is_repeated for group in source.groups() if isinstance(group, CommandLines)] == [True, False, True]
+    assert [group.is_repeated for group in source.groups() if isinstance(group, CommandLines)] == [False, False, True]
     lines = [line("a", "c-1", "A", version=7), line("a", "c-1", "A", version=8), line("b", "c-1"), line("a", "c-1", version=8)]
     assert list(filter(None, _whys(_source(tmp_path, lines)))) == ["version 8 is there twice, with different content"]
 
@@ -202,6 +202,22 @@ async def test_exports_in_the_wrong_order_are_refused_by_line(shared: Server, tm
     lines = [line("wrong", f"c-{number}", version=number) for number in range(1, 31)]
     summary = await _imported(shared, tmp_path, lines[20:], lines[:25])
     assert (summary.new, summary.repeated, summary.refused, summary.held_back) == (10, 0, 1, 24)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_exports_in_the_wrong_order_are_refused_even_if_one_lies_within_the_other(
+    times: int, shared: Server, tmp_path: Path
+) -> None:
+    lines = [line(f"within-{times}", f"c-{number}", version=number) for number in range(1, 21)]
+    summary = await _imported(shared, tmp_path, *[lines[9:], lines] * times)
+    assert (summary.new, summary.refused, summary.held_back) == (11, 1, 31 * times - 12)
+
+
+async def test_repetitions_that_an_earlier_import_put_in_another_order_are_counted(shared: Server, tmp_path: Path) -> None:
+    lines = [line("before", f"c-{number}", version=number) for number in (1, 2)]
+    await _imported(shared, tmp_path, lines[1:])
+    summary = await _imported(shared, tmp_path, lines, lines[1:])
+    assert (summary.new, summary.repeated, summary.misplaced) == (1, 2, 1)
 
 
 async def test_what_an_earlier_import_put_in_another_order_is_counted(shared: Server, tmp_path: Path) -> None:

@@ -188,16 +188,16 @@ class _Import:
 
     def _check_order(self, group: CommandLines) -> None:
         """Refuses a commit whose lines name lower versions than lines before: the files are given in another order."""
-        if group.version and not group.is_repeated and group.why is None:
+        if group.version and group.why is None:
             before = self._named.get(group.aggregate_id, 0)
-            if group.version < before:
+            if group.version < before and not group.is_repeated:
                 group.refuse(
                     group.line,
                     f"version {group.version} stands after version {before} of the aggregate; give files and lines in the "
                     "order of their versions",
                 )
             else:
-                self._named[group.aggregate_id] = group.version
+                self._named[group.aggregate_id] = max(before, group.version)
 
     async def _send(self, nursery: trio.Nursery, batch: _Batch) -> None:
         """Sends a batch after the previous one was answered; returns without waiting for the answer."""

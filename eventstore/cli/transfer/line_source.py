@@ -36,6 +36,7 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _REPEATED: Final = 0
 _IN_SEVERAL_FILES: Final = -1
 _OVERTAKEN: Final = -2
+_READ_BEFORE: Final = -3  # what was `_REPEATED`
 _WHY: Final = {
     _IN_SEVERAL_FILES: "its command has lines in several files; import them one after the other if they hold the same "
     "commits, or put them into one file if one continues the other",
@@ -53,7 +54,7 @@ class CommandLines:
     """The lines of one command. If they must not be imported, `why` is set, and `at` is the line to blame.
 
     `runs_left`: how many runs of neighbouring lines belong to it, without those that were read to their end. `is_repeated`:
-    the files have the same versions of this command several times.
+    the same versions of this command were read before.
     """
 
     file: str
@@ -328,10 +329,13 @@ class _Grouper:
 
     def _begin(self, number: int, aggregate_id: str, command_id: str) -> CommandLines:
         group = CommandLines(self._path, number, aggregate_id, command_id)
-        runs = self._apart.get(_key(aggregate_id, command_id), 1) if self._apart else 1
-        if runs < 0:
+        key = _key(aggregate_id, command_id)
+        runs = self._apart.get(key, 1)
+        if runs in _WHY:
             group.refuse(number, _WHY[runs])
         elif runs == _REPEATED:
+            self._apart[key] = _READ_BEFORE
+        elif runs == _READ_BEFORE:
             group.is_repeated = True
         elif runs > 1:
             group.runs_left = runs
