@@ -213,6 +213,14 @@ async def test_exports_in_the_wrong_order_are_refused_even_if_one_lies_within_th
     assert (summary.new, summary.refused, summary.held_back) == (11, 1, 31 * times - 12)
 
 
+async def test_what_follows_a_repetition_with_other_content_is_held_back_in_a_new_aggregate(
+    shared: Server, tmp_path: Path
+) -> None:
+    first, other = line("again", "c-1", "A", version=1), line("again", "c-1", "B", version=1)
+    summary = await _imported(shared, tmp_path, [first], [other, line("again", "c-2", "C", version=2)])
+    assert (summary.new, summary.refused, summary.held_back) == (1, 1, 1)
+
+
 async def test_repetitions_that_an_earlier_import_put_in_another_order_are_counted(shared: Server, tmp_path: Path) -> None:
     lines = [line("before", f"c-{number}", version=number) for number in (1, 2)]
     await _imported(shared, tmp_path, lines[1:])

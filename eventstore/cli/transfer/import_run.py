@@ -7,7 +7,7 @@ ever. So nothing is sent behind a commit that may be refused. A commit that brea
 id may have been used before only on an aggregate that was there before, or if it is in the files several times. So commits of
 all aggregates but those that this import has created are first sent on condition of a version that no aggregate has. This
 stores nothing; it finds the commits that the store has, and those whose command id it has with other content. What is left of
-the batch is then sent in the order of the file.
+the batch is then sent in the order of the file. No batch has a command twice, since the store would know neither.
 
 A line whose aggregate cannot be read holds back everything that follows. If the store stops accepting commits (a full disk)
 and some behind the first were stored, the import reports that they have changed places.
@@ -75,15 +75,18 @@ class _Batch:
     """Commits that are sent together."""
 
     groups: list[CommandLines] = field(default_factory=list)
+    commands: set[tuple[str, str]] = field(default_factory=set)
     size_bytes: int = 0
     answered: trio.Event = field(default_factory=trio.Event)
 
     def add(self, group: CommandLines) -> None:
         self.groups.append(group)
+        self.commands.add((group.aggregate_id, group.command_id))
         self.size_bytes += group.size_bytes
 
-    @property
-    def full(self) -> bool:
+    def ends_before(self, group: CommandLines) -> bool:
+        if group.is_repeated and (group.aggregate_id, group.command_id) in self.commands:
+            return True
         return len(self.groups) >= BATCH_COMMITS or self.size_bytes >= BATCH_BYTES
 
 
@@ -140,10 +143,10 @@ class _Import:
             for number, group in enumerate(self._groups()):
                 if number % _SLICE == 0:
                     await trio.lowlevel.checkpoint()
-                batch.add(group)
-                if batch.full:
+                if batch.ends_before(group):
                     await self._send(nursery, batch)
                     batch = _Batch()
+                batch.add(group)
         except (SourceFailed, OSError) as error:
             failed = error
         await self._send(nursery, batch)
