@@ -27,10 +27,11 @@ from eventstore.records.splits import NEVER_SPLIT
 from eventstore.server.access.security import Security
 from eventstore.server.alarms.alarm_handlers import alarm_routes
 from eventstore.server.bootstrap import PORT_MAX, bind, parse_address
+from eventstore.server.feature import Route
 from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.connection import GateLimits, ServerConnection
 from eventstore.server.net.gate import Gate
-from eventstore.server.requests.dispatch import Dispatch, Route
+from eventstore.server.requests.dispatch import Dispatch
 from eventstore.server.requests.map_requests import MapRequests
 from eventstore_cluster.shard_folders import LOCK, PlannedShard
 from eventstore_cluster.shard_start import PORTS_BELOW
@@ -90,7 +91,7 @@ class ClusterEntry:
             return cluster.bytes, maps.current.version, None, NEVER_SPLIT
 
         routes: dict[type[Request], Route] = {kind: elsewhere for kind in DECLARATIONS if kind not in _ANSWERED_BY_DISPATCH}
-        routes |= {**maps.routes, **self._alarms, Unsubscribe: self._unsubscribe}
+        routes |= {**maps.feature.routes, **self._alarms, Unsubscribe: self._unsubscribe}
         self._dispatch = Dispatch(
             self._gate, cluster, self._limits.requests_max, routes, self._stats, None, seat, door=self._door
         )

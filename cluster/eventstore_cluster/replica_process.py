@@ -16,6 +16,7 @@ from eventstore.chunks.files import OsFiles
 from eventstore.errors import EventStoreError, to_wire
 from eventstore.metrics import MetricSource, read_stats
 from eventstore.server.bootstrap import bind, calm_collector, stop_on_signals, until
+from eventstore.server.feature import Feature
 from eventstore.server.logs import get_logger
 from eventstore.server.prometheus import text_of
 from eventstore.server.serve import serve
@@ -224,8 +225,13 @@ class ReplicaProcess(ShardProcess):
             self._server = server = await nursery.start(serving, self._settings, self._owned(driver), self._newest)
             server.maps.publish(self._newest)
             leads = Leads(driver.replica, leadership)
-            server.reports.watch(leadership)
-            server.reports.add([MetricSource(REPLICA_METRICS, lambda: leads)], [ReplicaCollector(leadership)])
+            server.reports.add(
+                Feature(
+                    metrics=[MetricSource(REPLICA_METRICS, lambda: leads)],
+                    collectors=[ReplicaCollector(leadership)],
+                    attention=lambda: leadership.attention,
+                )
+            )
             driver.serves(LogSplit(server, self._settings.data, driver.run_of.registry))
             nursery.start_soon(give_way_to_rot, driver, server.verifying, others, self._stopping)
             await driver.say_serving(self._advertised(server.address.partition("://")[2]))

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from eventstore.metrics import Metric, gauge
+from eventstore.metrics import Metric, MetricSource, gauge
+from eventstore.server.feature import Feature
 
 _STATM: Final = "/proc/self/statm"
 _STATM_BYTES_MAX: Final = 256
@@ -75,3 +76,9 @@ DISK_METRICS: Final[tuple[Metric[Path], ...]] = (
     gauge("disk_bytes", "size of the file system that holds the data folder", _size),
     gauge("disk_free_bytes", "of these, what this process may still write", _free, "it falls below a tenth of `disk_bytes`"),
 )
+
+
+def process_feature(data: Path | None) -> Feature:
+    """Returns the figures of this process, and of the disk under its data folder, if it has one."""
+    disk = () if data is None else (MetricSource(DISK_METRICS, lambda: data),)
+    return Feature(metrics=[MetricSource(PROCESS_METRICS, lambda: None), *disk])

@@ -12,7 +12,8 @@ from eventstore.domain.event_batches import Followable, last_sequence
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.projector import Progress
 from eventstore.errors import Closed, ConnectionLost, EventStoreError
-from eventstore.metrics import Metric, counter, gauge, text
+from eventstore.metrics import Metric, MetricSource, counter, gauge, text
+from eventstore.server.feature import Feature
 
 if TYPE_CHECKING:
     from eventstore.client.aio.store import NetworkStore
@@ -41,6 +42,7 @@ class ProjectionWatch:
         self.oldest_us: int | None = None
         self.parts: dict[int | None, ShardLag] = {}
         self._taken = trio.Event()
+        self.feature = Feature(metrics=[MetricSource(PROJECTION_METRICS, lambda: self)], attention=lambda: self.attention)
 
     def take(self, progress: Progress) -> None:
         """Counts a written batch."""

@@ -15,7 +15,6 @@ from typing import Final
 
 import trio
 from prometheus_client import make_wsgi_app
-from prometheus_client.registry import Collector
 
 from eventstore import __version__
 from eventstore.alarms.silences import SILENCES
@@ -24,11 +23,12 @@ from eventstore.domain.asyncio_calls import refuse_asyncio
 from eventstore.domain.domain import Domain
 from eventstore.domain.import_path import load
 from eventstore.domain.runtime import DomainRuntime
+from eventstore.metrics import MetricSource
 from eventstore.records.cluster_map import ClusterMap, single_map
 from eventstore.server.access.security import Security
 from eventstore.server.alarms.alarm_handlers import alarm_routes, source_of
 from eventstore.server.alarms.known_figures import alarms_of
-from eventstore.server.alarms.reported_alarms import watch_alarms
+from eventstore.server.alarms.reported_alarms import alarm_feature
 from eventstore.server.backlog import ServerBacklog
 from eventstore.server.bootstrap import (
     bind,
@@ -40,22 +40,24 @@ from eventstore.server.bootstrap import (
     yield_often,
 )
 from eventstore.server.broker.beside import broker_beside
-from eventstore.server.broker.broker_metrics import GroupCollector, QueueCollector
 from eventstore.server.broker.service import BrokerService
 from eventstore.server.console_subject import console_subject
+from eventstore.server.feature import Feature, begin, routes_of_all, wind_down
 from eventstore.server.http import http_server
 from eventstore.server.logs import get_logger
+from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, embedded_access, make_mailboxes
 from eventstore.server.net.gate import Gate
 from eventstore.server.outbox.publishing import Publishing, check_publish
-from eventstore.server.outbox.publishing_metrics import PublicationCollector
+from eventstore.server.outbox.publishing_metrics import publishing_feature
+from eventstore.server.process_metrics import process_feature
 from eventstore.server.reactions.connected_projections import ConnectedProjections
 from eventstore.server.reactions.other_shards import OtherShards
 from eventstore.server.reactions.reaction_handlers import parking_routes, reaction_routes
-from eventstore.server.reactions.reaction_metrics import ReactionCollector
+from eventstore.server.reactions.reaction_metrics import reaction_feature
 from eventstore.server.reactions.reaction_runner import ReactionRunner
 from eventstore.server.reactions.with_publications import WithPublications
-from eventstore.server.reports import Reports, sources_of
+from eventstore.server.reports import Reports
 from eventstore.server.requests.appends import AppendBatcher
 from eventstore.server.requests.commands import CommandBatcher, CommandReplies, WaitingCommands
 from eventstore.server.requests.dispatch import Dispatch
@@ -73,6 +75,7 @@ from eventstore.settings.server import ServerSettings
 from eventstore.store.data_folder import ShardIdentity
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.open_store import open_store
+from eventstore.store.store_stats import STORE_METRICS
 
 REACTIONS: Final = "reactions.json"
 
@@ -96,6 +99,7 @@ class Server:
     slots: OwnedSlots | None
     publishing: Publishing
     verifying: Verifying
+    features: list[Feature]
     stopping: trio.Event
 
     def stop(self) -> None:
@@ -175,7 +179,7 @@ async def _serve(
             async with until(server.stopping, store.committer.poisoned):
                 await trio.sleep_forever()
             log.info("stopping", connections=len(server.gate.connections))
-            await _wind_down(server, settings.stop_timeout_s)
+            await wind_down(server.features, server.gate, settings.stop_timeout_s)
     if store.engine.failed is not None:
         raise store.engine.failed
 
@@ -227,25 +231,36 @@ async def _listening(
             if service is not None:
                 service.end_turn()
 
-        reports = Reports(
-            lambda: store.engine.failed is None and not appends.stopping,
-            reactions,
-            (verifying,) if service is None else (service, publishing, verifying),
-        )
-        operated = WithPublications(reactions, publishing)
-        routes = appends.routes | commands.routes | reads.routes | subscriptions.routes
-        routes |= maps.routes | reaction_routes(gate, nursery, operated) | parking_routes(gate, nursery, store)
-        projections = ConnectedProjections(gate, store.engine)
-        routes |= projections.routes
+        reports = Reports(lambda: store.engine.failed is None and not appends.stopping, reactions)
+        operators = reaction_routes(gate, nursery, WithPublications(reactions, publishing))
         alarms = alarms_of(settings)
+        alarms.source = source_of(host, port, place.shard)
         alarms.keep_silences(settings.data / SILENCES)
-        routes |= alarm_routes(gate, alarms)
+        features = [
+            Feature(metrics=[MetricSource(STORE_METRICS, lambda: store)]),
+            Feature(metrics=[MetricSource(MAILBOX_METRICS, mailboxes.stats)], drain=mailboxes.stop),
+            waiting.feature,
+            appends.feature,
+            commands.feature,
+            replies.feature,
+            Feature(drain=lambda _: store.committer.drain()),
+            maps.feature,
+            reads.feature,
+            subscriptions.feature,
+            reaction_feature(reactions, operators | parking_routes(gate, nursery, store), reactions.run),
+            ConnectedProjections(gate, store.engine).feature,
+            process_feature(settings.data),
+            *(() if service is None else (service.feature, publishing_feature(publishing))),
+            verifying.feature,
+            *security.features(door),
+            *(() if others is None else (Feature(run=others.run),)),
+            alarm_feature(alarms, alarm_routes(gate, alarms), lambda: alarms.run(reports.figures)),
+        ]
+        routes = routes_of_all(features)
         if slots is not None:
             routes = slots.guard(routes)
-        if service is not None:
-            routes |= service.routes
-            if door is not None:
-                door.has_topic, door.changes = service.has_topic, service.changes
+        if service is not None and door is not None:
+            door.has_topic, door.changes = service.has_topic, service.changes
         node = None if broker is None else broker.opened.node
         if leads is not None:
             gate.may_send = leads.may_send
@@ -254,52 +269,16 @@ async def _listening(
         dispatch = Dispatch(
             gate, store.opened.uuid, settings.requests_max, routes, reports.stats, node, seat, access.durability, door
         )
-        sources = sources_of(
-            store,
-            mailboxes,
-            waiting,
-            dispatch,
-            reads,
-            subscriptions,
-            service,
-            publishing,
-            reactions,
-            projections,
-            verifying,
-            door,
-            security.tls,
-            settings.data,
-        )
-        collectors: list[Collector] = [ReactionCollector(reactions)]
-        if broker is not None:
-            collectors += QueueCollector(broker), GroupCollector(broker), PublicationCollector(publishing)
-        reports.add(sources, collectors)
-        watch_alarms(alarms, source_of(host, port, place.shard), reports, nursery)
+        reports.add(*features, dispatch.feature)
         about = console_subject(settings, security, (host, port), reports.health, f"{host}:{port}", domain=domain)
         with http_server(settings.http, make_wsgi_app(reports.registry), reports.health, security, about) as http_address:
             listen(listener, settings.listen)
             nursery.start_soon(gate.run, dispatch.handle, end_turn, ServerBacklog(store.committer, mailboxes))
             nursery.start_soon(gate.run_timeouts)
-            nursery.start_soon(replies.run)
-            nursery.start_soon(reactions.run)
-            nursery.start_soon(publishing.run)
-            nursery.start_soon(verifying.run)
-            if others is not None:
-                nursery.start_soon(others.run)
+            begin(features, nursery)
             address = f"{security.scheme}://{host}:{port}"
             told = maps, layout, reports, security, slots, publishing, verifying
-            yield Server(address, http_address, store, service, gate, appends, commands, mailboxes, *told, trio.Event())
+            yield Server(
+                address, http_address, store, service, gate, appends, commands, mailboxes, *told, features, trio.Event()
+            )
             nursery.cancel_scope.cancel()
-
-
-async def _wind_down(server: Server, timeout_s: float) -> None:
-    server.appends.stopping = server.commands.stopping = True
-    if server.broker is not None:
-        server.broker.stop()
-    server.gate.say_goodbye()
-    with trio.move_on_after(timeout_s):
-        await server.mailboxes.stop(timeout_s)
-        await server.store.committer.drain()
-        if server.broker is not None:
-            await server.broker.drain()
-        await server.gate.wait_until_settled()

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from eventstore.server.feature import Feature
 from eventstore.server.reports import Reports
 
 
@@ -29,8 +30,8 @@ class Counted(Collector):
 @pytest.mark.parametrize(("seconds", "found"), [(0.0, [1, 2, 3]), (0.05, [1, 1, 2])])
 def test_figures_that_take_long_are_kept_for_a_while_and_others_are_not(seconds: float, found: list[int]) -> None:
     now = 0.0
-    reports = Reports(lambda: True, None, clock=lambda: now)
-    reports.add([], [Counted(seconds)])
+    reports = Reports(lambda: True, clock=lambda: now)
+    reports.add(Feature(collectors=[Counted(seconds)]))
 
     def asked() -> int:
         return int(float(reports.metrics().split()[-1]))

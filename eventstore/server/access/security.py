@@ -20,6 +20,7 @@ from eventstore.client.options import ClientOptions, token_in
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError
 from eventstore.fields import escaped
 from eventstore.fields import shown as quoted
+from eventstore.metrics import MetricSource
 from eventstore.security.access_list import ACCESS, Identity, read_access
 from eventstore.security.audit import AuditRecord
 from eventstore.security.loopback import is_loopback
@@ -27,10 +28,13 @@ from eventstore.security.permissions import Permission
 from eventstore.security.subjects import Shown
 from eventstore.security.tls import server_tls
 from eventstore.security.tls_socket import TlsSocket
+from eventstore.server.access.access_metrics import ACCESS_METRICS
 from eventstore.server.access.auditor import Auditor
 from eventstore.server.access.doorkeeper import Doorkeeper
 from eventstore.server.access.node_certificates import how_to_name, is_of_node
+from eventstore.server.access.tls_metrics import TLS_METRICS
 from eventstore.server.bootstrap import parse_address
+from eventstore.server.feature import Feature
 from eventstore.server.net.gate import Gate
 from eventstore.server.net.tls_connection import MakeConnection, TlsConnection, connections_over
 from eventstore.settings.server import ServerSettings
@@ -102,6 +106,15 @@ class Security:
             nursery.start_soon(door.run)
             nursery.start_soon(door.budgets.run)
         return door
+
+    def features(self, door: Doorkeeper | None) -> list[Feature]:
+        """Returns what is reported of identities and of TLS, as far as they are on."""
+        found, tls = [], self.tls
+        if door is not None:
+            found.append(Feature(metrics=[MetricSource(ACCESS_METRICS, lambda: door)]))
+        if tls is not None:
+            found.append(Feature(metrics=[MetricSource(TLS_METRICS, lambda: tls)]))
+        return found
 
     def note(self, record: AuditRecord) -> None:
         """Has a record written to the audit trail, if there is one. Raises Overloaded: too many wait for the disk."""

@@ -13,9 +13,9 @@ from eventstore.flat import Scalar
 from eventstore.protocol import encode_ok
 from eventstore.protocol.reaction_requests import ALARM_ROWS_MAX, ListAlarms, SilenceAlarm, TestAlarms
 from eventstore.protocol.request_declaration import Request
+from eventstore.server.feature import Route
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
-from eventstore.server.requests.dispatch import Route
 from eventstore.store.data_folder import ShardIdentity
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-import trio
 from prometheus_client.core import Metric as Family
 
 from eventstore.alarms.alarm_metrics import ALARM, ALARM_METRICS, raised_by_name
 from eventstore.alarms.alarms import Alarms
 from eventstore.metrics import MetricSource
+from eventstore.protocol.request_declaration import Request
+from eventstore.server.feature import Feature, Route
 from eventstore.server.prometheus import LabelledCollector, labelled_family
-from eventstore.server.reports import Reports
 
 
 class AlarmCollector(LabelledCollector):
@@ -29,14 +29,14 @@ class AlarmCollector(LabelledCollector):
         yield family
 
 
-def watch_alarms(alarms: Alarms, source: str, reports: Reports, nursery: trio.Nursery) -> None:
-    """Has the alarms evaluated on the figures of the reports, and reported with them."""
-    alarms.source = source
-    report_alarms(alarms, reports)
-    nursery.start_soon(alarms.run, reports.figures)
-
-
-def report_alarms(alarms: Alarms, reports: Reports) -> None:
-    """Has the alarms reported; they are evaluated elsewhere."""
-    reports.add([MetricSource(ALARM_METRICS, lambda: alarms)], [AlarmCollector(alarms)])
-    reports.watch(alarms)
+def alarm_feature(
+    alarms: Alarms, routes: Mapping[type[Request], Route] | None = None, run: Callable[[], Awaitable[None]] | None = None
+) -> Feature:
+    """Returns the alarms of a process. `run` evaluates them; None: they are evaluated elsewhere."""
+    return Feature(
+        routes=routes or {},
+        metrics=[MetricSource(ALARM_METRICS, lambda: alarms)],
+        collectors=[AlarmCollector(alarms)],
+        attention=lambda: alarms.attention,
+        run=run,
+    )

@@ -17,10 +17,10 @@ from eventstore.broker.message_lookups import FoundMessages
 from eventstore.protocol import encode_messages, encode_ok
 from eventstore.protocol.codes import AnswerCode
 from eventstore.protocol.request_declaration import DECLARATIONS, Request
+from eventstore.server.feature import Route
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.deferred_replies import DeferredReplies
 from eventstore.server.net.gate import Gate
-from eventstore.server.requests.dispatch import Route
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Size: TypeAlias = int | Callable[[Any], int] | None

@@ -22,15 +22,16 @@ from eventstore.metrics import Metric, MetricSource, counter, gauge, text
 from eventstore.protocol.broker_requests import Pull, SendMessages
 from eventstore.protocol.group_requests import SetRetries
 from eventstore.protocol.request_declaration import Request
+from eventstore.server.broker.broker_metrics import GroupCollector, QueueCollector
 from eventstore.server.broker.group_handlers import GroupHandlers
 from eventstore.server.broker.handlers import routes_of
 from eventstore.server.broker.lookup_handlers import LookupHandlers
 from eventstore.server.broker.message_batcher import MessageBatcher
 from eventstore.server.broker.pull_handlers import MessagePulls
 from eventstore.server.broker.topic_handlers import TopicHandlers
+from eventstore.server.feature import Feature, Route
 from eventstore.server.net.deferred_replies import DeferredReplies
 from eventstore.server.net.gate import Gate
-from eventstore.server.requests.dispatch import Route
 
 _LOOKUPS_AT_ONCE = 4
 IN_HAND_S_MAX: Final = 900.0
@@ -55,13 +56,21 @@ class BrokerService:
         self.pulls = MessagePulls(gate, broker, nursery)
         self.end_turn = self.messages.end_turn
         changes, lookups = DeferredReplies(gate, nursery), DeferredReplies(gate, nursery, at_once=_LOOKUPS_AT_ONCE)
-        self.routes: dict[type[Request], Route] = {
+        routes: dict[type[Request], Route] = {
             SendMessages: self.messages.send,
             Pull: self.pulls.begin,
             **routes_of(GroupHandlers(broker), gate, changes),
             **routes_of(TopicHandlers(broker, may_answer), gate, changes),
             **routes_of(LookupHandlers(broker), gate, lookups),
         }
+        self.feature = Feature(
+            routes=routes,
+            metrics=[MetricSource(BROKER_METRICS, lambda: _Counted(self, broker.statistics.rates()))],
+            collectors=[QueueCollector(broker), GroupCollector(broker)],
+            attention=lambda: self.attention,
+            stop=self.stop,
+            drain=self._drain,
+        )
 
     def has_topic(self, name: str) -> bool:
         return name in self.broker.topics.by_name
@@ -79,8 +88,8 @@ class BrokerService:
         self.messages.stopping = True
         self.pulls.stop()
 
-    async def drain(self) -> None:
-        """Waits until all messages sent are stored and answered, and no pull waits. Call it after `stop`."""
+    async def _drain(self, _: float) -> None:
+        """Waits until all messages sent are stored and answered, and no pull waits."""
         await self.broker.committer.drain()
         await self.pulls.drain()
 
@@ -106,11 +115,6 @@ class _Counted:
     @property
     def broker(self) -> Broker:
         return self.service.broker
-
-
-def broker_source(service: BrokerService) -> MetricSource[_Counted]:
-    """Returns the broker's metrics. Safe on any thread."""
-    return MetricSource(BROKER_METRICS, lambda: _Counted(service, service.broker.statistics.rates()))
 
 
 def _oldest(broker: Broker) -> InHand | None:

@@ -7,8 +7,9 @@ from typing import Final
 
 from prometheus_client.core import Metric as Family
 
-from eventstore.metrics import LabelledMetric, Metric, counter, gauge, text
+from eventstore.metrics import LabelledMetric, Metric, MetricSource, counter, gauge, text
 from eventstore.records.parking_record import TOPIC
+from eventstore.server.feature import Feature
 from eventstore.server.outbox.publishing import Publishing
 from eventstore.server.prometheus import LabelledCollector, labelled_family
 
@@ -96,3 +97,13 @@ class PublicationCollector(LabelledCollector):
             for family, value in zip(families, values, strict=True):
                 family.add_metric([each.name.removeprefix(TOPIC)], float(value))
         yield from families
+
+
+def publishing_feature(publishing: Publishing) -> Feature:
+    """Returns the publishing of a server that has a broker."""
+    return Feature(
+        metrics=[MetricSource(PUBLISHING_METRICS, lambda: publishing)],
+        collectors=[PublicationCollector(publishing)],
+        attention=lambda: publishing.attention,
+        run=publishing.run,
+    )

@@ -8,20 +8,19 @@ with 16 of each of 1,000 connections, a page took the event loop 40 ms, and the 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import nsmallest
 from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
 from eventstore.errors import InvalidArgument, Overloaded
 from eventstore.flat import Scalar
-from eventstore.metrics import Metric, gauge
+from eventstore.metrics import Metric, MetricSource, gauge
 from eventstore.protocol import encode_ok
 from eventstore.protocol.reaction_requests import PROJECTION_ROWS_MAX, ListProjections, NoteProjection
-from eventstore.protocol.request_declaration import Request
+from eventstore.server.feature import Feature
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
-from eventstore.server.requests.dispatch import Route
 
 PROJECTIONS_MAX: Final = 16
 """Of a connection."""
@@ -47,7 +46,10 @@ class ConnectedProjections:
     def __init__(self, gate: Gate, log: ProjectedLog) -> None:
         self._gate, self._log = gate, log
         self._noted: dict[ServerConnection, dict[str, NoteProjection]] = {}
-        self.routes: Mapping[type[Request], Route] = {NoteProjection: self._note, ListProjections: self._list}
+        self.feature = Feature(
+            routes={NoteProjection: self._note, ListProjections: self._list},
+            metrics=[MetricSource(CONNECTED_PROJECTION_METRICS, lambda: self)],
+        )
 
     @property
     def _count(self) -> int:

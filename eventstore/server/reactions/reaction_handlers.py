@@ -22,10 +22,10 @@ from eventstore.protocol.reaction_requests import (
 )
 from eventstore.protocol.request_declaration import Request
 from eventstore.server.broker.handlers import answers, routes_of
+from eventstore.server.feature import Route
 from eventstore.server.net.deferred_replies import LIST_BYTES, DeferredReplies
 from eventstore.server.net.gate import Gate
 from eventstore.server.reactions.reaction_runner import Reactions
-from eventstore.server.requests.dispatch import Route
 from eventstore.store.embedded import EmbeddedStore
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client.core import Metric as Family
 
-from eventstore.metrics import LabelledMetric, Metric, gauge
+from eventstore.metrics import LabelledMetric, Metric, MetricSource, gauge
+from eventstore.protocol.request_declaration import Request
+from eventstore.server.feature import Feature, Route
 from eventstore.server.prometheus import LabelledCollector, labelled_family
 from eventstore.server.reactions.reaction_runner import Reactions
 
@@ -75,3 +77,16 @@ class ReactionCollector(LabelledCollector):
             for family, value in zip(families, values, strict=True):
                 family.add_metric([each.name], float(value))
         yield from families
+
+
+def reaction_feature(
+    reactions: Reactions, routes: Mapping[type[Request], Route], run: Callable[[], Awaitable[None]] | None
+) -> Feature:
+    """Returns the reactions of a server or worker, which `run` runs, with the requests of operators."""
+    return Feature(
+        routes=routes,
+        metrics=[MetricSource(REACTION_METRICS, lambda: reactions)],
+        collectors=[ReactionCollector(reactions)],
+        attention=lambda: reactions.attention,
+        run=run,
+    )

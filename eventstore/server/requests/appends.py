@@ -19,16 +19,15 @@ from eventstore.domain.runtime import CommitRow
 from eventstore.errors import EventStoreError, ShuttingDown
 from eventstore.flat import Scalar
 from eventstore.protocol import outcome_values
-from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Append
 from eventstore.records.raw_commit import RawCommit
+from eventstore.server.feature import Feature
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, refused_append
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.fair_turns import NOTED_S
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.batch_replies import BatchReplies
 from eventstore.server.requests.commands import CommandReplies, PendingSend, ReplyValues
-from eventstore.server.requests.dispatch import Route
 from eventstore.store.append import REFUSED, AppendOutcome
 from eventstore_mailbox import MailboxError
 
@@ -99,7 +98,10 @@ class AppendBatcher:
         self._replies = AppendReplies(gate, append_values, late)
         self._commits: list[RawCommit] = []
         self.stopping = False
-        self.routes: dict[type[Request], Route] = {Append: self.append}
+        self.feature = Feature(routes={Append: self.append}, stop=self._stop)
+
+    def _stop(self) -> None:
+        self.stopping = True
 
     def append(self, connection: ServerConnection, request_id: int, request: Append) -> None:
         """Takes an APPEND; it is answered when its commits are durable.

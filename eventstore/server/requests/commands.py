@@ -31,7 +31,7 @@ from eventstore.errors import (
     copy_error,
 )
 from eventstore.flat import Scalar, chain
-from eventstore.metrics import Metric, gauge
+from eventstore.metrics import Metric, MetricSource, gauge
 from eventstore.model import ID_BYTES_MAX, Committed, Unchanged
 from eventstore.protocol import encode_outcomes, outcome_values
 from eventstore.protocol.answers import encode_some_outcomes
@@ -39,11 +39,11 @@ from eventstore.protocol.codes import OutcomeKind
 from eventstore.protocol.limits import FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Send, WireCommand, check_command
+from eventstore.server.feature import Feature
 from eventstore.server.mailbox_wiring import ArrivalOrder, CommandMailboxes, LookUpCommand, ServerEntry, StoredOutcome
 from eventstore.server.net.connection import HELD_BY_COMMANDS, ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.batch_replies import error_text_bytes_max
-from eventstore.server.requests.dispatch import Route
 from eventstore_mailbox import CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, MailboxError, Stopping
 
 
@@ -67,6 +67,7 @@ class WaitingCommands:
         self._connection_bytes_max = connection_bytes_max
         self._bytes_max = bytes_max
         self.bytes = 0
+        self.feature = Feature(metrics=[MetricSource(WAITING_METRICS, lambda: self)])
 
     def add(self, request: Waiting, size: int) -> None:
         """Counts a request.
@@ -174,6 +175,7 @@ class CommandReplies:
         self._expected: deque[tuple[float, PendingSend]] = deque()
         self._expecting = trio.Event()
         self._ready: dict[PendingSend, None] = {}  # late ones with outcomes to send
+        self.feature = Feature(run=self.run)
 
     async def run(self) -> None:
         """Begins to answer in parts what takes too long, until cancelled. Wakes once in `PATIENCE_S` at most."""
@@ -358,7 +360,10 @@ class CommandBatcher:
         self._order = order
         self._entries: list[SentCommand] = []
         self.stopping = False
-        self.routes: dict[type[Request], Route] = {Send: self.send}
+        self.feature = Feature(routes={Send: self.send}, stop=self._stop)
+
+    def _stop(self) -> None:
+        self.stopping = True
 
     def send(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         """Takes a SEND; it is answered when all its commands are settled, or in parts if that takes long.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from eventstore import __version__
 from eventstore.errors import EventStoreError, ProtocolError, UnknownOperation
-from eventstore.metrics import Metric, StatValues, counter, gauge, text
+from eventstore.metrics import Metric, MetricSource, StatValues, counter, gauge, text
 from eventstore.protocol import (
     BadRequest,
     RequestDecoder,
@@ -23,13 +23,11 @@ from eventstore.protocol.requests import Hello, ListClients, Ping
 from eventstore.protocol.requests import Stats as StatsRequest
 from eventstore.server.access.connected_clients import client_rows
 from eventstore.server.access.doorkeeper import Doorkeeper
+from eventstore.server.feature import Feature, Route
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 
 _SERVER_NAME: Final = f"eventstore {__version__}"
-
-
-Route: TypeAlias = Callable[[ServerConnection, int, Any], None]
 
 
 ConnectionSeat: TypeAlias = "Callable[[], tuple[bytes, int, int | None, int]]"
@@ -71,6 +69,7 @@ class Dispatch:
         self._stats = stats
         self._decode = RequestDecoder().decode
         self.requests = self.bad_requests = 0
+        self.feature = Feature(metrics=[MetricSource(DISPATCH_METRICS, lambda: self)])
 
     def handle(self, connection: ServerConnection, payload: bytes) -> None:
         """Handles one payload; it is answered by an error if by nothing else. Raises nothing that a client can cause."""

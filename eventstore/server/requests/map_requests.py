@@ -5,12 +5,11 @@ from __future__ import annotations
 import trio
 
 from eventstore.protocol import encode_ok
-from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Map
 from eventstore.records.cluster_map import ClusterMap
+from eventstore.server.feature import Feature
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
-from eventstore.server.requests.dispatch import Route
 
 
 class _Waiting:
@@ -38,7 +37,7 @@ class MapRequests:
         self.current = current
         self.news = trio.lowlevel.ParkingLot()
         self._encoded = current.encode()
-        self.routes: dict[type[Request], Route] = {Map: self.ask}
+        self.feature = Feature(routes={Map: self.ask})
 
     def ask(self, connection: ServerConnection, request_id: int, request: Map) -> None:
         """Answers a MAP, or keeps it.

@@ -30,6 +30,7 @@ from eventstore.protocol.requests import (
 from eventstore.records.cluster_map import SlotRange
 from eventstore.records.slots import LOCAL, slot_of, slots_in
 from eventstore.server.access.doorkeeper import Doorkeeper
+from eventstore.server.feature import Route
 from eventstore.server.mailbox_wiring import ArrivalOrder, CommandMailboxes, ServerMailboxes
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
@@ -40,7 +41,6 @@ from eventstore.server.requests.appends import (
 )
 from eventstore.server.requests.batch_replies import BatchReplies, error_text_bytes_max
 from eventstore.server.requests.commands import CommandBatcher, CommandReplies, WaitingCommands
-from eventstore.server.requests.dispatch import Route
 from eventstore.store.append import REFUSED, AppendOutcome
 
 _KNOWN_MAX: Final = 65_536  # ids, some 10 MB

@@ -10,7 +10,7 @@ import trio
 
 from eventstore.aggregate_info import id_range
 from eventstore.chunks.files import NotCached
-from eventstore.metrics import Metric, counter
+from eventstore.metrics import Metric, MetricSource, counter
 from eventstore.model import ID_BYTES_MAX
 from eventstore.protocol import encode_ok, encode_page, encode_scan_page
 from eventstore.protocol.limits import FRAME_BYTES_MAX, PAGE_BYTES_DEFAULT
@@ -18,10 +18,10 @@ from eventstore.protocol.reader_start import ReaderStart
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import FindCommand, ListAggregates, Read, ReadAll, Version, filter_of
 from eventstore.records.splits import NEVER_SPLIT
+from eventstore.server.feature import Feature, Route
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.deferred_replies import DeferredReplies, explain_failed_read
 from eventstore.server.net.gate import Gate
-from eventstore.server.requests.dispatch import Route
 from eventstore.server.requests.paced_scans import PacedScans, timed
 from eventstore.server.shard_layout import ServedLayout
 from eventstore.store.engine import StoreEngine
@@ -51,13 +51,14 @@ class ReadRequests:
         self.reads = 0
         explain = partial(explain_failed_read, "read")
         self._replies = DeferredReplies(gate, nursery, at_once=_READS_PER_CONNECTION, explain=explain)
-        self.routes: dict[type[Request], Route] = {
+        routes: dict[type[Request], Route] = {
             Read: self.read,
             ReadAll: self.read_all,
             Version: self.version,
             FindCommand: self.find_command,
             ListAggregates: self.list_aggregates,
         }
+        self.feature = Feature(routes=routes, metrics=[MetricSource(READ_METRICS, lambda: self)])
 
     def read(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, Read)

@@ -13,7 +13,7 @@ import trio
 
 from eventstore.errors import Elsewhere, EventStoreError
 from eventstore.event_identity import LogPosition, check_start
-from eventstore.metrics import Metric, gauge
+from eventstore.metrics import Metric, MetricSource, gauge
 from eventstore.protocol import encode_error, encode_ok, encode_scan_page
 from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.limits import CREDIT_BYTES_MAX, PAGE_BYTES_DEFAULT
@@ -21,11 +21,11 @@ from eventstore.protocol.reader_start import ReaderStart
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Credit, Subscribe, Unsubscribe, filter_of
 from eventstore.records.splits import SlotFilter
+from eventstore.server.feature import Feature, Route
 from eventstore.server.net.budgets import Reservation
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.net.request_task import RequestTask
-from eventstore.server.requests.dispatch import Route
 from eventstore.server.requests.new_events import NewEvents
 from eventstore.server.requests.paced_scans import PacedScans
 from eventstore.server.shard_layout import ServedLayout
@@ -94,7 +94,8 @@ class ServedSubscriptions:
         self._news = NewEvents(committer)
         nursery.start_soon(self._news.run)
         self._served: set[ServedSubscription] = set()
-        self.routes: dict[type[Request], Route] = {Subscribe: self.begin, Credit: self.credit, Unsubscribe: self.end}
+        routes: dict[type[Request], Route] = {Subscribe: self.begin, Credit: self.credit, Unsubscribe: self.end}
+        self.feature = Feature(routes=routes, metrics=[MetricSource(SUBSCRIPTION_METRICS, lambda: self)])
 
     def begin(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, Subscribe)

@@ -18,7 +18,8 @@ from eventstore.chunks.documents import Document, read_document, write_document
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import Corrupt, EventStoreError
-from eventstore.metrics import Metric, counter, gauge
+from eventstore.metrics import Metric, MetricSource, counter, gauge
+from eventstore.server.feature import Feature
 from eventstore.server.logs import get_logger
 from eventstore.server.verification.verified_files import Verified
 from eventstore.settings.server import ServerSettings
@@ -62,6 +63,9 @@ class Verifying:
         self._gave_way, self._gave_way_for = 0, ""
         self._saved_at = self._mended_at = -_SAVE_S
         self.news = trio.Event()
+        self.feature = Feature(
+            metrics=[MetricSource(VERIFYING_METRICS, lambda: self)], attention=lambda: self.attention, run=self.run
+        )
 
     @property
     def attention(self) -> str | None:

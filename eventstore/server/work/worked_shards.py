@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from eventstore.metrics import Metric, gauge
+from eventstore.metrics import Metric, MetricSource, gauge
+from eventstore.server.feature import Feature
 from eventstore.server.logs import get_logger
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ class WorkedShards:
         self.store = store
         self._begun_with = None if store._router is None else store._router.table.known
         self.sets = [0] if self._begun_with is None else [each.shard for each in self._begun_with.shards]
+        self.feature = Feature(
+            metrics=[MetricSource(WORKER_METRICS, lambda: self)], attention=lambda: self.attention, run=self.watch
+        )
 
     def owner(self, aggregate_id: str) -> int:
         """Returns the set of an aggregate."""

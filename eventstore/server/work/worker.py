@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import trio
 from prometheus_client import make_wsgi_app
@@ -29,10 +28,9 @@ from eventstore.domain.runtime import DomainRuntime
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.metrics import MetricSource
 from eventstore.server.access.security import Security
-from eventstore.server.access.tls_metrics import TLS_METRICS
 from eventstore.server.alarms.alarm_handlers import alarm_routes, source_of
 from eventstore.server.alarms.known_figures import alarms_of
-from eventstore.server.alarms.reported_alarms import watch_alarms
+from eventstore.server.alarms.reported_alarms import alarm_feature
 from eventstore.server.bootstrap import (
     bind,
     calm_collector,
@@ -43,24 +41,25 @@ from eventstore.server.bootstrap import (
     stop_on_signals,
     yield_often,
 )
+from eventstore.server.feature import Feature, begin, routes_of_all, wind_down
 from eventstore.server.http import http_server
 from eventstore.server.logs import get_logger
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.mailbox_wiring import ArrivalOrder, LookUpCommand, ServerMailboxes, make_mailboxes
 from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.gate import Gate
-from eventstore.server.process_metrics import PROCESS_METRICS
+from eventstore.server.process_metrics import process_feature
 from eventstore.server.reactions.reaction_handlers import reaction_routes
-from eventstore.server.reactions.reaction_metrics import REACTION_METRICS, ReactionCollector
+from eventstore.server.reactions.reaction_metrics import reaction_feature
 from eventstore.server.reactions.reaction_runner import ReactionRunner
 from eventstore.server.reports import Reports
-from eventstore.server.requests.commands import WAITING_METRICS, CommandBatcher, CommandReplies, WaitingCommands
-from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
+from eventstore.server.requests.commands import CommandReplies, WaitingCommands
+from eventstore.server.requests.dispatch import Dispatch
 from eventstore.server.requests.owned_slots import commands_of
 from eventstore.server.work.remote_access import remote_access
 from eventstore.server.work.shard_mailboxes import ShardMailboxes
 from eventstore.server.work.shard_reactions import ShardReactions
-from eventstore.server.work.worked_shards import WORKER_METRICS, WorkedShards, least_of
+from eventstore.server.work.worked_shards import WorkedShards, least_of
 from eventstore.settings.server import ServerSettings
 
 
@@ -71,9 +70,8 @@ class Worker:
     address: str
     http_address: str | None
     gate: Gate
-    commands: CommandBatcher
-    mailboxes: ServerMailboxes | ShardMailboxes
     security: Security
+    features: list[Feature]
     stopping: trio.Event
     store_lost: EventStoreError | None = None
 
@@ -134,7 +132,7 @@ async def work(
             task_status.started(worker)
             await worker.stopping.wait()
             log.info("stopping", connections=len(worker.gate.connections))
-            await _wind_down(worker, settings.stop_timeout_s)
+            await wind_down(worker.features, worker.gate, settings.stop_timeout_s)
     log.info("stopped")
     if worker.store_lost is not None:
         raise worker.store_lost
@@ -166,55 +164,45 @@ async def _working(
         await nursery.start(mailboxes.run)
         reactions = _reactions(domain, checkpoint, shards, mailboxes, find_command)
 
-        reports = Reports(lambda: not commands.stopping, reactions, (shards,))
-        routes = commands.routes | ({} if reactions is None else reaction_routes(gate, nursery, reactions))
+        reports = Reports(lambda: not commands.stopping, reactions)
         uuid_of_store, most = uuid.UUID(bytes=store.store_uuid), settings.requests_max
         durability = least_of([each.durability for each in access.values()])
         alarms = alarms_of(settings)
         if checkpoint is not None:  # without it a worker keeps nothing
             alarms.keep_silences(checkpoint.with_name(f"{checkpoint.stem}-{SILENCES}"))
-        routes |= alarm_routes(gate, alarms)
-        dispatch = Dispatch(gate, uuid_of_store, most, routes, reports.stats, durability=durability, door=door)
-        sources: list[MetricSource[Any]] = [
-            MetricSource(MAILBOX_METRICS, mailboxes.stats),
-            MetricSource(WAITING_METRICS, lambda: waiting),
-            MetricSource(WORKER_METRICS, lambda: shards),
-            MetricSource(DISPATCH_METRICS, lambda: dispatch),
-            MetricSource(PROCESS_METRICS, lambda: None),
-        ]
-        collectors = []
-        if reactions is not None:
-            sources.append(MetricSource(REACTION_METRICS, lambda: reactions))
-            collectors.append(ReactionCollector(reactions))
-        if (tls := security.tls) is not None:
-            sources.append(MetricSource(TLS_METRICS, lambda: tls))
-        reports.add(sources, collectors)
         host, port = listener.getsockname()[:2]
-        watch_alarms(alarms, f"worker {source_of(host, port)}", reports, nursery)
+
+        async def drain(seconds: float) -> None:
+            await mailboxes.stop(seconds if worker.store_lost is None else 0)
+
+        alarms.source = f"worker {source_of(host, port)}"
+        features = [
+            Feature(metrics=[MetricSource(MAILBOX_METRICS, mailboxes.stats)], drain=drain),
+            waiting.feature,
+            commands.feature,
+            replies.feature,
+        ]
+        if reactions is not None:
+            features.append(reaction_feature(reactions, reaction_routes(gate, nursery, reactions), reactions.run))
+        features += [
+            shards.feature,
+            process_feature(None),
+            *security.features(None),
+            alarm_feature(alarms, alarm_routes(gate, alarms), lambda: alarms.run(reports.figures)),
+        ]
+        dispatch = Dispatch(gate, uuid_of_store, most, routes_of_all(features), reports.stats, durability=durability, door=door)
+        reports.add(*features, dispatch.feature)
         with contextlib.ExitStack() as stack:
             listen(listener, settings.listen)
             http_address = stack.enter_context(
                 http_server(settings.http, make_wsgi_app(reports.registry), reports.health, security)
             )
-            worker = Worker(
-                f"{security.scheme}://{host}:{port}", http_address, gate, commands, mailboxes, security, trio.Event()
-            )
+            worker = Worker(f"{security.scheme}://{host}:{port}", http_address, gate, security, features, trio.Event())
             nursery.start_soon(gate.run, dispatch.handle, order.end_turn, NoBacklog())
             nursery.start_soon(gate.run_timeouts)
-            nursery.start_soon(replies.run)
-            nursery.start_soon(shards.watch)
-            if reactions is not None:
-                nursery.start_soon(reactions.run)
+            begin(features, nursery)
             yield worker
         nursery.cancel_scope.cancel()
-
-
-async def _wind_down(worker: Worker, timeout_s: float) -> None:
-    worker.commands.stopping = True
-    worker.gate.say_goodbye()
-    with trio.move_on_after(timeout_s):
-        await worker.mailboxes.stop(timeout_s if worker.store_lost is None else 0)
-        await worker.gate.wait_until_settled()
 
 
 async def run(settings: ServerSettings, store_address: str, checkpoint: Path | None, wait_s: float = 0.0) -> None:

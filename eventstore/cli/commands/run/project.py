@@ -111,16 +111,13 @@ def _served(watched: Watched | None, http: str | None) -> Iterator[None]:
         return
     from prometheus_client import make_wsgi_app
 
-    from eventstore.metrics import MetricSource
-    from eventstore.server.alarms.reported_alarms import report_alarms
+    from eventstore.server.alarms.reported_alarms import alarm_feature
     from eventstore.server.http import http_server
-    from eventstore.server.projection_watch import PROJECTION_METRICS
     from eventstore.server.reports import Reports
 
     watch, alarms = watched
-    reports = Reports(lambda: True, None, [watch])
-    reports.add([MetricSource(PROJECTION_METRICS, lambda: watch)], [])
-    report_alarms(alarms.alarms, reports)
+    reports = Reports(lambda: True)
+    reports.add(watch.feature, alarm_feature(alarms.alarms))
     with http_server(http, make_wsgi_app(reports.registry), reports.health) as address:
         print_note(f"{watch.projection.name}: /metrics and /health at http://{address}")
         yield
