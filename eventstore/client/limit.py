@@ -1,6 +1,7 @@
 """The time that a call may take, as its caller said: `with within(timeout)`. What waits for something looks at it there.
 
-It holds for all that is called meanwhile in this task or thread, and in the tasks that it starts. A call without a timeout pays
+It holds for all that is called meanwhile in this task or thread, and in the tasks that it starts, except in the iterators of
+the caller (`taken_in_time`). A call without a timeout pays
 nothing: only while others have one (`active`) is it looked whether this one has.
 """
 
@@ -67,11 +68,17 @@ def taken_in_time(given: Iterable[T]) -> Iterable[T]:
 
 
 def _taken(given: Iterable[T], limit: Limit) -> Iterator[T]:
-    for each in given:
+    items, over = iter(given), False
+    while not over:
+        token = _of_this_call.set(None)  # calls that the iterator makes have their own time: this one's end is not theirs
+        try:
+            each = next(items)
+        except StopIteration:
+            return
+        finally:
+            _of_this_call.reset(token)
         over = not limit.left_s
         yield each
-        if over:
-            return
 
 
 class within:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
+import trio
 
 import eventstore as es
 from eventstore import NewEvent, blocking
@@ -227,18 +229,69 @@ def test_nor_does_a_blocking_client_take_more(tmp_path: Path, shards: int) -> No
         check_outcomes(messages, store.topic("t").send_many(messages, timeout=SHORT))
 
 
-def test_what_a_slow_iterator_gave_and_the_server_stored_has_its_outcome(server: ServerThread) -> None:
-    def slow(number: int) -> es.Commit:
-        if number == ROWS_PER_TURN + 1:
-            wait_until(lambda: all(other.version(f"a-{each}") for each in range(1, number)), "those before are stored")
+def beyond_its_time(other: blocking.BlockingStore) -> Callable[[int], es.Commit]:
+    """Makes commits, with calls of its own. In one of these the call that takes them has no time left, and this goes on."""
+    other.broker.create_topic("t", 1)
+
+    def make(number: int) -> es.Commit:
+        if number == ROWS_PER_TURN + 2:
+            (of_call,) = limit.active
+            wait_until(lambda: all(other.version(f"a-{each}") for each in range(1, ROWS_PER_TURN + 1)), "those are stored")
+            of_call.until = time.monotonic()
+            assert other.broker.pull([("t", 0, 0, None)], wait=SHORT).count == 0, "which takes as long"
         return commit_of(number)
 
-    commits = Endless(slow)
+    return make
+
+
+def test_what_a_slow_iterator_gave_and_the_server_stored_has_its_outcome(server: ServerThread) -> None:
     with blocking.connect(server.address, **PATIENT) as store, blocking.connect(server.address) as other:
-        outcomes = store.append_many(commits, timeout=SHORT)
+        commits = Endless(beyond_its_time(other))
+        outcomes = store.append_many(commits, timeout=DEADLINE_SECONDS)
         check_outcomes(commits, outcomes)
         assert [type(each) for each in outcomes[:ROWS_PER_TURN]] == [es.Committed] * ROWS_PER_TURN
+        assert [getattr(each, "outcome", None) for each in outcomes[ROWS_PER_TURN:]] == ["none"] * 2
         assert store.append("a-0", [EVENT], 0).version == 1
+
+
+@loops
+def test_so_has_it_with_an_async_client(run: Runner, server: ServerThread) -> None:
+    async def use() -> None:
+        async with es.connect(server.address, **PATIENT) as store:
+            assert await store.version("a-1") == 0
+            commits = Endless(beyond_its_time(other))
+            outcomes = await store.append_many(commits, timeout=DEADLINE_SECONDS)
+            check_outcomes(commits, outcomes)
+            known = [getattr(each, "outcome", None) for each in outcomes]
+            assert "none" not in known[:ROWS_PER_TURN], "they are stored; their answers may not have been read"
+            assert known[ROWS_PER_TURN:] == ["none"] * 2
+
+    with blocking.connect(server.address) as other:
+        run(use)
+
+
+@pytest.mark.parametrize("timeout", [None, DEADLINE_SECONDS])
+@pytest.mark.parametrize("of", ["server", "led"])
+def test_a_timeout_that_an_iterator_raises_goes_to_the_caller(
+    request: pytest.FixtureRequest, of: str, timeout: float | None
+) -> None:
+    """As its other exceptions: the call that takes from it has time left."""
+
+    def commits() -> Iterator[es.Commit]:
+        yield commit_of(1)
+        raise over
+
+    async def use() -> None:
+        async with es.connect(address, **PATIENT) as store:
+            with pytest.raises(es.TimedOut) as caught:
+                await store.append_many(commits(), timeout=timeout)
+            assert caught.value is over
+
+    address, over = request.getfixturevalue(of).address, limit.Limit(0).over()
+    trio.run(use)
+    with blocking.connect(address, **PATIENT) as store, pytest.raises(es.TimedOut) as caught:
+        store.append_many(commits(), timeout=timeout)
+    assert caught.value is over
 
 
 @loops

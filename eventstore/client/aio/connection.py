@@ -227,25 +227,28 @@ class NetworkConnection:
         """
         sent: list[tuple[Sequence[R | EventStoreError], list[BatchSlice[anyio.Event, R, Q]]]] = []
         remaining = iter(taken_in_time(given))
-        outcomes: list[Q | EventStoreError] = []
-        try:
-            while group := list(islice(remaining, at_once)):
-                if sent:
-                    await anyio.lowlevel.checkpoint()
-                encoded = encode(group)
-                queued: list[BatchSlice[anyio.Event, R, Q]] = []
-                sent.append((encoded, queued))
+        while group := list(islice(remaining, at_once)):  # outside a `try`: a TimedOut of the iterator is the caller's own
+            if sent:
+                await anyio.lowlevel.checkpoint()
+            encoded = encode(group)
+            queued: list[BatchSlice[anyio.Event, R, Q]] = []
+            sent.append((encoded, queued))
+            try:
                 check_time()  # rows that come late are not sent
                 for rows, size_bytes in slices(queue.kind, valid_rows(encoded)):
                     await self.wait_for_room(queue)
                     queued.append(queue.add_rows(rows, size_bytes))
-                self.flush()
+            except TimedOut as over:
+                return outcomes_by_now(sent, remaining, over)
+            self.flush()
+        outcomes: list[Q | EventStoreError] = []
+        try:
             for encoded, queued in sent:
                 for each in queued:
                     await settled(each)
                 outcomes += with_refused(encoded, chain.from_iterable(each.outcomes() for each in queued))
         except TimedOut as over:
-            return outcomes_by_now(sent, remaining, over)
+            return outcomes_by_now(sent, (), over)
         return outcomes
 
     async def wait_for_room(self, queue: RowQueue[anyio.Event, R, Q]) -> None:

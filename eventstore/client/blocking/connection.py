@@ -211,14 +211,19 @@ class BlockingConnection:
         """
         sent: list[tuple[Sequence[R | EventStoreError], list[BatchSlice[PolledSignal, R, Q]]]] = []
         remaining = iter(taken_in_time(given))
-        outcomes: list[Q | EventStoreError] = []
-        try:
-            while group := list(islice(remaining, at_once)):
-                encoded = encode(group)
-                queued: list[BatchSlice[PolledSignal, R, Q]] = []
-                sent.append((encoded, queued))
+        while group := list(islice(remaining, at_once)):  # outside a `try`: a TimedOut of the iterator is the caller's own
+            encoded = encode(group)
+            queued: list[BatchSlice[PolledSignal, R, Q]] = []
+            sent.append((encoded, queued))
+            try:
                 check_time()  # rows that come late are not sent
                 self._queue_rows(queue, valid_rows(encoded), queued)
+            except TimedOut as over:
+                with suppress(TimedOut):
+                    self._take_arrived()
+                return outcomes_by_now(sent, remaining, over)
+        outcomes: list[Q | EventStoreError] = []
+        try:
             for encoded, queued in sent:
                 for each in queued:
                     self.finish(each.batch.done)
@@ -226,7 +231,7 @@ class BlockingConnection:
         except TimedOut as over:
             with suppress(TimedOut):
                 self._take_arrived()
-            return outcomes_by_now(sent, remaining, over)
+            return outcomes_by_now(sent, (), over)
         return outcomes
 
     @exclusive
