@@ -161,10 +161,56 @@ def test_nor_is_it_of_a_blocking_client(server: ServerThread) -> None:
         assert store.broker.topics() == []
 
 
-@pytest.mark.parametrize("read", [lambda store: store.read("a-1"), lambda store: store.read_all()], ids=["read", "read_all"])
-def test_a_blocking_read_goes_on_after_its_page_was_late(
-    server: ServerThread, read: Callable[[blocking.BlockingStore], Iterator[es.Event]]
+reads = pytest.mark.parametrize(
+    "read",
+    [lambda store, **timeout: store.read("a-1", **timeout), lambda store, **timeout: store.read_all(**timeout)],
+    ids=["read", "read_all"],
+)
+
+
+def taken(iterator: Iterator[es.Event], found: list[es.Event]) -> bool:
+    """Takes what an iterator has within the time of its calls. Returns whether that was all."""
+    with suppress(es.TimedOut):
+        for each in iterator:
+            found.append(each)
+        return True
+    return False
+
+
+@reads
+def test_a_blocking_read_without_time_takes_what_has_arrived(
+    server: ServerThread, read: Callable[..., Iterator[es.Event]]
 ) -> None:
+    passes, found = threading.Event(), list[es.Event]()
+    passes.set()
+    with (
+        Forwarder(server.address, lambda data: data if passes.wait(DEADLINE_SECONDS) else b"") as way,
+        blocking.connect(way.address, **PATIENT) as store,
+    ):
+        store.append("a-1", [EVENT], 0)
+        iterator = iter(read(store, timeout=0))
+        passes.clear()
+        assert not taken(iterator, found)
+        assert not found
+        passes.set()
+        wait_until(lambda: taken(iterator, found), "the page has arrived")
+        assert [each.aggregate_id for each in found] == ["a-1"]
+
+
+def test_a_blocking_read_of_several_shards_goes_on_after_one_was_late(led: LedShards) -> None:
+    ids, found = [led.id_of(0), led.id_of(1)], list[es.Event]()
+    with blocking.connect(led.address, **PATIENT) as store:
+        store.append_many([es.Commit(each, [EVENT], 0) for each in ids])
+        led.leaders[1].freeze()  # type: ignore[union-attr]
+        iterator = iter(store.read_all(timeout=SHORT))
+        assert not taken(iterator, found)
+        led.elect(1, led.lead(1))
+        wait_until(lambda: taken(iterator, found), "the other shard is read")
+        assert sorted(each.aggregate_id for each in found) == sorted(ids)
+
+
+@reads
+def test_a_blocking_read_goes_on_after_its_page_was_late(server: ServerThread, read: Callable[..., Iterator[es.Event]]) -> None:
     passes = threading.Event()
     passes.set()
     with (
