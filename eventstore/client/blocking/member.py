@@ -3,16 +3,23 @@
 A member has to send heartbeats while its user handles a message, so the async member's tasks run in another thread, on a
 separate connection. This is the only module of the blocking client that imports anyio, when a
 consumer is entered.
+
+The handler of a signal may raise, or fork, within any line of a call. So the thread of the user waits for the other one by a
+`_Latch` alone, and whatever it finds after a wait holds in a child as well.
 """
 
 from __future__ import annotations
 
 import threading
+from _thread import start_new_thread
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager, suppress
+from contextvars import copy_context
+from functools import partial
+from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeAlias, TypeVar
 
 from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.consumer.delivery import Delivery, RawBatch
@@ -22,10 +29,12 @@ from eventstore.errors import Closed, copy_error
 from eventstore.forks import of_parent, tell_of_forks
 
 if TYPE_CHECKING:
-    from anyio.from_thread import BlockingPortal
+    from anyio import CancelScope
 
     from eventstore.client.aio.member import NetworkMember as AsyncMember
     from eventstore.client.aio.routing.shards_member import ShardsMember
+
+    Member: TypeAlias = AsyncMember | ShardsMember
 
 T = TypeVar("T")
 _BEGIN_S_MAX: Final = 1.0  # for a thread whose start was interrupted; it may be that it does not begin
@@ -38,12 +47,9 @@ class BlockingMember:
         self.options = options
         self._connection = connection
         self._thread: _MemberThread | None = None
-        self._running: tuple[BlockingPortal, AsyncMember | ShardsMember] | None = None
+        self._running: Member | None = None
         self._some: Iterator[Delivery] = iter(())
         self._last: Delivery | None = None  # handed out last by an iteration; a run counts failures itself
-        self._future: Future[Any] | None = None
-        self._waiting: int | None = None  # the thread that waits for it
-        self._stopped = False
         self._not_open = Closed("the consumer is not open; use `with`")
         tell_of_forks(self)
 
@@ -54,20 +60,19 @@ class BlockingMember:
             return
         self._not_open = of_parent("the consumer", "make another one here")
         self._some = iter(())
-        thread.forked(copy_error(self._not_open))
-        if self._future is not None and self._waiting == threading.get_ident():  # in a signal's handler
-            with suppress(InvalidStateError):
-                self._future.set_exception(copy_error(self._not_open))
+        thread.forked(self._not_open)
 
     @property
     def assigned(self) -> list[tuple[str, int]]:
         """The assigned queues, as (topic, queue)."""
-        return self._running[1].assigned if self._running is not None else []
+        member = self._running
+        return member.assigned if member is not None else []
 
     @property
     def generation(self) -> int | None:
         """The generation of the assignment."""
-        return self._running[1].generation if self._running is not None else None
+        member = self._running
+        return member.generation if member is not None else None
 
     def __enter__(self) -> Self:
         if self._running is not None:
@@ -82,15 +87,16 @@ class BlockingMember:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
+        member, thread = self._running, self._thread
         try:
-            if error is not None and self._running is not None and not self._running[1].failed:
+            if error is not None and member is not None and not member.failed:
                 ended_consumer(self._last, error)
             self._running = None
             self._some = iter(())
         finally:
-            if self._thread is not None:
-                self._thread.leave()
-                self._thread = None
+            if thread is not None:
+                thread.leave()
+                self._thread = None  # not before: a fork is told to it
         return None
 
     def deliveries(self) -> Iterator[Delivery]:
@@ -114,29 +120,18 @@ class BlockingMember:
         """Returns the messages that have arrived, at least one."""
         return self._run(lambda member: member.some())
 
-    def _run(self, start: Callable[[AsyncMember | ShardsMember], Awaitable[T]]) -> T:
+    def _run(self, start: Callable[[Member], Awaitable[T]]) -> T:
         """Runs a coroutine in the other thread and returns its result. If interrupted, cancels it: nothing is handed out."""
-        if self._running is None:
+        thread, member = self._thread, self._running
+        if thread is None or member is None:
             raise copy_error(self._not_open)
-        portal, member = self._running
-        future = self._future = portal.start_task_soon(start, member)
-        try:
-            self._waiting = threading.get_ident()
-            if self._stopped:  # before there was a future to cancel
-                future.cancel()
-            result: T = future.result()
-            return result
-        except BaseException:
-            future.cancel()
-            raise
-        finally:
-            self._waiting = None
+        return thread.run(lambda: start(member))
 
     def stop_waiting(self) -> None:
         """Ends waiting for messages, from another thread and for good: the thread that waits gets a CancelledError."""
-        self._stopped = True
-        if self._future is not None:
-            self._future.cancel()
+        thread = self._thread
+        if thread is not None:
+            thread.stop_waiting()
 
 
 class _Deliveries:
@@ -161,33 +156,38 @@ class _MemberThread:
     def __init__(self, connection: BlockingConnection, options: MemberOptions) -> None:
         self._connection = connection
         self._options = options
-        self._entered = Future[tuple["BlockingPortal", "AsyncMember | ShardsMember"]]()
-        self._end: Callable[[], object] | None = None
-        self._has_begun, self._has_ended, self._is_left = threading.Event(), Future[None](), False
-        self._waiting: int | None = None  # the thread that waits for it
+        self._begun, self._settled, self._ended = _Latch(), _Latch(), _Latch()  # settled: it has joined, or never will
+        self._is_left = self._is_stopped = False
+        self._call_soon: Callable[[Callable[[], object]], object] | None = None
+        self._end: Callable[[], object] = lambda: None
+        self._begin: Callable[[_Call[Any]], object] = lambda call: None
+        self._call: _Call[Any] | None = None  # the last
+        self._member: Member | None = None
+        self._refusal: BaseException | None = None  # why it does not join, or does not go on in this process
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"consumer {options.member}", daemon=True)
 
-    def enter(self) -> tuple[BlockingPortal, AsyncMember | ShardsMember]:
-        """Returns the member once it has joined, and what runs calls in its thread. Raises what joining raises."""
-        self._waiting = threading.get_ident()
+    def enter(self) -> Member:
+        """Returns the member once it has joined. Raises what joining raises."""
         try:
-            self._thread.start()
-            return self._entered.result()
+            if self._refusal is None:
+                start_new_thread(self._start, ())
+            self._settled.wait()
+            if self._refusal is not None:
+                raise self._refusal
+            assert self._member is not None
+            return self._member
         except BaseException:
             self._leave()
             raise
-        finally:
-            self._waiting = None
 
-    def forked(self, error: BaseException) -> None:
-        """In a child, where there is nothing to leave: a join that waits raises the error, and a leave that waits returns."""
-        self._end = lambda: None
-        if self._waiting == threading.get_ident():  # in a signal's handler
-            with suppress(InvalidStateError):
-                self._entered.set_exception(error)
-            with suppress(InvalidStateError):
-                self._has_ended.set_result(None)
+    def forked(self, error: Closed) -> None:
+        """In a child, where there is nothing to leave: a join or call under way raises the error, and a leave returns."""
+        self._refusal, self._call_soon = copy_error(error), None
+        for each in (self._begun, self._settled, self._ended):
+            each.set()
+        if self._call is not None:
+            self._call.end(copy_error(error))
 
     def leave(self) -> None:
         """Returns once the member has left."""
@@ -195,8 +195,35 @@ class _MemberThread:
         if self._error is not None:
             raise self._error
 
+    def run(self, start: Callable[[], Awaitable[T]]) -> T:
+        """Runs a coroutine in the thread and returns its result."""
+        self._call = call = _Call(start)
+        try:
+            if self._ended.is_set:
+                call.end(self._refusal or Closed("the consumer is not open; use `with`"))
+            if self._is_stopped:
+                call.end(CancelledError())
+            self._soon(lambda: self._begin(call))
+            return call.result()
+        except BaseException as error:  # of the call, or of a signal's handler
+            call.end(error)
+            self._soon(call.cancel)
+            raise
+
+    def stop_waiting(self) -> None:
+        """Has the call under way, and all that follow, raise CancelledError."""
+        self._is_stopped = True
+        if self._call is not None:
+            self._call.end(CancelledError())
+
+    def _soon(self, act: Callable[[], object]) -> None:
+        """Has it called in the thread, if it still runs: then nothing waits that `_run` would not end."""
+        call_soon = self._call_soon
+        if call_soon is not None:
+            with suppress(RuntimeError):  # it has ended
+                call_soon(act)
+
     def _leave(self) -> None:
-        self._waiting = threading.get_ident()
         try:
             self._end_and_wait()
         finally:  # again, if that was interrupted: it takes no longer than a member has to leave
@@ -204,54 +231,136 @@ class _MemberThread:
 
     def _end_and_wait(self) -> None:
         self._is_left = True
-        if self._end is not None:
-            self._end()
-        if self._has_begun.wait(_BEGIN_S_MAX):
-            self._has_ended.result()  # `join` takes a thread for ended once it was interrupted (Python 3.11)
+        self._soon(self._end)
+        if self._begun.wait(_BEGIN_S_MAX):
+            self._ended.wait()  # `join` takes a thread for ended once it was interrupted (Python 3.11)
+
+    def _start(self) -> None:
+        """Starts the thread, from one of its own: `start` waits for it, which a child of the caller's would do without end."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system has no more threads
+            self._failed(error)
+            self._begun.set()
+            self._ended.set()
 
     def _run(self) -> None:
-        import anyio
-
-        self._has_begun.set()
+        self._begun.set()
         try:
-            anyio.run(self._enter_and_leave, backend="asyncio")
+            if self._refusal is None:  # else this is a child, whose fork came between the look at that and the start
+                import anyio
+
+                anyio.run(self._enter_and_leave, backend="asyncio")
         except BaseException as error:
             self._failed(error)
         finally:
-            self._has_ended.set_result(None)
+            self._settled.set()
+            self._ended.set()
+            if self._call is not None:
+                self._call.end(Closed("the consumer was closed"))
 
     def _failed(self, error: BaseException) -> None:
-        if self._entered.done():
+        if self._settled.is_set:
             self._error = error
         else:
-            self._entered.set_exception(error)
+            self._refusal = error
+            self._settled.set()
 
     async def _enter_and_leave(self) -> None:
-        import anyio
-        from anyio.from_thread import BlockingPortal
+        import asyncio
 
+        import anyio
+
+        loop = asyncio.get_running_loop()
         ended, scope = anyio.Event(), anyio.CancelScope()
 
         def end() -> None:
             ended.set()
-            if not self._entered.done():
+            if not self._settled.is_set:
                 scope.cancel()
 
-        def end_soon() -> None:
-            with suppress(RuntimeError):  # it has ended
-                portal.start_task_soon(end)
+        def begin(call: _Call[Any]) -> None:
+            try:
+                calls.start_soon(call.run)
+            except RuntimeError as error:  # the task group has ended
+                call.end(error)
 
-        async with BlockingPortal() as portal:
-            self._end = end_soon
+        async with anyio.create_task_group() as calls:
+            self._end, self._begin = end, begin
+            self._call_soon = partial(loop.call_soon_threadsafe, context=copy_context())  # in which anyio knows its loop
             if self._is_left:
                 return
             try:
                 with scope:
-                    async with _open(self._connection, self._options) as member:
-                        self._entered.set_result((portal, member))
+                    async with _open(self._connection, self._options) as self._member:
+                        self._settled.set()
                         await ended.wait()
-            except BaseException as error:  # raised from here, the portal would wrap it in a group
+            except BaseException as error:  # raised from here, the task group would wrap it
                 self._failed(error)
+
+
+class _Call(Generic[T]):
+    """A coroutine that runs in the thread of a member, and for whose end another thread waits."""
+
+    def __init__(self, start: Callable[[], Awaitable[T]]) -> None:
+        self._start = start
+        self._ended = _Latch()
+        self._scope: CancelScope | None = None
+        self._error: BaseException | None = None
+        self._result: T
+
+    async def run(self) -> None:
+        """Runs it, unless it has ended before."""
+        import anyio
+
+        try:
+            with anyio.CancelScope() as self._scope:
+                if not self._ended.is_set:
+                    self._result = await self._start()
+                    self._ended.set()
+        except BaseException as error:
+            self.end(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def cancel(self) -> None:
+        """Cancels it, from its event loop."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def end(self, error: BaseException) -> None:
+        """Has the thread that waits for it raise the error, whatever its result."""
+        self._error = error
+        self._ended.set()
+
+    def result(self) -> T:
+        """Returns its result once it has ended."""
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class _Latch:
+    """An event for which one thread waits, and which may be set by another, by a signal's handler, or in a child of the thread.
+
+    A `threading.Event` has a lock that another thread may hold at a fork, and in a child forgets those who wait.
+    """
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._changed: SimpleQueue[None] = SimpleQueue()  # of C
+
+    def set(self) -> None:
+        self.is_set = True
+        self._changed.put(None)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Returns whether it was set within the time."""
+        with suppress(Empty):
+            while not self.is_set:
+                self._changed.get(timeout=timeout_s)
+        return self.is_set
 
 
 @asynccontextmanager

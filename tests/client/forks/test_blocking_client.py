@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import re
 import select
 import signal
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -209,7 +212,7 @@ def test_a_consumer_that_joins_while_a_signal_handler_forks_joins_in_the_parent_
 
     def joins() -> bool:
         thread = consumer._member._thread
-        return thread is not None and thread._end is not None  # its event loop runs
+        return thread is not None and thread._call_soon is not None  # its event loop runs
 
     joined, (refused, following) = forked_within(server, joins, consumer.__enter__, lambda: next(consumer))
     try:
@@ -239,6 +242,61 @@ def test_a_consumer_that_leaves_while_a_signal_handler_forks_leaves_in_the_paren
     assert left == in_the_child == "returned None"
     assert following.startswith(f"Closed: the consumer belongs to process {os.getpid()}")
     assert store.broker.members("leaving") == []
+
+
+def at_line(number: int, act: Callable[[], None], call: Callable[[], Any]) -> str:
+    """Returns what becomes of a call before whose Nth line `act` is called, as a signal's handler may be: of any module."""
+    lines = itertools.count()
+
+    def trace(frame: types.FrameType, event: str, argument: object) -> Any:
+        if event == "line" and next(lines) == number:
+            sys.settrace(None)
+            act()
+        return trace
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return error_of(call)
+    finally:
+        sys.settrace(previous)
+
+
+def test_a_fork_at_any_line_of_a_consumer_leaves_no_member_in_the_child_and_the_child_waits_for_nothing(
+    store: blocking.BlockingStore,
+) -> None:
+    """A child that began the thread itself would stay in the group by its parent's name."""
+    store.broker.create_topic("lines", 1)
+    store.topic("lines").send(b"1")
+
+    def uses(consumer: blocking.BlockingConsumer) -> bytes:
+        with consumer:
+            return next(consumer).body
+
+    for number in itertools.count():
+        consumer = store.consumer(f"line-{number}", "lines")
+        children = list[int]()
+        result, told = os.pipe()
+        answer = at_line(number, lambda: children.append(os.fork()), lambda: uses(consumer))  # noqa: B023 # in this round
+        if children == [0]:  # the child: it must not run the rest of the tests
+            for each in threading.enumerate():
+                if each.name.startswith("consumer "):  # a member that it has entered itself, and left
+                    each.join()
+            os.write(told, answer.encode())
+            os._exit(0)
+        os.close(told)
+        assert answer == "returned b'1'"
+        if not children:
+            break
+        ends = select.select([result], [], [], DEADLINE_SECONDS)[0]
+        os.kill(children[0], signal.SIGKILL)
+        os.waitpid(children[0], 0)
+        said = os.read(result, 65536).decode()
+        os.close(result)
+        assert ends, f"forked at line {number} it waits without end"
+        assert re.fullmatch(r"(returned b'1'|Closed: the consumer belongs to process \d+, which .*)", said), said
+        assert store.broker.members(f"line-{number}") == []
+    assert number > 20
 
 
 def test_an_iteration_goes_on_in_the_parent_and_is_refused_in_the_child(store: blocking.BlockingStore) -> None:
