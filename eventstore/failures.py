@@ -20,10 +20,17 @@ _TEXT_CHARACTERS_MAX: Final = 300
 
 def is_fault(error: BaseException) -> bool:
     """Whether the code that raised the error has failed, whatever the class: also by a SystemExit, which ends no server, and by
-    a cancellation that is not its caller's. Not if it was interrupted (Ctrl-C). A generator or coroutine of this package that
-    may be closed tells its own GeneratorExit from one that the code raised.
+    a cancellation that is not its caller's. Not if it was interrupted (Ctrl-C). A coroutine that may be
+    closed looks at `is_closing` first.
     """
     return not any(isinstance(each, KeyboardInterrupt) for each in _leaves(error))
+
+
+def is_closing(error: BaseException) -> bool:
+    """Whether the coroutine that has just caught the error is being closed: then the GeneratorExit begins in it, at its
+    `await`. One that the awaited code raised has come through that code.
+    """
+    return isinstance(error, GeneratorExit) and error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 def ends_process(error: BaseException) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import types
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -13,6 +14,8 @@ import anyio
 import pytest
 
 import eventstore as es
+from eventstore.client.aio.handling import _Workers
+from eventstore.client.consumer.delivery import place_of
 from tests.consumers.clients import World, opened, take, take_done, with_each_client
 from tests.raising import FAILURES, OF_LOOP
 from tests.waiting import eventually
@@ -22,7 +25,6 @@ class Enough(BaseException):
     """Ends a run, as SystemExit does."""
 
 
-NO_FAULTS = [KeyboardInterrupt, GeneratorExit]
 ONE_ATTEMPT = es.Retries((0.01,), attempts=1)
 TWO_ATTEMPTS = es.Retries((0.01,), attempts=2)
 
@@ -117,7 +119,7 @@ async def test_whatever_a_handler_raises_is_the_failure_of_its_message_and_of_no
 
 @with_each_client
 @pytest.mark.parametrize("concurrency", [1, 4])
-@pytest.mark.parametrize("error", [SystemExit, Enough, *NO_FAULTS], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, Enough, KeyboardInterrupt], ids=lambda each: each.__name__)
 async def test_what_ends_the_process_ends_the_run_as_it_is_and_counts_as_a_failure_unless_it_is_none_of_the_handler(
     world: World, error: type[BaseException], concurrency: int
 ) -> None:
@@ -139,8 +141,31 @@ async def test_what_ends_the_process_ends_the_run_as_it_is_and_counts_as_a_failu
         with pytest.raises(error) as ended:
             await consume()
         assert ended.value.args == (3,)
-    assert ends == ([0, 0] if error in NO_FAULTS else [0, 1])
-    assert [each.body for each in await broker.dead_letters("billing")] == ([] if error in NO_FAULTS else [b"deadly"])
+    assert ends == ([0, 0] if error is KeyboardInterrupt else [0, 1])
+    assert [each.body for each in await broker.dead_letters("billing")] == ([] if error is KeyboardInterrupt else [b"deadly"])
+
+
+@with_each_client(kinds=("trio", "asyncio"))
+async def test_a_handler_whose_run_is_closed_while_it_waits_has_not_failed(world: World) -> None:
+    """As by the end of an event loop, which closes the coroutines that are left."""
+    topic = await world.create(queues=1)
+    await topic.send(b"0")
+
+    @types.coroutine
+    def turn() -> Iterator[str]:
+        yield "waits"
+
+    async def handler(message: Any) -> None:
+        await turn()
+
+    async with world.store.consumer("billing", "orders") as consumer:
+        message = await anext(consumer)
+        run: Any = _Workers(consumer._member, handler)._handle(message)
+        assert run.send(None) == "waits"
+        run.close()
+        window, offset = place_of(message)
+        assert window.is_held(offset)
+        assert not window.is_failing(offset)
 
 
 @with_each_client(kinds=("trio", "asyncio"))
@@ -295,8 +320,8 @@ async def test_what_ends_an_iteration_counts_as_a_failure_of_its_message_unless_
     for _ in range(2):
         with pytest.raises(error):
             await consume()
-    assert seen == ([0, 0] if error in NO_FAULTS else [0, 1])
-    assert [each.body for each in await broker.dead_letters("billing")] == ([] if error in NO_FAULTS else [b"deadly"])
+    assert seen == ([0, 0] if error is KeyboardInterrupt else [0, 1])
+    assert [each.body for each in await broker.dead_letters("billing")] == ([] if error is KeyboardInterrupt else [b"deadly"])
 
 
 @with_each_client

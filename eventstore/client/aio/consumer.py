@@ -96,8 +96,8 @@ class Consumer:
         If it returns, the message is done. Whatever it raises, unless this call is being cancelled, is its failure: the message
         is retried after the delays of the group, and is a dead letter after the last; the error is logged. What is neither an
         `Exception` nor a cancellation, such as SystemExit, is raised as well, once the other handlers have ended. Of these,
-        KeyboardInterrupt and GeneratorExit are no failure: the message is delivered again, as if the consumer had been left. A
-        handler may also call `done` or `retry` itself.
+        KeyboardInterrupt is not a failure: the message is delivered again, as if the consumer had been left. A handler may also
+        call `done` or `retry` itself.
 
         Ends only by an error or by being cancelled or interrupted. Tasks are cancelled with their handlers; threads of a
         blocking consumer end their message first. What was finished is committed when the consumer is left.

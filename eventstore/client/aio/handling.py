@@ -13,7 +13,7 @@ from eventstore.client.aio.member import NetworkMember
 from eventstore.client.consumer.delivery import Delivery
 from eventstore.client.consumer.handling import MessageHandler, check_concurrency, handled, raised
 from eventstore.errors import EventStoreError
-from eventstore.failures import ends_process
+from eventstore.failures import ends_process, is_closing
 
 
 async def run_handler(member: NetworkMember, handler: MessageHandler, concurrency: int) -> NoReturn:
@@ -62,13 +62,13 @@ class _Workers:
                 scope.cancel()
 
     async def _handle(self, message: Delivery) -> None:
-        """Raises a cancellation of this task, and what is to end the process."""
+        """Raises a cancellation of this task or its closing, and what is to end the process."""
         try:
             result = self._handler(message)
             if inspect.isawaitable(result):
                 await result
         except BaseException as error:
-            if await is_cancellation_of_group(error):
+            if is_closing(error) or await is_cancellation_of_group(error):
                 raise
             raised(message, error)
             if ends_process(error):

@@ -42,15 +42,15 @@ def ended_consumer(message: Delivery | None, error: BaseException) -> None:
     if message is None:
         return
     window, offset = place_of(message)
-    if window.is_held(offset) and not window.is_failing(offset):
-        raised(message, error)
+    if window.is_held(offset) and not window.is_failing(offset) and not consists_of(error, GeneratorExit):
+        raised(message, error)  # a GeneratorExit closes what is around the consumer
 
 
 def raised(message: Delivery, error: BaseException) -> None:
-    """Has a message retried whose handler has failed. One that was interrupted (Ctrl-C) or closed has not: its message is
-    delivered again once the consumer has left, and counts no failure.
+    """Has a message retried whose handler has failed. One that was interrupted (Ctrl-C) has not: its message is delivered again
+    once the consumer has left, and counts no failure.
     """
-    if not is_fault(error) or consists_of(error, GeneratorExit):
+    if not is_fault(error):
         return
     message.retry(" ".join(described(error).split())[:_REASON_CHARACTERS_MAX])
     text = "the handler of message %s failed; it is retried, or a dead letter after its last attempt"

@@ -18,7 +18,7 @@ from eventstore.domain.reactions.parked import ParkedEvents, ReactionLane
 from eventstore.domain.reactions.reaction import Reaction, SendCommand
 from eventstore.errors import Closed, EventStoreError, Poisoned, ProjectionFailed
 from eventstore.event_identity import event_identity
-from eventstore.failures import described, is_fault
+from eventstore.failures import described, is_closing, is_fault
 from eventstore.fields import encodable
 from eventstore.model import Event
 
@@ -149,7 +149,7 @@ class ReactionRun:
         except BaseException as error:
             from eventstore.client.aio.cancellation import is_cancellation_of_group  # loads asyncio, which shards do without
 
-            if _is_closing(error) or not is_fault(error) or await is_cancellation_of_group(error):
+            if is_closing(error) or not is_fault(error) or await is_cancellation_of_group(error):
                 raise
             raise RuntimeError(f"it ended by {described(error)}") from error
 
@@ -185,13 +185,6 @@ class ReactionRun:
             sequence=event.sequence,
             error=type(error).__name__,
         )
-
-
-def _is_closing(error: BaseException) -> bool:
-    """Whether the coroutine that has just caught the error is being closed: then the GeneratorExit begins in it, at its
-    `await`. One that the awaited code raised has come through that code.
-    """
-    return isinstance(error, GeneratorExit) and error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 def _why(error: Exception) -> str:
