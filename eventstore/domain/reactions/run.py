@@ -147,9 +147,7 @@ class ReactionRun:
         except Exception:
             raise
         except BaseException as error:
-            from eventstore.client.aio.cancellation import is_cancellation_of_group  # loads asyncio, which shards do without
-
-            if is_closing(error) or not is_fault(error) or await is_cancellation_of_group(error):
+            if is_closing(error) or not is_fault(error) or await _is_cancellation(error):
                 raise
             raise RuntimeError(f"it ended by {described(error)}") from error
 
@@ -185,6 +183,15 @@ class ReactionRun:
             sequence=event.sequence,
             error=type(error).__name__,
         )
+
+
+async def _is_cancellation(error: BaseException) -> bool:
+    """Whether the task is being cancelled. If this cannot be found out, the error must not be taken for a failure."""
+    try:
+        from eventstore.client.aio.cancellation import is_cancellation_of_group  # loads asyncio, which shards do without
+    except Exception:  # the package was replaced, descriptors ran out, or the interpreter ends
+        return True
+    return await is_cancellation_of_group(error)
 
 
 def _why(error: Exception) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 import trio.testing
 
 import eventstore as es
@@ -153,6 +155,33 @@ async def test_a_reaction_that_is_closed_while_it_waits_has_not_failed(tmp_path:
         assert attempt.send(None) == "waits"
         attempt.close()
         assert run.status.error is None
+
+
+async def test_an_end_of_the_task_is_raised_as_it_is_when_nothing_can_be_loaded_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an upgrade of the package under the process, or without descriptors."""
+    async with es.open_store(tmp_path / "store") as store:
+        await opened(store, "a")
+        (event,) = [each async for each in store.read("a")]
+        app = d.Domain()
+        error: list[BaseException] = []
+
+        @app.reacts(Opened, attempts=1)
+        async def note(event: Opened, send: d.Send) -> None:
+            for each in error:
+                raise each
+            await trio.sleep_forever()
+
+        (run,) = Reactor(store, app, nowhere, FileCheckpoint(tmp_path / "reactions.json")).runs.values()
+        monkeypatch.setitem(sys.modules, "eventstore.client.aio.cancellation", None)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await run._run(event)
+        assert scope.cancelled_caught
+        error.append(KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            await run._run(event)
 
 
 @pytest.mark.parametrize("long", ["a" * 246, "a" * 247, "é" * 127 + "a", "x{ab}" * 51])
