@@ -19,7 +19,7 @@ from eventstore.chunks.files import OsFiles
 from eventstore.errors import Corrupt, EventStoreError, FolderRefused, InvalidArgument
 from eventstore.fields import check_int, check_text, escaped, shown
 from eventstore.security.permissions import Grants
-from eventstore.security.roles import parse_grants
+from eventstore.security.roles import WHOLE, parse_grants
 from eventstore.security.subjects import Shown
 from eventstore.security.tokens import StoredToken, find_token
 from eventstore.store.data_folder import ACCESS as ACCESS
@@ -103,6 +103,21 @@ class AccessList:
     def ambiguous(self) -> list[str]:
         """A sentence for each certificate that several identities have, with what to do: only a list edited by hand has one."""
         return [self._ambiguity(subject) for subject, having in self._by_subject.items() if len(having) > 1]
+
+    @property
+    def of_everything(self) -> list[str]:
+        """A sentence for each grant with an empty prefix, which is every name, with what to do: only an earlier version, or an
+        editor, wrote one.
+        """
+        found = [
+            (each.name, grant[:-1]) for each in self.identities.values() for grant in each.written if has_empty_prefix(grant)
+        ]
+        return [
+            f"{name} has the grant {what + ':'!r}, with nothing after the colon, so it is for every name: "
+            f"`eventstore access add {name} --grant {what}:PREFIX` limits it, `--grant {what}` says that all is meant"
+            for name, what in found
+            if what not in WHOLE
+        ]
 
     def _ambiguity(self, subject: str) -> str:
         names = " and ".join(each.name for each in self._by_subject[subject][:_NAMED_MAX])
@@ -295,18 +310,27 @@ def editing(path: Path) -> Iterator[AccessList]:
 
 
 def granted(identity: Identity, written: tuple[str, ...]) -> Identity:
-    """Returns the identity with more grants.
+    """Returns the identity with more grants. One that it has with nothing after its colon, as an earlier version wrote it, is
+    replaced by one of the same role or permission.
 
     Raises:
         InvalidArgument: one is of no role or permission, or ends with its colon: an empty prefix would be every name. A list
             that has one of old is read all the same, as a server could not start otherwise.
     """
+    parse_grants(written)  # what is not known must not be recommended
     for each in written:
-        if each.endswith(":") and each.count(":") == 1:
-            raise InvalidArgument(
-                f"--grant {shown(each)} has nothing after the colon: add the prefix, or write {shown(each[:-1])} if everything "
-                "is meant",
-                field="grant",
-                value=each,
-            )
-    return replace(identity, written=tuple(dict.fromkeys((*identity.written, *written))))
+        if has_empty_prefix(each):
+            what = each[:-1]
+            instead = f"write {what!r}, which no prefix limits"
+            if what not in WHOLE:
+                instead = f"add the prefix, or write {what!r} if everything is meant"
+            raise InvalidArgument(f"--grant {shown(each)} has nothing after the colon: {instead}", field="grant", value=each)
+    replaced = {f"{each.partition(':')[0]}:" for each in written}
+    kept = [each for each in identity.written if each not in replaced]
+    return replace(identity, written=tuple(dict.fromkeys((*kept, *written))))
+
+
+def has_empty_prefix(grant: str) -> bool:
+    """Whether nothing is after the colon of a grant."""
+    _, colon, prefix = grant.partition(":")
+    return bool(colon) and not prefix

@@ -14,7 +14,7 @@ _WRITER: Final = _READER | {Permission.APPEND, Permission.COMMAND, Permission.SE
 _OPERATOR: Final = frozenset({Permission.STATS, Permission.TOPICS, Permission.GROUPS, Permission.REACTIONS, Permission.ALARMS})
 ROLES: Final = {"reader": _READER, "writer": _WRITER, "operator": _OPERATOR, "admin": frozenset(Permission)}
 """Permissions by role. An operator may repair and delete, and sees figures and names, but no events and messages."""
-_WHOLE: Final = frozenset({Permission.STATS, Permission.CLUSTER})
+WHOLE: Final = frozenset({Permission.STATS, Permission.CLUSTER})
 """Permissions that are about no names: a prefix does not limit them."""
 
 
@@ -33,5 +33,5 @@ def parse_grants(texts: Iterable[str]) -> Grants:
                     f"there is no role or permission {shown(what)}; there are {known}", field="grant", value=text
                 ) from None
         for each in permissions:
-            prefixes.setdefault(each, []).append("" if each in _WHOLE else prefix)
+            prefixes.setdefault(each, []).append("" if each in WHOLE else prefix)
     return Grants(prefixes)

@@ -42,6 +42,19 @@ def refused(server: ServerThread, token: str | None) -> Unauthenticated:
     return caught.value
 
 
+def test_a_server_warns_of_grants_whose_prefix_is_empty(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An earlier version wrote them, for a variable that was not set, say."""
+    data = tmp_path / "data"
+    give(data, "billing", "read", "stats")
+    file = data / ACCESS
+    file.write_text(file.read_text().replace('"read"', '"read:"').replace('"stats"', '"stats:"'))
+    with ServerThread(data):
+        warned = [each.getMessage() for each in caplog.records if "nothing after the colon" in each.getMessage()]
+    assert warned == read_access(file).of_everything
+    assert len(warned) == 1
+    assert warned[0].startswith("billing has the grant 'read:', with nothing after the colon, so it is for every name: ")
+
+
 def test_one_without_grants_may_do_nothing_but_what_is_free(tmp_path: Path) -> None:
     data = tmp_path / "data"
     token = give(data, "nobody")

@@ -75,7 +75,7 @@ class Security:
         self._audit: Auditor | None = None
         self._peers: list[TlsSocket] = []
         self._unguarded: list[Gate] = []
-        self._warn_of_certificates()
+        self._warn_of_access()
         _check_not_open(settings, encrypted=self.tls is not None, guarded=self.access is not None)
 
     @property
@@ -162,7 +162,7 @@ class Security:
             _log.error("who may do what stays as it was: %s", error)
             return
         _log.info("who may do what was read again: %s", self.path)
-        self._warn_of_certificates()
+        self._warn_of_access()
         for each in self._doorkeepers:
             each.take(self.access)
 
@@ -215,10 +215,12 @@ class Security:
                 _log.info("closing a connection (%s): its certificate has expired", each.title)
                 gate.drop(each)
 
-    def _warn_of_certificates(self) -> None:
-        """Logs certificates that let no one in: of several identities, or never asked for."""
+    def _warn_of_access(self) -> None:
+        """Logs certificates that let no one in (of several identities, or never asked for), and grants without their prefix."""
         for each in [] if self.access is None else self.access.ambiguous[:_NAMED_MAX]:
             _log.error("%s", escaped(each))
+        for each in [] if self.access is None else self.access.of_everything[:_NAMED_MAX]:
+            _log.warning("%s", escaped(each))
         by_certificate = [] if self.access is None else [e.name for e in self.access.identities.values() if e.certificates]
         if by_certificate and (self.tls is None or self._given.tls_ca is None):
             _log.warning(

@@ -125,7 +125,7 @@ def list_(as_json: AsJson = False, data: Data = _DATA, file: File = None) -> Non
         }
         for each in sorted(found, key=lambda each: each.name)
     ]
-    for each in known.ambiguous:
+    for each in (*known.ambiguous, *known.of_everything):
         print_note(escaped(each))
     if as_json:
         print_json(rows)

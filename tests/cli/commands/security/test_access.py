@@ -156,12 +156,25 @@ def test_a_certificate_of_two_identities_is_listed_and_revoked(tmp_path: Path) -
     assert {each["name"]: each["certificates"] for each in json.loads(shown.stdout)} == {"a": ["CN=a"], "b": []}
 
 
-@pytest.mark.parametrize("grant", ["park:", "read:", "writer:", "stats:"])
+@pytest.mark.parametrize("grant", ["park:", "read:", "writer:"])
 def test_a_grant_with_nothing_after_its_colon_is_refused_by_name_and_changes_nothing(grant: str, tmp_path: Path) -> None:
     what = grant.rstrip(":")
     told = refused("access", "add", "billing", "--grant", grant, "--data", tmp_path, code=2)
     assert told == f"--grant {grant!r} has nothing after the colon: add the prefix, or write {what!r} if everything is meant"
     assert listed(tmp_path) == {}
+
+
+@pytest.mark.parametrize("grant", ["stats:", "cluster:"])
+def test_of_a_permission_that_no_prefix_limits_the_refusal_recommends_none(grant: str, tmp_path: Path) -> None:
+    what = grant.rstrip(":")
+    told = refused("access", "add", "billing", "--grant", grant, "--data", tmp_path, code=2)
+    assert told == f"--grant {grant!r} has nothing after the colon: write {what!r}, which no prefix limits"
+
+
+@pytest.mark.parametrize(("grant", "what"), [("foo:", "foo"), (":", "")])
+def test_a_grant_of_nothing_known_is_refused_as_such_also_with_a_colon(grant: str, what: str, tmp_path: Path) -> None:
+    told = refused("access", "add", "billing", "--grant", grant, "--data", tmp_path, code=2)
+    assert told.startswith(f"there is no role or permission {what!r}; there are reader, ")
 
 
 def test_a_list_that_has_such_a_grant_from_before_is_read_and_edited_as_ever(tmp_path: Path) -> None:
@@ -171,3 +184,11 @@ def test_a_list_that_has_such_a_grant_from_before_is_read_and_edited_as_ever(tmp
     output("access", "add", "billing", "--grant", "append:invoice-", "--data", tmp_path)
     assert listed(tmp_path)["billing"]["grants"] == ["read:", "append:invoice-"]
     assert output("access", "check", "billing", "read", "order-1", "--data", tmp_path) == "billing may read order-1\n"
+    said = (
+        "billing has the grant 'read:', with nothing after the colon, so it is for every name: "
+        "`eventstore access add billing --grant read:PREFIX` limits it, `--grant read` says that all is meant"
+    )
+    assert run("access", "list", "--data", tmp_path).stderr.splitlines() == [said]
+    output("access", "add", "billing", "--grant", "read:invoice-", "--data", tmp_path)
+    assert listed(tmp_path)["billing"]["grants"] == ["append:invoice-", "read:invoice-"]
+    assert run("access", "list", "--data", tmp_path).stderr == ""
