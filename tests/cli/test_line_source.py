@@ -213,6 +213,12 @@ async def test_exports_in_the_wrong_order_are_refused_even_if_one_lies_within_th
     assert (summary.new, summary.refused, summary.held_back) == (11, 1, 31 * times - 12)
 
 
+async def test_a_repetition_between_files_in_the_wrong_order_does_not_hide_it(shared: Server, tmp_path: Path) -> None:
+    lines = [line("hidden", f"c-{number}", version=number) for number in range(1, 5)]
+    summary = await _imported(shared, tmp_path, lines[:2], lines[3:], lines[:2], lines[2:3])
+    assert (summary.new, summary.repeated, summary.refused) == (3, 2, 1)
+
+
 async def test_what_follows_a_repetition_with_other_content_is_held_back_in_a_new_aggregate(
     shared: Server, tmp_path: Path
 ) -> None:
