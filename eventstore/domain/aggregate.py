@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import Field, fields
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar, Final, TypeVar, get_origin, overload
@@ -31,7 +31,8 @@ F = TypeVar("F", bound=Callable[..., object])
 Apply = tuple[EventType[Any], Callable[..., object]]
 """An event type and the method that applies its events."""
 _RESERVED: Final = ("id", "version", "apply")
-_OURS: Final = re.compile(r"__.*__|_aggregate_.*|_applies_by_.*|event_methods")
+_RESERVED_PREFIX: Final = "_aggregate_"
+_OURS: Final = re.compile(r"__.*__|_applies_by_.*|event_methods")
 """Names of class attributes that authors do not set."""
 _CLASS_VAR: Final = re.compile(r"(\w+\.)*ClassVar\b")
 _IF_UNCHANGING: Final = "if it never changes, make it a tuple, frozenset, types.MappingProxyType or frozen dataclass"
@@ -100,6 +101,7 @@ class Aggregate(metaclass=EventMethods):
                     f"aggregate {class_path(cls)} defines {name!r}, which every aggregate already has; use another name",
                     name=class_path(cls),
                 )
+        _check_names(cls, (*vars(cls), *inspect.get_annotations(cls)))
         check_class_attributes(cls)
         cls._applies_by_class = cls._applies_by_name = None  # do not inherit those of the base
 
@@ -150,6 +152,18 @@ class Aggregate(metaclass=EventMethods):
         return f"<{type(self).__name__} {self._aggregate_id!r} v{self._aggregate_version} {state}>"
 
 
+def _check_names(cls: type[Aggregate], names: Iterable[str]) -> None:
+    """Raises DomainRefused if one of the names is reserved for what every aggregate has besides its state."""
+    for name in names:
+        if name.startswith(_RESERVED_PREFIX):
+            raise DomainRefused(
+                f"aggregate {class_path(cls)} defines {name!r}, but names that begin with {_RESERVED_PREFIX} are reserved; use "
+                "another name",
+                name=class_path(cls),
+                field=name,
+            )
+
+
 def check_made_without_arguments(cls: type[Aggregate]) -> None:
     """Raises DomainRefused if `__init__` needs an argument: such an aggregate could not be restored."""
     if not accepts_positional(cls.__init__, 1):
@@ -172,6 +186,19 @@ def check_class_attributes(cls: type[Aggregate]) -> None:
                 name=class_path(cls),
                 field=name,
             )
+
+
+def _check_fields(cls: type[Aggregate]) -> None:
+    """Raises DomainRefused if a class attribute is still the declaration of a field, which `@dataclass` replaces."""
+    for base in cls.__mro__:
+        for name, value in vars(base).items():
+            if isinstance(value, Field):
+                raise DomainRefused(
+                    f"aggregate {class_path(cls)}: {class_path(base)} is not a dataclass, so the field() {name!r} is not "
+                    f"replaced by its default; put @dataclass above the class, or set self.{name} in __init__",
+                    name=class_path(cls),
+                    field=name,
+                )
 
 
 def _mutable_attributes(cls: type[Aggregate]) -> Iterator[tuple[str, object]]:
@@ -197,12 +224,14 @@ def shared_values(cls: type[Aggregate]) -> dict[str, str]:
 
 def check_initial_state(cls: type[Aggregate]) -> None:
     """Raises DomainRefused if two new aggregates would have a value in common that one of them may change, or cannot be
-    created.
+    created, or if their state has a name that is reserved.
     """
     check_made_without_arguments(cls)
     check_class_attributes(cls)
+    _check_fields(cls)
     try:
-        one, other = vars(new(cls, "one")), vars(new(cls, "other"))
+        made = new(cls, "one")
+        one, other = vars(made), vars(new(cls, "other"))
     except BaseException as error:
         if not is_fault(error):
             raise
@@ -210,6 +239,8 @@ def check_initial_state(cls: type[Aggregate]) -> None:
             f"aggregate {class_path(cls)} cannot be created: its __init__ raised {described(error)}",
             name=class_path(cls),
         ) from error
+    begun = {"_aggregate_id": "one", "_aggregate_version": 0, "_aggregate_events": [], "_aggregate_metadata": None}
+    _check_names(cls, (*one, *(name for name, value in begun.items() if getattr(made, name) != value)))
     for name in one.keys() & other.keys():
         if have_in_common(one[name], other[name]):
             raise DomainRefused(

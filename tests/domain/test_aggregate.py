@@ -220,6 +220,40 @@ def test_an_event_that_would_be_read_back_as_another_is_refused_and_nothing_chan
     assert (purse.cents, purse.version) == (0, 0)
 
 
+def test_a_field_of_an_aggregate_that_is_not_a_dataclass_is_refused() -> None:
+    """Each instance would have the declaration of the field for its value."""
+
+    class Cart(d.Aggregate):
+        items: list[str] = field(default_factory=list)
+
+    with pytest.raises(es.DomainRefused, match=r"Cart is not a dataclass, so the field\(\) 'items' .* in __init__") as caught:
+        check_initial_state(Cart)
+    assert caught.value.fields["field"] == "items"
+    check_initial_state(dataclass(eq=False)(Cart))
+
+
+@pytest.mark.parametrize(
+    "members", [{"_aggregate_id": "x"}, {"_aggregate_total": 0}, {"__annotations__": {"_aggregate_total": int}}]
+)
+def test_a_name_that_begins_as_those_of_every_aggregate_is_refused(members: dict[str, object]) -> None:
+    with pytest.raises(es.DomainRefused, match=r"Cart defines '_aggregate_.*', but names that begin with _aggregate_ are"):
+        type(d.Aggregate)("Cart", (d.Aggregate,), members)
+
+
+def test_such_a_name_that_init_sets_is_refused() -> None:
+    class Cart(d.Aggregate):
+        def __init__(self) -> None:
+            self._aggregate_version = 3
+
+    class Basket(d.Aggregate):
+        def __init__(self) -> None:
+            self._aggregate_total = 0
+
+    for each, name in ((Cart, "version"), (Basket, "total")):
+        with pytest.raises(es.DomainRefused, match=f"defines '_aggregate_{name}', but names that begin with _aggregate_ are"):
+            check_initial_state(each)
+
+
 @dataclass
 class Changing:
     names: tuple[str, ...] = ()
