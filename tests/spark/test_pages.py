@@ -10,7 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from eventstore.errors import InvalidArgument
 from eventstore.model import NewEvent
+from pyspark_eventstore.source.source import EventStoreSource
 from pyspark_eventstore.source.source_options import parse_options
 from pyspark_eventstore.source.table import COLUMNS
 from pyspark_eventstore.spark_session import why_no_java
@@ -38,6 +40,15 @@ def test_the_page_of_spark_names_every_column_and_every_option() -> None:
     for name, value in given.items():
         assert f"`{name}`" in options
         parse_options({"path": "x", name: value})
+
+
+@pytest.mark.parametrize("name", ["startingOffsets", "maxEventsPerTrigger"])
+def test_an_option_of_streams_is_refused_by_a_query_that_reads_once(name: str) -> None:
+    """Spark passes names in lower case."""
+    source = EventStoreSource({"path": "x", name.lower(): {"startingOffsets": "latest"}.get(name, "9")})
+    with pytest.raises(InvalidArgument, match=f"{name} is an option of readStream; .* by after and upto") as caught:
+        source.reader(source.schema())
+    assert caught.value.fields["field"] == name
 
 
 @pytest.mark.heavy

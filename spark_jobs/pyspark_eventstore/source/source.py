@@ -32,6 +32,7 @@ class EventStoreSource(DataSource):
         return table_schema(self._parsed.columns, permissive=self._parsed.permissive)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._parsed.check_batch()
         return EventReader(self._parsed, arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

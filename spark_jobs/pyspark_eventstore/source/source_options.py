@@ -42,6 +42,7 @@ _NAMES: Final = (
     "startingOffsets",
     "report",
 )
+_OF_STREAMS: Final = ("startingOffsets", "maxEventsPerTrigger")
 _PUSHDOWN: Final = "pushdown"
 _OF_TABLES: Final = frozenset({"provider", "owner"})
 """What Spark adds to the options when a table is created."""
@@ -54,7 +55,8 @@ Offsets = dict[str, int]
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """The options. `wanted`: only events that meet these conditions. `after` and `upto`: only events after, and up to, these
-    sequences of each store. `report`: a folder in which every task records its read metrics.
+    sequences of each store. `report`: a folder in which every task records its read metrics. `of_streams`: the options
+    given that only streams have.
     """
 
     paths: tuple[str, ...]
@@ -67,6 +69,16 @@ class SourceOptions:
     after: Offsets | None = None
     upto: Offsets | None = None
     report: str | None = None
+    of_streams: tuple[str, ...] = ()
+
+    def check_batch(self) -> None:
+        """Raises InvalidArgument if an option is only for streams: a query that reads once would do without it."""
+        for name in self.of_streams:
+            raise InvalidArgument(
+                f"{name} is an option of readStream; a query that reads once selects events by after and upto (JSON objects of "
+                "sequences by the uuid of a store)",
+                field=name,
+            )
 
 
 def parse_options(raw: Mapping[str, str]) -> SourceOptions:
@@ -100,6 +112,7 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
         after=_offsets(given, "after"),
         upto=_offsets(given, "upto"),
         report=given.get("report"),
+        of_streams=tuple(name for name in _OF_STREAMS if name in given),
     )
 
 
