@@ -24,7 +24,8 @@ def hinder(three: ThreeNodes) -> list[Path]:
     """Has no node finish the folder of shard 1, as on a disk that is full by then. Returns what is in the way."""
     hindrances = [three.folder / name / "shard-1" / "store.json.tmp" for name in three.nodes]
     for each in hindrances:
-        each.mkdir(parents=True)
+        each.parent.mkdir(mode=0o700, exist_ok=True)  # a folder of a node is open to no others
+        each.mkdir()
     return hindrances
 
 
