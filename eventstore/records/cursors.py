@@ -136,7 +136,7 @@ class LogCursor:
         start = after if isinstance(after, LogPosition) else LogPosition(after)
         self.after, self._identity = check_int("after", start.sequence, 0, VERSION_MAX), start.identity
         self._last: LogPosition | Event = start
-        self._connection: int | None = None
+        self._connection: object = None
         self.layout: int | None = None
         self.left = check_optional_int("limit", limit, 0, VERSION_MAX)
         self.wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
@@ -146,9 +146,9 @@ class LogCursor:
     def place(self) -> LogPosition:
         return LogPosition(self.after, self._identity)
 
-    def use(self, connection: int) -> None:
-        """Requests the next page over the connection of this number. Another one than before may lead to a store that was
-        restored from an older copy: the cursor steps back to its last event, for the store to check it, or to the beginning.
+    def use(self, connection: object) -> None:
+        """Requests the next page over this connection. Another one than before may lead to a store that was restored from an
+        older copy: the cursor steps back to its last event, for the store to check it, or to the beginning.
         """
         before, self._connection = self._connection, connection
         if before in (None, connection):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import threading
 import time
@@ -224,6 +225,26 @@ def test_a_blocking_read_goes_on_after_its_page_was_late(server: ServerThread, r
             next(iterator)
         passes.set()
         assert [each.aggregate_id for each in iterator] == ["a-1"]
+
+
+def test_a_blocking_read_that_is_dropped_after_its_page_was_late_wants_it_no_longer(
+    server: ServerThread, way: Forwarder
+) -> None:
+    """At once: the garbage collector may not run for long."""
+    with blocking.connect(way.address, **PATIENT) as store:
+        iterator = iter(store.read("a-1"))
+        way.freeze()
+        gc.disable()
+        try:
+            with pytest.raises(es.TimedOut), limit.within(SHORT):
+                next(iterator)
+            session = store._connection._session
+            (call,) = session._sent.values()
+            assert call.wanted
+            del iterator
+            assert not call.wanted
+        finally:
+            gc.enable()
 
 
 class Endless:

@@ -276,7 +276,7 @@ def test_a_blocking_subscription_that_is_closed_or_interrupted_ends_with_all_its
                 next(interrupted)
         finally:
             signal.signal(signal.SIGALRM, usual)
-        with pytest.raises(StopIteration):
+        with pytest.raises(es.Closed, match="KeyboardInterrupt ended this iteration"):
             next(interrupted)
         wait_until(lambda: set(threading.enumerate()) <= before, "the threads end")
         assert node.terminate() == 0

@@ -9,9 +9,10 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,17 +20,23 @@ from typing import Any
 import pytest
 
 import eventstore as es
+from eventstore.client import blocking as blocking_client
 from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.link import BlockingLink
 from eventstore.client.blocking.store import BlockingStore
 from eventstore.client.blocking.turn import Turn
+from eventstore.client.limit import current, within
 from eventstore.client.session.calls import PolledSignal
 from eventstore.client.session.commit_rows import CommitRows
 from eventstore.records.raw_commit import RawCommit
+from tests.cluster.led_shards import LedShards
 from tests.server_thread import ServerThread
 from tests.waiting import DEADLINE_SECONDS
 
 OURS = str(Path(es.__file__).parent)
+BLOCKING = str(Path(blocking_client.__file__).parent)
+ITERATORS = (f"{BLOCKING}/streams", f"{BLOCKING}/routing/merged_")
+CONNECTION = (f"{BLOCKING}/connection",)
 EVENT = [es.NewEvent("T")]
 
 
@@ -37,8 +44,12 @@ class Interrupted(Exception):
     """Raised by a user's signal handler."""
 
 
-def interrupted(call: Callable[[], object], at: int, error: type[BaseException] = Interrupted) -> bool:
-    """Runs the call, and raises before the line number `at` of ours. Returns whether there was one, and the call raised."""
+def interrupted(
+    call: Callable[[], object], at: int, error: type[BaseException] = Interrupted, where: tuple[str, ...] = (OURS,)
+) -> bool:
+    """Runs the call, and raises before the line number `at` of ours. `where`: what paths of files begin with. Returns whether
+    there was one, and the call raised.
+    """
     lines = 0
 
     def on_line(frame: FrameType, event: str, arg: object) -> Any:
@@ -49,7 +60,7 @@ def interrupted(call: Callable[[], object], at: int, error: type[BaseException] 
         return on_line
 
     def on_call(frame: FrameType, event: str, arg: object) -> Any:
-        return on_line if frame.f_code.co_filename.startswith(OURS) else None
+        return on_line if frame.f_code.co_filename.startswith(where) else None
 
     before = sys.gettrace()
     sys.settrace(on_call)
@@ -70,6 +81,30 @@ def everywhere(call: Callable[[], object], check: Callable[[], object], error: t
         check()
         at += 1
     return at
+
+
+def handled_at(call: Callable[[], object], at: int, handle: Callable[[], object], where: tuple[str, ...] = (OURS,)) -> bool:
+    """Runs the call, and calls `handle` before the line number `at` of ours. Returns whether there was one."""
+    lines = 0
+
+    def on_line(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        if lines == at and event == "line":
+            sys.settrace(None)
+            handle()
+        return on_line
+
+    def on_call(frame: FrameType, event: str, arg: object) -> Any:
+        return on_line if lines < at and frame.f_code.co_filename.startswith(where) else None
+
+    before = sys.gettrace()
+    sys.settrace(on_call)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return lines >= at
 
 
 def append(store: BlockingStore) -> None:
@@ -324,34 +359,188 @@ def test_a_handler_that_closes_the_client_at_any_line_of_a_call_breaks_nothing(
     shared: ServerThread,
 ) -> None:
     def closed_at(at: int) -> bool:
-        lines = 0
         with es.blocking.connect(shared.address) as store:
 
-            def on_line(frame: FrameType, event: str, arg: object) -> Any:
-                nonlocal lines
-                lines += event == "line"
-                if lines == at and event == "line":
-                    sys.settrace(None)
-                    store.close()
-                return on_line
+            def call() -> None:
+                with suppress(es.Closed):
+                    append(store)
 
-            def on_call(frame: FrameType, event: str, arg: object) -> Any:
-                return on_line if lines < at and frame.f_code.co_filename.startswith(OURS) else None
-
-            sys.settrace(on_call)
-            try:
-                append(store)
-            except es.Closed:
-                pass
-            finally:
-                sys.settrace(None)
-            if lines >= at:
+            closed = handled_at(call, at, store.close)
+            if closed:
                 with pytest.raises(es.Closed):
                     store.version("small")
                 assert store._connection._link.socket is None
-        return lines >= at
+        return closed
 
     at = 1
     while closed_at(at):
         at += 1
     assert at > 50
+
+
+@pytest.fixture(scope="module")
+def two_shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedShards]:
+    with LedShards(tmp_path_factory.mktemp("shards"), 2) as shards:
+        yield shards
+
+
+class Iterating:
+    """Iterations over the same 12 events of two aggregates, in several pages, of a store or of two shards."""
+
+    def __init__(self, store: BlockingStore, begin: Callable[[BlockingStore], Any]) -> None:
+        self.store = store
+        self._begin = begin
+        for number in range(3):
+            for each in ("pages-1", "pages-4"):
+                store.append(each, [es.NewEvent("T", bytes(140 * 1024))] * 2, es.ANY, command_id=f"page-{number}")
+        self.wanted = self.taken(self.begin())
+
+    def begin(self) -> Iterator[Any]:
+        """Returns an iterator that has connected."""
+        return iter(self._begin(self.store))
+
+    def taken(self, iterator: Iterator[Any], seen: list[es.Event] | None = None) -> list[es.Event]:
+        """Takes the rest, up to CaughtUp of a subscription, and adds it to the events that were seen."""
+        seen = [] if seen is None else seen
+        for item in iterator:
+            if isinstance(item, es.CaughtUp):
+                break
+            seen.append(item)
+        return seen
+
+    def check(self, seen: list[es.Event], *, cut_off: bool = False) -> None:
+        """Fails if an event is missing, or is there twice, or in another order than its aggregate has it."""
+        for each in ("pages-1", "pages-4"):
+            versions = [event.version for event in seen if event.aggregate_id == each]
+            wanted = [event.version for event in self.wanted if event.aggregate_id == each]
+            assert versions == (wanted[: len(versions)] if cut_off else wanted)
+
+
+@pytest.fixture(params=["read", "read_all", "subscribe", "read_all of two shards", "subscribe of two shards"])
+def iterating(request: pytest.FixtureRequest) -> Iterator[Iterating]:
+    name, of_shards = request.param.split()[0], "shards" in request.param
+    server = request.getfixturevalue("two_shards" if of_shards else "shared")
+    begins: dict[str, Callable[[BlockingStore], Any]] = {
+        "read": lambda store: store.read("pages-1"),
+        "read_all": lambda store: store.read_all(aggregate_prefix="pages-"),
+        "subscribe": lambda store: store.subscribe(aggregate_prefix="pages-"),
+    }
+    with es.blocking.connect(server.address) as store:
+        yield Iterating(store, begins[name])
+
+
+@pytest.mark.heavy
+def test_an_iteration_interrupted_anywhere_continues_or_says_that_it_cannot(iterating: Iterating) -> None:
+    cut_off = Counter[bool]()
+    at = 1
+    while True:
+        iterator, seen = iterating.begin(), list[es.Event]()
+        more = interrupted(lambda: iterating.taken(iterator, seen), at, where=ITERATORS)  # noqa: B023 # called at once
+        if not more:
+            iterating.check(seen)
+            break
+        for _ in range(3):
+            try:
+                iterating.taken(iterator, seen)
+            except es.ConnectionLost:
+                continue
+            except es.Closed:
+                iterating.check(seen, cut_off=True)
+                cut_off[True] += 1
+            else:
+                iterating.check(seen)
+                cut_off[False] += 1
+            break
+        assert iterating.store.version("missing") == 0
+        at += 1
+    assert cut_off[True] > 0
+    assert at > 20
+
+
+@pytest.mark.heavy
+def test_a_handler_may_take_from_an_iterator_at_any_line_of_another_call(iterating: Iterating) -> None:
+    at = 1
+    while True:
+        iterator, seen = iterating.begin(), list[es.Event]()
+        seen.append(next(iterator))
+
+        def handle() -> None:
+            seen.extend(next(iterator) for _ in range(3))  # noqa: B023 # called at once
+
+        more = handled_at(lambda: iterating.store.version("missing"), at, handle, CONNECTION)
+        iterating.check(iterating.taken(iterator, seen))
+        if not more:
+            break
+        at += 1
+    assert at > 10
+
+
+@pytest.mark.heavy
+def test_a_handler_that_takes_from_the_iterator_that_it_interrupts_is_refused(iterating: Iterating) -> None:
+    at = 1
+    refused = 0
+    while True:
+        iterator, seen = iterating.begin(), list[es.Event]()
+
+        def handle() -> None:
+            nonlocal refused
+            try:
+                if len(seen) < len(iterating.wanted):  # noqa: B023 # called at once
+                    seen.append(next(iterator))  # noqa: B023
+            except RuntimeError:
+                refused += 1
+
+        def take() -> None:
+            with suppress(RuntimeError):  # the handler took it first
+                iterating.taken(iterator, seen)  # noqa: B023 # called at once
+
+        more = handled_at(take, at, handle, ITERATORS + CONNECTION)
+        iterating.check(iterating.taken(iterator, seen) if len(seen) < len(iterating.wanted) else seen)
+        if not more:
+            break
+        at += 1
+    assert refused > 5
+
+
+def test_threads_that_share_an_iterator_get_each_event_once_or_are_refused(iterating: Iterating) -> None:
+    iterator, seen, refused = iterating.begin(), list[es.Event](), list[str]()
+    began = threading.Barrier(4)
+
+    def take() -> None:
+        began.wait(DEADLINE_SECONDS)
+        try:
+            while len(seen) < len(iterating.wanted) // 2:  # some more than that: a subscription has nothing after the last one
+                seen.append(next(iterator))
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    with ThreadPoolExecutor(4) as threads:
+        for each in [threads.submit(take) for _ in range(4)]:
+            each.result(DEADLINE_SECONDS)
+    assert all("is in use" in each for each in refused)
+    if len(seen) < len(iterating.wanted):
+        iterating.taken(iterator, seen)
+    iterating.check(sorted(seen, key=lambda event: event.version))
+
+
+def test_after_an_error_of_ours_a_read_continues_and_holds_no_page(
+    shared: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sending the request may time out; a page that is not wanted any longer is not received."""
+
+    def time_out(*_: object) -> None:
+        limit = current()
+        assert limit is not None
+        raise limit.over()
+
+    with es.blocking.connect(shared.address) as store:
+        store.append("often", EVENT, es.ANY)
+        iterator = store.read("often")
+        with monkeypatch.context() as patched:
+            patched.setattr(BlockingLink, "send", time_out)
+            for _ in range(3):
+                with pytest.raises(es.TimedOut), within(60.0):
+                    next(iterator)
+        session = store._connection._session
+        assert not any(each.wanted for each in (*session._sent.values(), *session._unsent))
+        assert next(iterator).version == 1

@@ -1,23 +1,28 @@
 """What `read`, `read_all` and `subscribe` of the blocking client return: iterators over pages.
 
-Iterators of pages, chained: in a `for` loop, taking an event from a page runs no Python code. The next page is requested
-before the current one is handed out, so it travels while this one is consumed. Dropping an iterator releases the requested
-page.
+Pages, chained: in a `for` loop, taking an event from a page runs no Python code. The next page is requested before the current
+one is handed out, so it travels while this one is consumed. Dropping an iterator releases the requested page.
+
+One thread at a time takes from an iterator. After an exception it continues where it was, or says that it cannot: it never ends
+as if there were no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import chain
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
+from weakref import ref
 
 from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.limit import within
 from eventstore.client.session.calls import PolledSignal
 from eventstore.client.session.page_requests import Cursor, PageCall
 from eventstore.client.session.subscription import SessionSubscription, SubscriptionItem
-from eventstore.errors import EventStoreError
+from eventstore.errors import Closed, EventStoreError
 from eventstore.event_identity import LogPosition
 from eventstore.model import Event
 from eventstore.position import Position, Reading
@@ -36,12 +41,14 @@ class PositionedStream(Generic[Item]):
         connection: BlockingConnection,
         start: LogPosition | None,
         request: LogCursor | SessionSubscription,
-        pages: Iterator[list[Item]],
+        page: Callable[[], list[Item] | None],
+        continues_after: tuple[type[EventStoreError], ...],
     ) -> None:
+        """`page`: returns the next one, None at the end. `continues_after`: as of `chained`."""
         self._connection = connection
         self._request = request
         self._reading = Reading(start)
-        self._items: Iterator[Item] = chain.from_iterable(_Resumable(pages, self._reading.turn))
+        self._items = chained(partial(_turned, self._reading, page), continues_after)
 
     @property
     def position(self) -> Position:
@@ -62,7 +69,7 @@ BlockingSubscriptionStream: TypeAlias = PositionedStream[SubscriptionItem]
 
 def open_read(connection: BlockingConnection, cursor: Cursor, timeout: float | None = None) -> BlockingEventStream:
     """Returns the events a cursor walks over. `timeout`: seconds to wait for each page."""
-    return chain.from_iterable(_Resumable(EventPages(connection, cursor, timeout)))
+    return chained(EventPages(connection, cursor, timeout).page, (EventStoreError,))
 
 
 def read_log(
@@ -70,7 +77,8 @@ def read_log(
 ) -> BlockingLogStream:
     """As `open_read`, for events of the log. `layout`: of the slots of a shard; None: as it says itself."""
     cursor.layout = layout
-    return PositionedStream(connection, cursor.place, cursor, EventPages(connection, cursor, timeout))
+    pages = EventPages(connection, cursor, timeout)
+    return PositionedStream(connection, cursor.place, cursor, pages.page, (EventStoreError,))
 
 
 def follow_log(
@@ -81,7 +89,13 @@ def follow_log(
     """
     own = BlockingConnection(connection.addresses, connection.options)
     subscription = SessionSubscription(start, wanted, layout=lambda: own.session.layout if layout is None else layout)
-    return PositionedStream(connection, start, subscription, subscription_pages(own, subscription))
+    page = partial(next, subscription_pages(own, subscription))
+    return PositionedStream(connection, start, subscription, page, ())
+
+
+def _turned(reading: Reading, page: Callable[[], list[Item] | None]) -> Iterator[Item] | None:
+    items = page()
+    return None if items is None else reading.turn(items)
 
 
 class EventPages:
@@ -94,15 +108,14 @@ class EventPages:
         self._cursor = cursor
         self._timeout = timeout
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> list[Event]:
-        connection = self._connection = self._connection.current
+    def page(self) -> list[Event] | None:
+        """Returns the events of the next page; None at the end."""
+        connection = self._connection.current
+        self._release_if_elsewhere(connection)
         with within(self._timeout):
             call = self._requested = self._requested or self._request(connection)
             if call is None:
-                raise StopIteration
+                return None
             connection.finish(call.done)
         self._requested = None
         events = self._cursor.take(call.page())
@@ -110,34 +123,100 @@ class EventPages:
             self._requested = self._request(connection)  # travels while these are consumed
         return events
 
+    def _release_if_elsewhere(self, connection: BlockingConnection) -> None:
+        """Drops a page that another connection was asked for, which cannot be waited for here: a signal's handler has one of
+        its own.
+        """
+        if self._requested is not None and self._requested.session is not connection.session:
+            self._requested.wanted = False
+            self._requested = None
+
     def _request(self, connection: BlockingConnection) -> PageCall[PolledSignal] | None:
         if self._cursor.done:
             return None
         call = PageCall(self._cursor, connection.session, PolledSignal(), self)
-        connection.add(call)
+        try:
+            connection.add(call)
+        except BaseException:  # it may be queued nevertheless, and the next call requests the page again
+            call.wanted = False
+            raise
         return call
 
 
-class _Resumable(Generic[Item]):
-    """Pages for `chain`, which ends for good if its source raises, and goes on if what the source gave does."""
+def chained(
+    page: Callable[[], Iterable[Item] | None], continues_after: tuple[type[EventStoreError], ...] = ()
+) -> Iterator[Item]:
+    """Returns the items of the pages that `page` returns, until it returns None. `continues_after`: the errors after which the
+    next page is asked for again. After any other exception the iterator raises Closed.
+    """
+    parts: deque[Iterable[Item] | None] = deque()
+    parts.append(_PageTaker(page, continues_after, ref(parts)).once())
+    return chain.from_iterable(iter(parts.popleft, None))
 
-    def __init__(self, pages: Iterator[list[Item]], turn: Callable[[list[Item]], Iterator[Item]] = iter) -> None:
-        self._pages = pages
-        self._turn = turn
 
-    def __iter__(self) -> Self:
-        return self
+class _PageTaker(Generic[Item]):
+    """Puts pages into a deque, from which `chain` takes what it iterates over next: a page, or a call of `_take`.
 
-    def __next__(self) -> Iterator[Item]:
+    A call is an item of `chain` and not its source, whose first exception would end it for good. It is used once: by the one
+    who finds `unused` so. It ends by putting the page there, and the next call, in one step. So a page that is lost to the
+    exception of a signal's handler is never followed by another one.
+    """
+
+    def __init__(
+        self,
+        page: Callable[[], Iterable[Item] | None],
+        continues_after: tuple[type[EventStoreError], ...],
+        parts: ref[deque[Iterable[Item] | None]],  # weak: it holds the calls, and an iterator that is dropped ends at once
+    ) -> None:
+        self._page = page
+        self._continues_after = continues_after
+        self._parts = parts
+        self._ended_by: str | None = None
+
+    def once(self) -> Iterator[Item]:
+        """Returns an iterator without items, which takes the next page."""
+        return iter(partial(self._take, iter((True,))), None)
+
+    def _take(self, unused: Iterator[bool]) -> Item | None:
         try:
-            return self._turn(next(self._pages))
-        except EventStoreError as error:
-            return _raising(error)
+            if next(unused, False):  # one call in C, which no thread and no handler can divide
+                return self._put()
+        except BaseException as error:
+            self._ended_by = type(error).__name__
+            raise
+        raise _in_use() if self._ended_by is None else _cut_off(self._ended_by)
+
+    def _put(self) -> Item | None:
+        parts = self._parts()
+        assert parts is not None, "it is iterated over"
+        try:
+            page = self._page()
+        except self._continues_after as error:
+            page = _raising(error)
+        parts.extend((None,) if page is None else (page, self.once()))
+        return None
 
 
 def _raising(error: EventStoreError) -> Iterator[Any]:
-    raise error
-    yield
+    try:
+        raise error
+        yield
+    finally:
+        del error  # its traceback has this frame
+
+
+def _in_use() -> RuntimeError:
+    return RuntimeError(
+        "this iterator is in use: by another thread, or by what this signal handler has interrupted; give each an iterator of "
+        "its own"
+    )
+
+
+def _cut_off(ended_by: str) -> Closed:
+    return Closed(
+        f"{ended_by} ended this iteration before the last event; begin another one after the last event that it gave",
+        cause=ended_by,
+    )
 
 
 def subscription_pages(connection: BlockingConnection, subscription: SessionSubscription) -> Iterator[list[SubscriptionItem]]:

@@ -25,7 +25,7 @@ class PageCall(Call[S]):
 
     def __init__(self, cursor: Cursor, session: ClientSession[S], done: S, reader: object) -> None:
         super().__init__(request_of(cursor), done)
-        self._cursor, self._session, self._reader = cursor, session, ref(reader)
+        self._cursor, self.session, self._reader = cursor, session, ref(reader)
 
     @property
     def wanted(self) -> bool:
@@ -37,9 +37,9 @@ class PageCall(Call[S]):
 
     def encode(self) -> bytes:
         if isinstance(self._cursor, LogCursor):
-            self._cursor.use(self._session.connections)
+            self._cursor.use((self.session, self.session.connections))
             if self._cursor.layout is None:
-                self._cursor.layout = self._session.layout
+                self._cursor.layout = self.session.layout
             self.request = request_of(self._cursor)
         return super().encode()
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Self
 
 from eventstore.client.blocking.routing.router import BlockingRouter
-from eventstore.client.blocking.streams import EventPages
+from eventstore.client.blocking.streams import EventPages, chained
 from eventstore.client.limit import within
 from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.merging import MergedRead, later_layout
@@ -49,10 +49,38 @@ def reach(router: BlockingRouter, after: After) -> ClusterMap:
 
 
 class BlockingMergedEvents:
-    """The stored events of all shards, up to the last one of each. After TimedOut it continues; any other exception ends it."""
+    """The stored events of all shards, up to the last one of each. It continues after TimedOut. After any other exception it
+    raises Closed.
+    """
 
     def __init__(
         self, router: BlockingRouter, after: After, begin: Callable[[ClusterMap], MergedRead], timeout: float | None = None
+    ) -> None:
+        self._pages = _ShardsPages(router, after, begin, timeout)
+        self._events = chained(self._pages.page, (TimedOut,))
+
+    @property
+    def position(self) -> Position:
+        """The place after the last event: pass it as `after` to continue there."""
+        return self._pages.position
+
+    @property
+    def shard(self) -> int:
+        """The shard of the last event, whose sequence counts there."""
+        return self._pages.shard
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+
+class _ShardsPages:
+    """The pages of all shards. After TimedOut, the next call waits for the same page."""
+
+    def __init__(
+        self, router: BlockingRouter, after: After, begin: Callable[[ClusterMap], MergedRead], timeout: float | None
     ) -> None:
         self._router = router
         self._timeout = timeout
@@ -60,8 +88,7 @@ class BlockingMergedEvents:
         self._begin = begin
         self._moving: Looking | None = None
         self._read: MergedRead | None = None
-        self._pages: dict[int, Iterator[list[Event]]] = {}
-        self._events: Iterator[Event] = iter(())
+        self._pages: dict[int, EventPages] = {}
         if not is_later(after, router.table.known):
             self._open(router.table.known)
 
@@ -76,7 +103,7 @@ class BlockingMergedEvents:
 
     @property
     def position(self) -> Position:
-        """The place after the last event: pass it as `after` to continue there."""
+        """As of the events."""
         if self._read is None:
             assert isinstance(self._after, Position)
             return self._after
@@ -84,47 +111,29 @@ class BlockingMergedEvents:
 
     @property
     def shard(self) -> int:
-        """The shard of the last event, whose sequence counts there."""
+        """As of the events."""
         assert self._read is not None, "there was an event"
         return self._read.reached.shard
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Event:
-        for event in self._events:
-            return event
+    def page(self) -> Iterator[Event] | None:
+        """Returns the events of the next page that has any; None at the end."""
         with within(self._timeout):
-            return self._next_page()
-
-    def _next_page(self) -> Event:
-        read = self._read or self._open(reach(self._router, self._after))
-        while True:
-            for event in self._events:
-                return event
-            shard = read.next_shard()
-            if shard is None:
-                raise StopIteration
-            try:
-                self._turn_page(read, shard)
-            except TimedOut:  # the next call waits for the same page
-                raise
-            except BaseException:
-                read.end()
-                raise
-
-    def _turn_page(self, read: MergedRead, shard: int) -> None:
-        try:
-            page = next(self._pages[shard], None)
-        except Elsewhere as refused:
-            self._move(read, shard, refused)
-        except TimedOut:
-            raise
-        except EventStoreError as error:
-            read.lost(error)
-        else:
-            self._moving = None
-            self._events = read.taken(page)
+            read = self._read or self._open(reach(self._router, self._after))
+            while (shard := read.next_shard()) is not None:
+                try:
+                    page = self._pages[shard].page()
+                except Elsewhere as refused:
+                    self._move(read, shard, refused)
+                except TimedOut:
+                    raise
+                except EventStoreError as error:
+                    read.lost(error)
+                else:
+                    self._moving = None
+                    events = read.taken(page)
+                    if page:
+                        return events
+        return None
 
     def _move(self, read: MergedRead, shard: int, refused: Elsewhere) -> None:
         """Continues by a newer map: the shard was split, or knows less or more of a split than the map that is known."""

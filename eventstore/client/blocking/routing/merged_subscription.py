@@ -19,7 +19,7 @@ from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.routing.merged_events import reach
 from eventstore.client.blocking.routing.router import BlockingRouter
 from eventstore.client.blocking.routing.shard_connection import BlockingShardConnection
-from eventstore.client.blocking.streams import subscription_pages
+from eventstore.client.blocking.streams import chained, subscription_pages
 from eventstore.client.routing.merging import RETRY_S, Away, MergedReached, of_shard
 from eventstore.client.session.subscription import SessionSubscription, SubscriptionItem
 from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, copy_error
@@ -51,6 +51,55 @@ class BlockingMergedSubscription:
         self, router: BlockingRouter, after: After, wanted: EventFilter, begin: Callable[[ClusterMap], MergedReached]
     ) -> None:
         self._receiver = _Receiver(router)
+        self._pages = _SubscriptionPages(self._receiver, router, after, wanted, begin)
+        self._items = chained(self._pages.page)
+        self._closed = False
+
+    @property
+    def position(self) -> Position:
+        """The place after the last event: pass it as `after` to continue there."""
+        return self._pages.position
+
+    @property
+    def shard(self) -> int:
+        """The shard of the last event, whose sequence counts there."""
+        return self._pages.shard
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> SubscriptionItem:
+        if self._closed:
+            raise StopIteration
+        return next(self._items)
+
+    def close(self) -> None:
+        """Ends the subscription, also for a thread that waits for its next item."""
+        self._closed = True
+        self._receiver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self._receiver.close()
+
+
+class _SubscriptionPages:
+    """The pages of all shards, as they arrive. They do not know the subscription, so that it can be dropped."""
+
+    def __init__(
+        self,
+        receiver: _Receiver,
+        router: BlockingRouter,
+        after: After,
+        wanted: EventFilter,
+        begin: Callable[[ClusterMap], MergedReached],
+    ) -> None:
+        self._receiver = receiver
         self._router = router
         self._after = after
         self._wanted = wanted
@@ -58,11 +107,10 @@ class BlockingMergedSubscription:
         self._reached = None if is_later(after, router.table.known) else begin(router.table.known)
         self._away = Away(())
         self._moving: dict[int, Backoff] = {}  # of shards that refused the layout they were read by
-        self._items: Iterator[SubscriptionItem] = iter(())
 
     @property
     def position(self) -> Position:
-        """The place after the last event: pass it as `after` to continue there."""
+        """As of the subscription."""
         if self._reached is None:
             assert isinstance(self._after, Position)
             return self._after
@@ -70,25 +118,23 @@ class BlockingMergedSubscription:
 
     @property
     def shard(self) -> int:
-        """The shard of the last event, whose sequence counts there."""
+        """As of the subscription."""
         assert self._reached is not None, "there was an event"
         return self._reached.shard
 
-    def __iter__(self) -> Self:
-        return self
+    def page(self) -> Iterator[SubscriptionItem] | None:
+        """Waits for the next page, and returns its items; None: this was closed."""
+        items: Iterator[SubscriptionItem] | None = None
+        try:
+            while items is None and not self._receiver.closed.is_set():
+                items = self._arrived()
+        except BaseException:  # of a signal's handler too, which may have taken a page with it: none may follow
+            self._receiver.close()
+            raise
+        return items
 
-    def __next__(self) -> SubscriptionItem:
-        while not self._receiver.closed.is_set():
-            for item in self._items:
-                return item
-            try:
-                self._turn_page()
-            except BaseException:  # of a signal's handler too, which may have taken a page with it: none may follow
-                self.close()
-                raise
-        raise StopIteration
-
-    def _turn_page(self) -> None:
+    def _arrived(self) -> Iterator[SubscriptionItem] | None:
+        """Waits for a page, and returns its items; None: it was none."""
         if self._reached is None:
             self._reached = self._begin(reach(self._router, self._after))
         self._receiver.check()
@@ -96,18 +142,19 @@ class BlockingMergedSubscription:
             self._follow(self._reached, self._reached.followed)
         arrived = self._receiver.take()
         if arrived is None:
-            return
+            return None
         part, items, end = arrived
         if isinstance(items, Elsewhere):
             self._move(self._reached, part, items)
         elif not isinstance(items, EventStoreError):
             self._away.found(part.shard)
             self._moving.pop(part.shard, None)
-            self._items = self._reached.merged(part.shard, items, end)
+            return self._reached.merged(part.shard, items, end)
         elif items.retriable:
             self._away.lost(part.shard, items)
         else:
             raise of_shard(part.shard, items)
+        return None
 
     def _follow(self, reached: MergedReached, changed: Iterable[int]) -> None:
         """Receives the events of these shards, from where the reader stands, and no longer of any that is not followed."""
@@ -136,19 +183,6 @@ class BlockingMergedSubscription:
         else:
             part.again_after_s = backoff.delay_s()
             part.again.set()
-
-    def close(self) -> None:
-        """Ends the subscription, also for a thread that waits for its next item."""
-        self._receiver.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self._receiver.close()
 
 
 class _Part:
