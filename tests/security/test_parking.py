@@ -106,6 +106,26 @@ def test_reactions_of_a_worker_that_may_park_nothing_do_not_begin_say_so_at_once
         wait_until(lambda: store.stats()["reactions_parked"] == 1, "it parks")
 
 
+def test_a_command_whose_worker_may_not_append_is_refused_by_whose_permission_is_missing_and_its_log_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, domain = tmp_path / "data", "tests.server.commands.echoes:app"
+    monkeypatch.setenv("EVENTSTORE_TOKEN", give(data, "worker", "reader", "append:b", "park"))
+    said = "the identity of this worker lacks the permission 'append' on aggregate 'a': add it where the store is, by "
+    with (
+        ServerThread(data) as server,
+        WorkerThread(server.address, tmp_path / "reactions.json", domain=domain) as worker,
+        es.blocking.connect(worker.address) as store,
+    ):
+        for number in range(2):
+            with pytest.raises(PermissionDenied) as caught:
+                store.send(echoes.Call("a", number))
+            assert caught.value.message.startswith(said)
+            assert caught.value.fields["permission"] == "append"
+        assert store.send(echoes.Call("b", 1)).version == 1
+    assert len([each for each in caplog.records if said in each.getMessage()]) == 1
+
+
 def test_a_worker_that_may_park_of_other_aggregates_says_what_it_lacks_when_an_event_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

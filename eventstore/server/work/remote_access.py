@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Final, TypeAlias
@@ -10,7 +11,15 @@ import trio
 
 from eventstore.client.aio.raw_appends import InFlight, RawAppends
 from eventstore.client.aio.store import NetworkStore
-from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, UnsupportedVersion, VersionConflict
+from eventstore.errors import (
+    ConnectionLost,
+    Elsewhere,
+    EventStoreError,
+    PermissionDenied,
+    UnsupportedVersion,
+    VersionConflict,
+)
+from eventstore.fields import shown
 from eventstore.model import Committed, Event
 from eventstore.records import commit
 from eventstore.records.raw_commit import RawCommit, with_fingerprint
@@ -20,6 +29,7 @@ from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, App
 _PAGE_EVENTS: Final = 500
 _PAUSE_S_MIN: Final = 0.05
 _PAUSE_S_MAX: Final = 2.0
+_log: Final = logging.getLogger(__name__)
 
 Heard: TypeAlias = Callable[[EventStoreError], Awaitable[None]]
 """Called with each error of the store."""
@@ -34,18 +44,32 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
     """
     appends = RawAppends(store)
     durability: int | None = None
+    was_denied = False  # the log says it once: clients may send any number of such commands
 
     def persist(batch: ServerBatch) -> None:
+        commits = _bare(linked(batch))
         try:
-            in_flight = appends.put(_bare(linked(batch)))
+            in_flight = appends.put(commits)
         except EventStoreError as error:
             check_lost(error)
             raise
-        nursery.start_soon(_deliver, batch, in_flight, heard, note)
+        nursery.start_soon(_deliver, batch, [each[0] for each in commits], in_flight, heard, note, denied)
 
     def note(found: int | None) -> None:
         nonlocal durability
         durability = found
+
+    def denied(aggregate_id: str) -> PermissionDenied:
+        nonlocal was_denied
+        error = PermissionDenied(
+            f"the identity of this worker lacks the permission 'append' on aggregate {shown(aggregate_id)}: add it where the "
+            "store is, by `eventstore access add NAME --grant append`",
+            permission="append",
+        )
+        if not was_denied:
+            was_denied = True
+            _log.error("%s; each command on such an aggregate is refused", error.message)
+        return error
 
     def check_lost(error: EventStoreError) -> None:
         if isinstance(error, UnsupportedVersion) or (isinstance(error, ConnectionLost) and "actual" in error.fields):
@@ -91,7 +115,10 @@ def _bare(commits: Sequence[NewCommit]) -> list[RawCommit]:
     ]
 
 
-async def _deliver(batch: ServerBatch, in_flight: InFlight, heard: Heard, note: Callable[[int | None], None]) -> None:
+async def _deliver(
+    batch: ServerBatch, aggregate_ids: Sequence[str], in_flight: InFlight, heard: Heard, note: Callable[[int | None], None],
+    denied: Callable[[str], PermissionDenied],
+) -> None:  # fmt: skip
     outcomes = await in_flight.outcomes()
     # Elsewhere: another process leads the shard by now, or another shard has the aggregate.
     lost = next((each for each in outcomes if isinstance(each, ConnectionLost | Elsewhere | UnsupportedVersion)), None)
@@ -103,7 +130,11 @@ async def _deliver(batch: ServerBatch, in_flight: InFlight, heard: Heard, note: 
             if isinstance(outcome, Committed):  # what the others were committed with is there as well
                 note(outcome.durability)
                 break
-        batch.deliver(list(map(_raw_outcome, outcomes)))
+        told = [
+            denied(name) if isinstance(each, PermissionDenied) else each
+            for name, each in zip(aggregate_ids, outcomes, strict=True)
+        ]
+        batch.deliver(list(map(_raw_outcome, told)))
 
 
 def _raw_outcome(outcome: Committed | EventStoreError) -> AppendOutcome:
