@@ -295,3 +295,20 @@ def test_the_figures_of_many_mailboxes_cost_little() -> None:
         return instructions(lambda: stats_of(worker.machine))
 
     assert cost(64) - cost(16) < 48 * 100
+
+
+def test_an_aggregate_whose_restore_is_retried_waits_or_is_restored_and_not_both() -> None:
+    worker = Stepped(HistoryStore(), Options(mailboxes=1))
+    worker.submit(Request("a", "1"))
+
+    def figures() -> tuple[int, int]:
+        stats = stats_of(worker.machine)
+        return stats.restores_waiting, stats.restoring
+
+    assert figures() == (0, 1)
+    worker.restore_fails()
+    assert figures() == (1, 0)
+    worker.fire()
+    assert figures() == (0, 1)
+    worker.restore()
+    assert figures() == (0, 0)

@@ -20,11 +20,11 @@ class RestoreQueue:
         self._driver = driver
         self._waiting: deque[AggregateQueue] = deque()
         self._backoffs: dict[AggregateQueue, RetryDelay] = {}
-        self._running = 0
+        self._running = self._retrying = 0
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting) + len(self._backoffs)
+        return len(self._waiting) + self._retrying
 
     @property
     def running(self) -> int:
@@ -45,8 +45,13 @@ class RestoreQueue:
         self.failures += 1
         self._running -= 1
         backoff = self._backoffs.setdefault(lane, RetryDelay(self._options.backoff_first_s, self._options.backoff_max_s))
-        self._driver.call_later(backoff.next_s(), lambda: self.add(lane))
+        self._retrying += 1
+        self._driver.call_later(backoff.next_s(), lambda: self._retry(lane))
         self._start_next()
+
+    def _retry(self, lane: AggregateQueue) -> None:
+        self._retrying -= 1
+        self.add(lane)
 
     def _start_next(self) -> None:
         while self._waiting and self._running < self._options.restores_max:
