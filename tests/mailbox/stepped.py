@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
 from itertools import count
-from typing import cast
+from typing import NamedTuple, cast
 
-from eventstore_mailbox import OVERLOADED, REFUSED, UNCHANGED, Batch, Entry, Options, Ports
+from eventstore_mailbox import (
+    COMMITTED,
+    CONFLICT,
+    DUPLICATE,
+    FAILED,
+    OVERLOADED,
+    REFUSED,
+    STOPPED,
+    UNCHANGED,
+    Batch,
+    Entry,
+    Options,
+    Ports,
+)
 from eventstore_mailbox.core.machine import Machine
 from eventstore_mailbox.core.ports import AnyPorts
-from eventstore_mailbox.core.state import COMMITTED, DUPLICATE, AggregateQueue, AnyEntry
+from eventstore_mailbox.core.state import (
+    ENTRY_TRANSITIONS,
+    HANDLING,
+    IN_FLIGHT,
+    REFRESHED,
+    STORED,
+    WAITING,
+    AggregateQueue,
+    AnyEntry,
+)
 from tests.mailbox.history_store import Change, HistoryStore, Outcome
 
 ONE = Options(mailboxes=1)
@@ -30,18 +53,50 @@ class History:
         self.dirty = False
 
 
+class Move(NamedTuple):
+    """A transition of an entry, and the class whose method makes it."""
+
+    before: int
+    after: int
+    cause: str
+
+
+FINAL = (COMMITTED, DUPLICATE, CONFLICT, REFUSED, UNCHANGED, FAILED, STOPPED, OVERLOADED)
+DOCUMENTED = {Move(row.before, row.after, row.caused_by.partition(".")[0]) for row in ENTRY_TRANSITIONS}
+STATED_BELOW = {Move(WAITING, final, "InFlightDuplicates") for final in FINAL} | {
+    *(Move(before, STOPPED, "Machine") for before in (WAITING, IN_FLIGHT, REFRESHED, STORED, *FINAL)),
+    *(Move(before, OVERLOADED, "Machine") for before in (WAITING, STOPPED)),
+    *(Move(before, WAITING, "Machine") for before in (STOPPED, OVERLOADED)),  # submitted again
+}
+"""What the docstring of `core.state` says besides the table."""
+ALLOWED = DOCUMENTED | STATED_BELOW
+moves: set[Move] = set()
+"""Those that the entries of all tests have made."""
+
+
 class Request(Entry["Request", Outcome]):
     """A command and its entry; `decide` defines its `kind`. `seen`: the state it was last decided on, None before;
     `stored`: how many changes of its aggregate the store had when it was submitted.
     """
 
-    __slots__ = ("answers", "kind", "seen", "stored")
+    __slots__ = ("_status", "answers", "kind", "seen", "stored")
 
     def __init__(self, aggregate_id: str, command_id: str, kind: str = "add") -> None:
         super().__init__(aggregate_id, command_id, self)
         self.kind = kind
         self.seen: tuple[str, ...] | None = None
         self.answers = self.stored = 0
+
+    @property  # type: ignore[override]
+    def status(self) -> int:
+        return self._status
+
+    @status.setter
+    def status(self, status: int) -> None:
+        before = getattr(self, "_status", status)
+        if before != status:
+            moves.add(Move(before, status, sys._getframe(1).f_code.co_qualname.partition(".")[0]))
+        self._status = status
 
 
 class _Pause:
@@ -202,19 +257,20 @@ class Stepped:
             request.stored = len(self.store.history(request.aggregate_id))
         refused = self.machine.submit(cast("Sequence[AnyEntry]", requests))
         assert all(entry.status == OVERLOADED for entry in refused)
-        self.machine.pump()
+        self._pump()
         return cast("list[Request]", refused)
 
     def append(self, changes: Sequence[Change]) -> list[list[Outcome]]:
         delivered: list[list[Outcome]] = []
         self.machine.append(changes, lambda outcomes: delivered.append(cast("list[Outcome]", outcomes)), None)
-        self.machine.pump()
+        self._pump()
         return delivered
 
     def deliver(self) -> None:
         """The store commits the oldest batch."""
         batch = self.pending.popleft()
         batch.deliver(self.store.append(batch.changes, batch.dependents))
+        self.check_invariants()
 
     def fail(self, done: int, part: int = 0) -> None:
         """The store is lost: it has stored the oldest `done` batches and `part` of the next, but all answers are lost."""
@@ -226,21 +282,22 @@ class Stepped:
             self.store.append(batch.changes[:part], batch.dependents)
         for batch in batches:
             batch.fail(ConnectionError("unreachable"))
+        self.check_invariants()
 
     def restore(self, place: int = 0) -> None:
         lane, history = self.restores.pop(place)
         if lane.to_load:
             self.unloaded.discard(lane.aggregate_id)
         self.machine.restored(lane, history)
-        self.machine.pump()
+        self._pump()
 
     def restore_fails(self, place: int = 0) -> None:
         self.machine.restore_failed(self.restores.pop(place)[0], ConnectionError("unreachable"))
-        self.machine.pump()
+        self._pump()
 
     def unrestorable(self, place: int = 0) -> None:
         self.machine.unrestorable(self.restores.pop(place)[0], ValueError("unknown event"))
-        self.machine.pump()
+        self._pump()
 
     def end_handler(self, place: int = 0) -> None:
         lane = list(self.handlers)[place]
@@ -256,15 +313,33 @@ class Stepped:
             error = rejected
         coroutine.close()
         self.machine.handled(lane, entry, change, error)
-        self.machine.pump()
+        self._pump()
 
     def fire(self, place: int = 0) -> None:
         self.timers.pop(place)()
-        self.machine.pump()
+        self._pump()
 
     def pump(self) -> None:
         self.driver.woken = False
+        self._pump()
+
+    def abandon(self) -> None:
+        self.machine.abandon()
+        self.check_invariants()
+
+    def _pump(self) -> None:
+        self.check_invariants()
         self.machine.pump()
+        self.check_invariants()
+
+    def check_invariants(self) -> None:
+        """Checks the machine against the driver and the table of the transitions of entries."""
+        machine = self.machine
+        assert moves <= ALLOWED, f"an entry went, as its table does not say, {moves - ALLOWED}"
+        if not machine.abandoned:
+            assert machine.processor.restores.running == len(self.restores), "as many restores run as were begun"
+            handling = {lane for lane in machine.lanes.by_id.values() if lane.state == HANDLING}
+            assert handling == set(self.handlers), "lanes are HANDLING whose handlers run"
 
     @property
     def quiet(self) -> bool:

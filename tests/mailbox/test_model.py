@@ -141,7 +141,7 @@ class Mailboxes(RuleBasedStateMachine):
         """Kills and restarts a worker; its commands are answered, and sent to it again with the same ids."""
         number %= len(self.workers)
         old = self.workers[number]
-        old.machine.abandon()
+        old.abandon()
         pending = list(old.pending)
         for batch in pending:
             outcomes = self.store.append(batch.changes, batch.dependents) if deliver else []

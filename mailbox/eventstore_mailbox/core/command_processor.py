@@ -17,14 +17,17 @@ from eventstore_mailbox.core.ports import AnyPorts, Driver
 from eventstore_mailbox.core.resident_lanes import ResidentLanes
 from eventstore_mailbox.core.restore_queue import RestoreQueue
 from eventstore_mailbox.core.state import (
+    AGGREGATE_NEEDED,
+    CHANGES_IN_FLIGHT,
     DONE,
-    DRAINING,
     FAILED,
-    HANDLING,
+    HANDLER_ENDS,
+    HANDLER_STARTS,
     PLAIN,
+    QUEUE_TRANSITIONS,
     READY,
     REFRESHED,
-    RESTORING,
+    RESTORE_ENDS,
     UNCHANGED,
     AggregateQueue,
     AnyEntry,
@@ -122,8 +125,8 @@ class CommandProcessor:
             if change is None:
                 self._without_change(lane, entry, UNCHANGED, None)
             elif type(change) is CoroutineType:
-                lane.state = HANDLING
                 self._driver.run_handler(lane, entry, cast("Coroutine[object, object, object]", change))
+                lane.state = QUEUE_TRANSITIONS[lane.state, HANDLER_STARTS]
             else:
                 mailbox.events.add(lane, entry, change)
         except BaseException as error:  # not even a handler's SystemExit may end the process
@@ -142,7 +145,8 @@ class CommandProcessor:
     def _step_without_aggregate(self, lane: AggregateQueue, entry: AnyEntry) -> None:
         plain = entry.command is PLAIN
         if lane.fast_path_calls or (lane.in_flight and (not plain or lane.last_draft == lane.mailbox.events.front.number)):
-            lane.state = DRAINING  # a plain append names its own version, so it must not depend on a change in its batch
+            # a plain append names its own version, so it must not depend on a change in its batch
+            lane.state = QUEUE_TRANSITIONS[lane.state, CHANGES_IN_FLIGHT]
         elif plain and not lane.to_load:
             lane.aggregate = None  # it does not know of this change
             lane.cursor = entry.next
@@ -152,7 +156,7 @@ class CommandProcessor:
             except Exception as error:
                 self._finish(lane, entry, FAILED, error)
         else:
-            lane.state = RESTORING
+            lane.state = QUEUE_TRANSITIONS[lane.state, AGGREGATE_NEEDED]
             self.restores.add(lane)
 
     def _without_change(self, lane: AggregateQueue, entry: AnyEntry, status: int, result: object) -> None:
@@ -180,14 +184,13 @@ class CommandProcessor:
             unmodified = False
         if not unmodified:
             lane.aggregate = None
-        lane.state = READY
         self._without_change(lane, entry, FAILED, error)
 
     # -- ends of what the driver started ------------------------------------------------------------------------------
 
     def handled(self, lane: AggregateQueue, entry: AnyEntry, change: object, error: BaseException | None) -> None:
         """Takes the result of an async handler; ignores it if its lane was rewound meanwhile."""
-        lane.state = READY
+        lane.state = QUEUE_TRANSITIONS[lane.state, HANDLER_ENDS]
         if lane.aggregate is not None:
             try:
                 if error is not None:
@@ -204,7 +207,7 @@ class CommandProcessor:
     def restored(self, lane: AggregateQueue, aggregate: object) -> None:
         """Takes the aggregate, or, if it was to be loaded by the store, nothing."""
         self.restores.finished(lane)
-        lane.state = READY
+        lane.state = QUEUE_TRANSITIONS[lane.state, RESTORE_ENDS]
         if lane.to_load:
             lane.to_load = False
         else:
@@ -217,7 +220,7 @@ class CommandProcessor:
         """Fails the command that needed the aggregate; the next command tries again."""
         self.restores.finished(lane)
         lane.to_load = False
-        lane.state = READY
+        lane.state = QUEUE_TRANSITIONS[lane.state, RESTORE_ENDS]
         entry = lane.cursor
         assert entry is not None
         lane.cursor = entry.next

@@ -25,13 +25,17 @@ from eventstore_mailbox.core.resident_lanes import ResidentLanes
 from eventstore_mailbox.core.state import (
     COMMITTED,
     CONFLICT,
+    CONFLICTED_AGAIN,
     DRAINING,
     DUPLICATE,
     FAILED,
     HANDLING,
+    NONE_IN_FLIGHT,
+    PAUSE_OVER,
     PAUSED,
     PLAIN,
-    READY,
+    QUEUE_TRANSITIONS,
+    REWOUND,
     STORED,
     AggregateQueue,
     AnyEntry,
@@ -89,7 +93,7 @@ class OutcomeProcessor:
     def drained(self, lane: AggregateQueue) -> None:
         """Resumes a lane that waited for changes in flight, if none is left."""
         if lane.state == DRAINING and not lane.in_flight and not lane.fast_path_calls:
-            lane.state = READY
+            lane.state = QUEUE_TRANSITIONS[lane.state, NONE_IN_FLIGHT]
             self._processor.resume(lane)
 
     # -- the common case: everything committed ------------------------------------------------------------------------
@@ -161,14 +165,14 @@ class OutcomeProcessor:
 
     def _restart(self, lane: AggregateQueue) -> None:
         """Continues with a lane that was rewound; what it waited for does not matter any more."""
+        lane.state = QUEUE_TRANSITIONS[lane.state, REWOUND]
         if lane.state == HANDLING:
             self._driver.cancel_handler(lane)  # ends in `CommandProcessor.handled`, which resumes the lane
             return
-        lane.state = READY
         if lane.first is not None:
             reruns = self._reruns.get(lane.first, 0)
             if reruns > 1:  # another writer is faster: only this aggregate has to wait
-                lane.state = PAUSED
+                lane.state = QUEUE_TRANSITIONS[lane.state, CONFLICTED_AGAIN]
                 self._driver.call_later(self._pause_s(reruns), partial(self._pause_over, lane))
             else:
                 self._processor.resume(lane)
@@ -180,7 +184,7 @@ class OutcomeProcessor:
 
     def _pause_over(self, lane: AggregateQueue) -> None:
         if lane.state == PAUSED and lane.first is not None:
-            lane.state = READY
+            lane.state = QUEUE_TRANSITIONS[lane.state, PAUSE_OVER]
             self._processor.resume(lane)
 
     # -- answers ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections import deque
 from eventstore_mailbox.core.backoff import RetryDelay
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import Driver
-from eventstore_mailbox.core.state import AggregateQueue
+from eventstore_mailbox.core.state import QUEUE_TRANSITIONS, UNREACHABLE, AggregateQueue
 
 
 class RestoreQueue:
@@ -42,6 +42,7 @@ class RestoreQueue:
         self._start_next()
 
     def failed(self, lane: AggregateQueue) -> None:
+        lane.state = QUEUE_TRANSITIONS[lane.state, UNREACHABLE]
         self.failures += 1
         self._running -= 1
         backoff = self._backoffs.setdefault(lane, RetryDelay(self._options.backoff_first_s, self._options.backoff_max_s))
