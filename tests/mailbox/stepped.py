@@ -333,8 +333,9 @@ class Stepped:
         self.check_invariants()
 
     def check_invariants(self) -> None:
-        """Checks the machine against the driver and the table of the transitions of entries."""
+        """Checks the machine against itself, the driver, and the table of the transitions of entries."""
         machine = self.machine
+        machine.check_invariants()
         assert moves <= ALLOWED, f"an entry went, as its table does not say, {moves - ALLOWED}"
         if not machine.abandoned:
             assert machine.processor.restores.running == len(self.restores), "as many restores run as were begun"

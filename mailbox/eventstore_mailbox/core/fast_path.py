@@ -53,6 +53,19 @@ class FastPath:
     def full(self) -> bool:
         return self.depth >= self._options.fast_path_max
 
+    @property
+    def calls(self) -> list[FastPathCall]:
+        """All calls, in flight and queued."""
+        return [*self._in_flight.values(), *self._queued]
+
+    def check_invariants(self) -> None:
+        """For tests. Raises AssertionError unless the depth is that of its calls, and those that queue are retried."""
+        depth, calls = sum(len(call.changes) for call in self.calls), [call.number for call in self.calls]
+        assert self.depth == depth, f"the fast path counts {self.depth} changes, its calls {calls} have {depth}"
+        assert len(calls) == len(set(calls)), f"a call is in flight and queued: {calls}"
+        retried = not self._queued or self._in_flight or self._retry_scheduled
+        assert retried, f"the calls {calls} are queued, and no retry is scheduled"
+
     def send(self, changes: list[object], ids: set[str], deliver: Deliver, source: object) -> None:
         self._number += 1
         self.depth += len(changes)
@@ -68,7 +81,7 @@ class FastPath:
 
     def abandon(self) -> None:
         """Refuses everything in flight as stopped; outcomes delivered later are ignored."""
-        abandoned = [*self._in_flight.values(), *self._queued]
+        abandoned = self.calls
         self._in_flight, self._queued, self.depth = {}, [], 0
         for call in sorted(abandoned, key=lambda call: call.number):
             self._deliver(call, [self._refusal(change) for change in call.changes])

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from eventstore_mailbox.core import invariants
 from eventstore_mailbox.core.append_call import Deliver, DeliverSome, WaitingBytes
 from eventstore_mailbox.core.backoff import RetryDelay
 from eventstore_mailbox.core.command_processor import CommandProcessor
@@ -160,6 +161,10 @@ class Machine:
     def depth(self) -> int:
         """Commands and plain appends accepted and not answered."""
         return sum(mailbox.depth for mailbox in self.mailboxes) + self.fast_path.depth
+
+    def check_invariants(self) -> None:
+        """For tests and simulators, between two steps. Raises AssertionError with the parts that contradict each other."""
+        invariants.check(self)
 
     def mailbox_of(self, aggregate_id: str) -> CommandMailbox:
         return self.mailboxes[self.ports.slot(aggregate_id) % self.options.mailboxes]

@@ -62,6 +62,14 @@ class ResidentLanes:
         """Notes that commands were answered, so that aggregates which could not be evicted may be evicted now."""
         self._fruitless = 0
 
+    def check_invariants(self) -> None:
+        """For tests. Raises AssertionError unless the clock has each lane once that is on it."""
+        clock = [lane.aggregate_id for lane in self._clock]
+        assert len(self._clock) == len(set(self._clock)), f"a lane is twice on the clock: {clock}"
+        assert all(lane.resident for lane in self._clock), f"a lane on the clock does not know it: {clock}"
+        for lane in self.by_id.values():
+            assert not lane.resident or lane in self._clock, f"the lane of {lane.aggregate_id!r} is not on the clock: {clock}"
+
     def _evict(self, steps_max: int = _STEPS_MAX) -> None:
         clock = self._clock
         for _ in range(steps_max):

@@ -331,6 +331,27 @@ class EventMailbox:
         """Changes that are not being persisted yet."""
         return len(self.front.entries) + sum(len(draft.entries) for draft in self._closed)
 
+    @property
+    def drafts(self) -> list[Draft]:
+        """All drafts, the oldest first."""
+        return [*([] if self.writing is None else [self.writing]), *self._closed, self.front]
+
+    def check_invariants(self) -> None:
+        """For tests. Raises AssertionError unless each draft fits together, and lanes know which of their changes depend."""
+        for draft in self.drafts:
+            entries, changes, places = draft.entries, draft.changes, draft.dependents
+            assert len(entries) == len(changes), f"draft {draft.number}: {len(entries)} entries, {len(changes)} changes"
+            assert places == sorted(set(places)), f"draft {draft.number}: the dependents {places} are not in order"
+            for place in places:
+                earlier = [entry.lane for entry in entries[:place]]
+                assert entries[place].lane in earlier, f"draft {draft.number}: change {place} depends on none before it"
+            if self._size is not None:
+                size_bytes = sum(map(self._size, changes))
+                assert draft.size_bytes == size_bytes, f"draft {draft.number} counts {draft.size_bytes} of {size_bytes} bytes"
+        for entry in self.front.entries:
+            known = entry.command is PLAIN or entry.lane.last_draft == self.front.number
+            assert known, f"{entry.command_id} is in draft {self.front.number}, its lane knows of {entry.lane.last_draft}"
+
     def _close_front(self) -> Draft:
         self._closed.append(self.front)
         self.front = Draft()
