@@ -146,6 +146,14 @@ class Following:
         """The disk has stored or cut: the logs end so now, synced."""
         self.busy = False
         self.logs, self._crcs = logs, crcs
+        actions = self._keep_to_log()
         if self._connection is None:
+            return actions
+        return actions + (self._fetch() if self._session is not None else self._join())
+
+    def _keep_to_log(self) -> list[Action]:
+        """Lowers the mark after a cut below it: a person accepted that loss. What comes instead is not committed yet (R6)."""
+        if self.committed is None or reaches(self.ends, self.committed):
             return []
-        return self._fetch() if self._session is not None else self._join()
+        self.committed = least((self.committed, self.ends))
+        return [CommitTo(self.committed)]

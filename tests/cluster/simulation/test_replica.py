@@ -12,6 +12,7 @@ from eventstore_cluster.replica.actions import (
     Action,
     Begin,
     BeginFile,
+    CommitTo,
     CutTo,
     EndProcess,
     Follow,
@@ -22,7 +23,7 @@ from eventstore_cluster.replica.actions import (
 )
 from eventstore_cluster.replica.epochs import LastEpoch, LogTail
 from eventstore_cluster.replica.following import Following
-from eventstore_cluster.replica.frames import Fetch, Joined, JoinFrame
+from eventstore_cluster.replica.frames import Data, Fetch, Joined, JoinFrame
 from eventstore_cluster.replica.leading import HandingOver, Moving, Sessions
 from eventstore_cluster.replica.limits import Limits, limits_for
 from eventstore_cluster.replica.places import LogEnds
@@ -463,3 +464,17 @@ def test_a_join_that_comes_before_the_log_is_open_is_answered_when_it_is() -> No
     own.disconnected(1, 0.1)
     answers = own.begun((LogTail(),), ((1, 100),), 0.2)
     assert answers == [SendFrame(2, Joined(1, 1, 4, (LastEpoch(0, (0, 0)),)))]
+
+
+def test_after_accepted_loss_a_follower_takes_no_more_for_committed_than_its_log_still_has() -> None:
+    log = LogTail().grow(1, (3, 5000))
+    own = Following(ME.member, ME.run, (log,), (0,), Limits())
+    own.follow(Leader(OTHER, "run2"), 1, 0.0)
+    own.connected(1, "run2", 0.0)
+    own.received(1, Joined(1, 1, 1, (LastEpoch(1, (3, 5000)),)), 0.0)
+    assert own.received(1, Data(1, 1, ((3, 5000),), ((3, 5000),), None), 0.0)[0] == CommitTo(((3, 5000),))
+    own.follow(Leader(OTHER, "run3"), 2, 0.0)  # of a replica that lacks some of it: a person had it lead
+    own.connected(2, "run3", 0.0)
+    assert own.received(2, Joined(2, 1, 2, (LastEpoch(1, (1, 4800)),)), 0.0) == [CutTo(((1, 4800),))]
+    assert own.stored((log.cut((1, 4800)),), (0,))[0] == CommitTo(((1, 4800),)), "else it sorts what may be cut again (R6)"
+    assert own.committed == ((1, 4800),)
