@@ -142,6 +142,16 @@ class Following:
         self.committed = ends
         return [CommitTo(ends)]
 
+    def check_invariants(self) -> None:
+        """For tests. Raises AssertionError unless its session is with its leader, and its log has what it says is committed."""
+        link = self._leader, self._connection, self._session
+        assert self._session is None or self._connection is not None, f"a session without a connection: {link}"
+        assert self._connection is None or self._leader is not None, f"a connection to no leader: {link}"
+        if self._session is not None:
+            assert self.last_epoch <= self._epoch, f"it follows epoch {self._epoch}, and has records of {self.last_epoch} (R11)"
+        if self.committed is not None:
+            assert reaches(self.ends, self.committed), f"the log ends at {self.ends}, committed is {self.committed}"
+
     def stored(self, logs: tuple[LogTail, ...], crcs: tuple[int, ...]) -> list[Action]:
         """The disk has stored or cut: the logs end so now, synced."""
         self.busy = False

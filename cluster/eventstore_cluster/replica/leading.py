@@ -75,6 +75,37 @@ class Leading:
         """Returns the members of the in-sync set that are not behind for too long; this one is."""
         return [member for member in self._registrar.state.in_sync if not self._lags(member, now, self._limits.lag_max_s)]
 
+    def check_invariants(self) -> None:
+        """For tests. Raises AssertionError with the marks that contradict each other: open at ≤ committed ≤ synced ≤ written,
+        and no follower has, or was told of, more than there is.
+        """
+        marks = f"committed {self.committed}, synced {self.synced}, written {self.written}, open at {self.open_at}"
+        assert tuple(log.end for log in self.logs) == self.written, f"{marks}: the logs end at {[log.end for log in self.logs]}"
+        assert max(log.last.epoch for log in self.logs) <= self.epoch, f"there are records of later epochs than {self.epoch}"
+        assert reaches(self.written, self.synced), f"more is synced than written: {marks}"
+        if self.committed is not None:
+            assert self.open_at is not None, f"something is committed before the epoch began: {marks}"
+            assert reaches(self.committed, self.open_at), f"less than the epoch's record is committed: {marks} (R10)"
+            assert reaches(self.synced, self.committed), f"more is committed than synced: {marks}"
+        self.sessions.check_invariants()
+        for session in self.sessions:
+            self._check_session(session)
+        for member, progress in self.progress.items():
+            known = progress.goal is None or reaches(self.written, progress.goal)
+            assert known, f"{member} is to reach {progress.goal}, {marks}"
+        self.splitting.check_invariants()
+
+    def _check_session(self, session: FollowerSession) -> None:
+        held, acked, told = session.held, session.acked, session.told
+        if held is not None:
+            fits = (held.session, held.epoch, held.ends) == (session.number, self.epoch, acked)
+            assert fits, f"{held} is held for session {session.number} of epoch {self.epoch}, which has {acked}"
+        if acked is not None:
+            assert reaches(self.written, acked), f"{session.member} has {acked}, written is {self.written}"
+        if told is not None and any(end != NOWHERE for end in told):
+            assert self.committed is not None, f"{session.member} was told that {told} is committed, and nothing is"
+            assert reaches(self.committed, told), f"{session.member} was told that {told} is committed of {self.committed}"
+
     # the own log
 
     def begun(self, ends: LogEnds, now: float) -> list[Action]:
@@ -398,6 +429,14 @@ class Sessions:
     def __iter__(self) -> Iterator[FollowerSession]:
         return iter(list(self._by_node.values()))
 
+    def check_invariants(self) -> None:
+        """For tests. Raises AssertionError unless each is that of its node, and of no other."""
+        numbers = {node: session.number for node, session in self._by_node.items()}
+        assert len(set(numbers.values())) == len(numbers), f"two nodes have one session: {numbers}"
+        assert all(number <= self._numbers for number in numbers.values()), f"{numbers}, {self._numbers} were begun"
+        for node, session in self._by_node.items():
+            assert session.member.node == node, f"the session of {session.member} is that of {node}"
+
 
 # -- moving ----------------------------------------------------------------------------------------------------------------
 
@@ -538,6 +577,12 @@ class Splitting:
     @property
     def holding(self) -> bool:
         return self._held_at is not None
+
+    def check_invariants(self) -> None:
+        """For tests. Raises AssertionError unless it knows for which shards it holds slots back."""
+        held = self._held_at, self._held_for, self._last_file
+        assert self._held_at is None or self._held_for, f"slots are held back for no shard: {held}"
+        assert self._held_at is not None or self._last_file is None, f"a last file, and no slots are held back: {held}"
 
     def held_back(self, last_file: int) -> None:
         """Nothing of the leaving slots is written after this file. Another one was begun."""

@@ -105,3 +105,13 @@ class Registrar:
     def counting(self) -> frozenset[Seat]:
         """Returns the members that count: those in the set, and those that a transaction of ours may have added (R1)."""
         return self.state.in_sync.union(*(swap.state.in_sync for swap in self._open.values()))
+
+    def check_invariants(self) -> None:
+        """For tests. Raises AssertionError unless the one that waits for its answer is open, and so is each that may apply."""
+        waits = self.unanswered is None or self.unanswered in self._open
+        assert waits, f"transaction {self.unanswered} waits for its answer, open are {list(self._open)}"
+        for number, swap in self._open.items():
+            assert number == swap.number <= self._numbers, f"transaction {swap.number} of {self._numbers} is open as {number}"
+            assert self.seen is not None, f"transaction {number} is open, and nothing was seen that it compares"
+            may_apply = swap.revision >= self.seen.revision
+            assert may_apply, f"transaction {number} is open on revision {swap.revision}, seen was {self.seen.revision} (R2)"

@@ -300,6 +300,20 @@ class Replica:
         """What a follower says of its last records is not what this log holds there."""
         return [] if self.ended or self.leading is None else self.leading.mismatched(session, connection)
 
+    def check_invariants(self) -> None:
+        """For tests and simulators, between two calls. Raises AssertionError with the parts that contradict each other."""
+        self.registrar.check_invariants()
+        self.following.check_invariants()
+        assert not (self._won and self.following.follows), f"{self.me.run} leads, and follows"
+        assert self._won or self.leading is None, f"{self.me.run} leads without an election"
+        assert not self._early or self.leading is None, f"{list(self._early)} joined early, and were not answered"
+        if self.leading is None or self.ended:
+            return
+        self.leading.check_invariants()
+        state, epoch, member = self.registrar.state, self.leading.epoch, self.me.member
+        assert state.epoch == epoch, f"{self.me.run} leads epoch {epoch}, and has seen {state.epoch}"
+        assert member in state.in_sync, f"{self.me.run} leads, and {member} is not in the set {sorted(state.in_sync)}"
+
     def _end(self, reason: str, *, sit_out: bool = False) -> list[Action]:
         self.ended = True
         return [EndProcess(reason, sit_out)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventstore_cluster.replica.places import NOWHERE, LogEnds
+from eventstore_cluster.replica.places import NOWHERE, LogEnds, reaches
 from eventstore_cluster.replica.registry_state import Leader, Seat
 from tests.cluster.simulation.disk import KINDS, Document, Record, count
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 _NEVER: Document = (NOWHERE, b"")
+_LOOKS_EVERY = 3  # steps: to look at each takes 40 % of the time of a history
 
 
 class Broken(Exception):
@@ -30,6 +31,7 @@ class Checks:
         self._elected: dict[int, str] = {}
         self._starts: set[int] = set()
         self._members = len(world.machines)
+        self._steps = 0
 
     def elected(self, leader: Leader, epoch: int) -> None:
         """The registry has a new leader: its log must hold everything that was acknowledged."""
@@ -62,6 +64,33 @@ class Checks:
         """A process writes the first record of an epoch: only the run that was elected may."""
         if self._elected.get(epoch) != process.run:
             raise Broken(f"{process.run} begins epoch {epoch}, which {self._elected.get(epoch)} leads")
+
+    def step(self, process: Process) -> None:
+        """A replica has taken a step. What a mistake leaves behind stays: not every step has to be looked at for it."""
+        self._steps += 1
+        if self._steps % _LOOKS_EVERY == 0:
+            self.replica(process)
+        leading = process.replica.leading
+        if leading is not None and leading.committed is not None and leading.committed != process.committed:
+            for member in process.replica.registrar.counting():
+                self._has_committed(process, member, leading.committed)
+
+    def replica(self, process: Process) -> None:
+        """Nothing in a replica contradicts itself, or the disk."""
+        process.replica.check_invariants()
+        disk, leading, following = process.machine.disk, process.replica.leading, process.replica.following
+        if leading is None:
+            if not following.busy and following.ends[:KINDS] != disk.synced_ends:
+                raise Broken(f"{process.run} follows with {following.ends}, its disk has {disk.synced_ends}")
+        elif not process.replica.ended and not reaches((*disk.synced_ends, process.document_end), leading.synced):
+            raise Broken(f"{process.run} counts {leading.synced} as synced, its disk has {disk.synced_ends}")
+
+    def _has_committed(self, process: Process, member: Seat, committed: LogEnds) -> None:
+        disk = self._world.machines[member.node].disk
+        if member.incarnation not in disk.incarnations or not disk.finished:
+            return  # its folder is lost, or in the making
+        if not reaches(disk.synced_ends, committed[:KINDS]):
+            raise Broken(f"{process.run} commits {committed}, and {member}, which counts, has {disk.synced_ends} (R1)")
 
     def acknowledged(self, process: Process, ends: LogEnds) -> None:
         """A leader tells its clients that everything before `ends` is committed."""

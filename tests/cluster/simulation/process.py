@@ -96,6 +96,8 @@ class Process(Run):
         return disk.records[0][: count((self.committed or disk.ends)[0])]
 
     def do(self, actions: list[Action]) -> None:
+        """Carries out what the replica wants after a step of it."""
+        self.world.checks.step(self)
         for action in actions:
             if not self.alive:
                 return

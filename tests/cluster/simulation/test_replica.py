@@ -478,3 +478,4 @@ def test_after_accepted_loss_a_follower_takes_no_more_for_committed_than_its_log
     assert own.received(2, Joined(2, 1, 2, (LastEpoch(1, (1, 4800)),)), 0.0) == [CutTo(((1, 4800),))]
     assert own.stored((log.cut((1, 4800)),), (0,))[0] == CommitTo(((1, 4800),)), "else it sorts what may be cut again (R6)"
     assert own.committed == ((1, 4800),)
+    own.check_invariants()

@@ -150,6 +150,10 @@ class World:
         for world in self.family.shards.values():
             world.heal()
         self.schedule.run_until(self.faulty_s + _QUIET_S, lambda: self.losses.hopeless)
+        for world in self.family.shards.values():
+            for machine in world.machines.values():
+                if machine.process is not None:
+                    world.checks.replica(machine.process)
         if not self.losses.hopeless:
             self.family.healed()
         return self
