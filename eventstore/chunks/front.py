@@ -105,6 +105,16 @@ class FrontBuffer:
             self.durable = self.end
         return segment
 
+    def check_invariants(self) -> None:
+        """For tests. Raises AssertionError unless its segments follow each other, and their bytes are those that wait."""
+        waiting_bytes = sum(segment.end - segment.offset for segment in self.segments)
+        assert self.waiting_bytes == waiting_bytes, f"{self.waiting_bytes} bytes are counted, {waiting_bytes} wait"
+        assert self.durable <= self.end, f"chunk {self.chunk} is durable up to {self.durable}, and ends at {self.end}"
+        if self.segments:
+            last = self.segments[-1]
+            ends = (last.chunk, last.next_sequence) == (self.chunk, self.next_sequence)
+            assert ends, f"the last segment ends {last.chunk} at {last.next_sequence}, not {self.chunk} at {self.next_sequence}"
+
     def mark_durable(self, chunk: int, end: int) -> None:
         """Records that `chunk` was synced up to `end`."""
         if chunk == self.chunk:

@@ -117,6 +117,13 @@ class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
         else:
             self._wait_for(barrier, outcomes, deliver)
 
+    def check_invariants(self) -> None:
+        """As `GroupCommit.check_invariants`. Nothing is durable before it is visible."""
+        super().check_invariants()
+        durable, visible = self.engine.durable_sequence, self.engine.visible_sequence
+        assert durable <= visible, f"{durable} is durable, and only {visible} visible"
+        assert durable == visible or not self._sync, f"with durability sync, {durable} is durable of {visible} visible"
+
     def _visible(self) -> int:
         return self.engine.visible_sequence
 

@@ -348,6 +348,33 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self._room.unpark_all()
         self.advanced.unpark_all()
 
+    def check_invariants(self) -> None:
+        """For tests, between two steps of tasks. Raises AssertionError with the counts and marks that contradict each other.
+
+        synced ≤ visible, what is on its way follows on it without a gap, and those who wait do so for something on its way.
+        """
+        front, visible = self._log.front, self._visible()
+        front.check_invariants()
+        assert self._synced <= visible, f"{self._synced} is synced, and only {visible} was written"
+        if self.abandoned:
+            assert not self._waiting, f"{len(self._waiting)} wait for a writer that is their parent's"
+            return
+        assert not self._delivering, "outcomes are still being delivered"
+        uncommitted_bytes = sum(segment.end - segment.offset for segment in self._uncommitted)
+        counted = self._uncommitted_bytes
+        assert counted == uncommitted_bytes, f"{counted} bytes are counted as not committed, {uncommitted_bytes} are"
+        if self._replication is not None and self.refused.count:
+            return  # what was not written is not taken back, and this process ends
+        segments = [*self._uncommitted, *([] if self._writing is None else [self._writing]), *front.segments]
+        sequence, places = visible + 1, [(each.first_sequence, each.next_sequence) for each in segments]
+        for segment in segments:
+            assert segment.first_sequence == sequence, f"{visible} is visible, and on their way are {places}"
+            sequence = segment.next_sequence
+        assert sequence == front.next_sequence, f"{places} are on their way, the next is {front.next_sequence}"
+        for barrier, _, _ in self._waiting:
+            assert barrier < sequence, f"somebody waits for {barrier}, on their way are {places}"
+        assert not self._waiting or self._waiting[0][0] > visible, f"{self._waiting[0][0]} is waited for, {visible} is visible"
+
     def _deliver(self, visible: int, error: EventStoreError | None) -> None:
         """Delivers all ready outcomes before anything is written: what their receivers submit goes into one batch."""
         waiting, ready = self._waiting, []
