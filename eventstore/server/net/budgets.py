@@ -241,6 +241,19 @@ class OutboundBudget:
             waiter.set()
         self._wake_next()
 
+    def check_invariants(self, connections: Iterable[ServerConnection]) -> None:
+        """For tests, between two steps of tasks. Raises AssertionError unless the total is what these connections hold: all
+        that hold any of it, also those that were closed while a page was made.
+        """
+        counted = {each.title: (each.counted_bytes, each.reserved_bytes) for each in connections}
+        total = sum(each.counted_bytes + each.reserved_bytes for each in connections)
+        assert self.bytes == total, f"{self.bytes} bytes are counted in all, (unsent, reserved) of connections: {counted}"
+        for connection in connections:
+            none = not connection.closed or not connection.counted_bytes
+            assert none, f"{connection.title} is closed, and {connection.counted_bytes} bytes of it are counted"
+        for connection, waiters in self._waiting.items():
+            assert waiters, f"{connection.title} is among those that wait, with no page"
+
     def blocking(self, connections: Iterable[ServerConnection], now: float) -> Iterator[ServerConnection]:
         """Yields connections to close so that waiting pages get room. Close each before the next is requested."""
         if not self._waiting:

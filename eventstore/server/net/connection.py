@@ -314,6 +314,25 @@ class ServerConnection:
         self._forget_sent()
         return b"".join(pieces)
 
+    def check_invariants(self) -> None:
+        """For tests, between two steps of tasks. Raises AssertionError unless its counts are those of what it holds."""
+        payloads = sum(map(len, self.pending)) + OBJECT_BYTES * len(self.pending)
+        assert self.pending_bytes == payloads, f"{self.title}: {self.pending_bytes} bytes are counted, {payloads} are pending"
+        unsent = sum(map(len, self.unsent)) + self.sent_of_first
+        assert self.unsent_bytes == unsent, f"{self.title}: {self.unsent_bytes} bytes are counted, its frames have {unsent}"
+        counts = self.owed, self.waiting_bytes, self.reserved_bytes, self.counted_bytes, self.sent_of_first
+        assert min(counts) >= 0, f"{self.title}: owed, waiting, reserved, counted and sent of the first frame are {counts}"
+        assert len(self.bound) <= BOUND_MAX, f"{self.title}: {len(self.bound)} requests are bound to it"
+        if self.closed:
+            left = len(self.pending), len(self.unsent), len(self.bound)
+            assert not any(left), f"{self.title} is closed, and has payloads, frames and requests: {left}"
+            return
+        assert self.blocked_since is None or self.unsent, f"{self.title} is blocked, and has nothing to send"
+        assert self.writable or self.unsent, f"{self.title} waits to become writable, and has nothing to send"
+        if self.reader.failed is None:
+            begun, buffered = self.frame_since is not None, self.reader.buffered_bytes
+            assert begun == (buffered > 0), f"{self.title}: {buffered} bytes of a frame, which began at {self.frame_since}"
+
     def close(self) -> None:
         if not self.closed:
             self.closed = True

@@ -260,6 +260,26 @@ class Gate:
         connection.held = connection.held | why if held else connection.held & ~why
         self._touched.add(connection)
 
+    def check_invariants(self) -> None:
+        """For tests, between two steps of tasks. Raises AssertionError with the connection that nothing will serve, or that is
+        counted wrong. See also `OutboundBudget.check_invariants`.
+        """
+        self.turns.queue.check_invariants(self.connections)
+        strangers = self.holding - self.connections.keys()
+        assert not strangers, f"they hold bytes, and are not connected: {[each.title for each in strangers]}"
+        for each in self.connections:
+            each.check_invariants()
+            assert not each.closed, f"{each.title} is closed, and among the open ones"
+            known = each in self.holding
+            assert each.holds_bytes == known, f"{each.title} holds {each.held_bytes} bytes; the inbound budget knows: {known}"
+            watched = self._selector.get_map().get(each.socket)
+            events = 0 if watched is None else watched.events
+            assert each.watched == events, f"{each.title}: watched is {each.watched}, registered are {events}"
+            if each not in self._touched:  # else the next flush looks at it
+                counts = each.unsent_bytes, each.counted_bytes
+                assert counts[0] == counts[1], f"{each.title}: unsent and counted bytes are {counts}, and nothing will count it"
+                assert not each.unsent or each.watched & _WRITE, f"{each.title} has unsent frames that nothing will send"
+
     # -- closing ------------------------------------------------------------------------------------------------------
 
     def drop(self, connection: ServerConnection, *, after_answers: bool = False) -> None:

@@ -11,7 +11,7 @@ single connection. A peer is an identity, or an address where there are no ident
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from eventstore.server.net.connection import ServerConnection
@@ -58,6 +58,14 @@ class RunQueue:
         """Has a connection wait, until `served` yields it. It is not read meanwhile."""
         connection.queued = True
         self._peers.setdefault(connection.peer, deque()).append(connection)
+
+    def check_invariants(self, connections: Iterable[ServerConnection]) -> None:
+        """For tests. Raises AssertionError unless those of these connections wait here, once, that are `queued`."""
+        waiting = [each for peer in self._peers.values() for each in peer]
+        assert all(self._peers.values()), f"peers are waited for without a connection: {list(self._peers)}"
+        assert len(waiting) == len(set(waiting)), f"one waits twice: {[each.title for each in waiting]}"
+        for each in connections:
+            assert each.queued == (each in waiting), f"{each.title}: queued is {each.queued}, it waits: {each in waiting}"
 
     def served(self) -> Iterator[ServerConnection]:
         """Yields the connections whose turn it is. Add to `spent_s` what each took before the next is requested."""
