@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,13 @@ SEEDS, STEPS = 6, 40
 
 
 class Followers:
-    """Replicas that have what was written whenever the test says so. `ends`: of segments that are written and not committed."""
+    """Replicas that have what was written whenever the test says so. `ends`: of segments that are written and not committed.
+    `commit`: has each of them as it is written.
+    """
 
     def __init__(self) -> None:
         self.ends: list[tuple[int, int]] = []
+        self.commit: Callable[[int, int], None] | None = None
 
     def refusal(self) -> None: ...
     def shortage(self) -> None: ...
@@ -35,6 +39,8 @@ class Followers:
 
     def written(self, segment: Segment) -> None:
         self.ends.append((segment.chunk, segment.end))
+        if self.commit is not None:
+            self.commit(segment.chunk, segment.end)
 
     def durability(self) -> int:
         return 2
@@ -57,23 +63,29 @@ async def run(seed: int, tmp_path: Path, *, replicated: bool) -> None:
                 followers.ends.remove(end)
                 committer.commit(*end)
 
-        with checked(committer.check_invariants):
-            for _ in range(STEPS):
-                for _ in range(dice.randint(0, 4)):
-                    submitted += 1
-                    event = es.NewEvent("T", bytes(dice.choice((10, 700, 3_000))))
-                    committer.submit([raw(f"a-{dice.randint(1, 3)}", f"c-{submitted}", event)], delivered.extend, dice.random())
-                if not replicated and dice.random() < 0.1:
-                    disk.capacity_bytes = disk.allocated_bytes
-                committer.kick()
-                if dice.random() < 0.7:
-                    await trio.testing.wait_all_tasks_blocked()
-                disk.capacity_bytes = None
-                commit(dice.randint(0, 2))
-            while len(delivered) < submitted:
-                await trio.lowlevel.checkpoint()
-                commit(1)
-                committer.kick()
+        try:
+            with checked(committer.check_invariants):
+                for _ in range(STEPS):
+                    for _ in range(dice.randint(0, 4)):
+                        submitted += 1
+                        event = es.NewEvent("T", bytes(dice.choice((10, 700, 3_000))))
+                        committer.submit(
+                            [raw(f"a-{dice.randint(1, 3)}", f"c-{submitted}", event)], delivered.extend, dice.random()
+                        )
+                    if not replicated and dice.random() < 0.1:
+                        disk.capacity_bytes = disk.allocated_bytes
+                    committer.kick()
+                    if dice.random() < 0.7:
+                        await trio.testing.wait_all_tasks_blocked()
+                    disk.capacity_bytes = None
+                    commit(dice.randint(0, 2))
+                while len(delivered) < submitted:
+                    await trio.lowlevel.checkpoint()
+                    commit(1)
+                    committer.kick()
+        finally:  # closing waits for what is not committed
+            followers.commit = committer.commit
+            commit(len(followers.ends))
         assert committer.waiting_bytes == 0
         done = [sequence for status, _, sequence in delivered if status == COMMITTED]
         assert done == sorted(done)

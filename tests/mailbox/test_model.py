@@ -261,6 +261,9 @@ def run_seed(seed: int, steps: int = 120) -> None:
             step(mailboxes, dice)
         mailboxes.teardown()
     except BaseException as error:
+        for worker in mailboxes.workers:
+            for _, coroutine, _ in worker.handlers.values():
+                coroutine.close()
         error.add_note(f"seed {seed}")
         raise
 

@@ -270,6 +270,8 @@ class Gate:
         for each in self.connections:
             each.check_invariants()
             assert not each.closed, f"{each.title} is closed, and among the open ones"
+            most = self._limits.requests_max
+            assert each.owed <= most, f"{each.title}: {each.owed} requests are taken and not answered, the limit is {most}"
             known = each in self.holding
             assert each.holds_bytes == known, f"{each.title} holds {each.held_bytes} bytes; the inbound budget knows: {known}"
             watched = self._selector.get_map().get(each.socket)

@@ -14,6 +14,7 @@ import trio.testing
 from eventstore.protocol.frames import LENGTH
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
+from tests.invariants import checked
 from tests.server.net.test_gate import LIMITS, NeverFull
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -38,8 +39,15 @@ async def answering() -> AsyncIterator[tuple[Gate, list[ServerConnection], int]]
     gate = Gate(listener, replace(LIMITS, connections_max=CLIENTS + 1, requests_max=REQUESTS, outgoing_bytes_max=4 * MIB))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(gate.run, handle, lambda: None, NeverFull())
-        yield gate, owed, listener.getsockname()[1]
+        with checked(lambda: check_owed(gate, owed)):
+            yield gate, owed, listener.getsockname()[1]
         nursery.cancel_scope.cancel()
+
+
+def check_owed(gate: Gate, owed: list[ServerConnection]) -> None:
+    """Each request that is to be answered later is counted once."""
+    for each in gate.connections:
+        assert each.owed == owed.count(each), f"{each.title}: {each.owed} requests are counted, {owed.count(each)} are owed"
 
 
 def frame(payload: bytes) -> bytes:
