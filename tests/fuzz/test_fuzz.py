@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ def test_a_request_without_an_answer_is_found(tmp_path: Path, monkeypatch: pytes
 
     def forgetful(self: ReadRequests, *given: Any) -> None:
         made(self, *given)
-        self.routes[Version] = lambda connection, request_id, request: None
+        routes = {**self.feature.routes, Version: lambda connection, request_id, request: None}
+        self.feature = replace(self.feature, routes=routes)
 
     monkeypatch.setattr(ReadRequests, "__init__", forgetful)
     monkeypatch.setattr(raw, "DEADLINE_SECONDS", 1.0)
