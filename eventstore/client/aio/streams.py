@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -27,6 +27,8 @@ from eventstore.model import Event
 from eventstore.position import Position, Reading
 from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
+
+Item = TypeVar("Item", bound=SubscriptionItem)
 
 
 def open_read(connection: NetworkConnection, cursor: Cursor, timeout: float | None = None) -> NetworkEventStream:
@@ -50,12 +52,33 @@ def follow_log(
     return NetworkSubscriptionStream(connection, SessionSubscription(start, wanted, layout=asked))
 
 
-class ClosedAtExit(ABC):
-    """A stream that is closed when the `async with` around it ends."""
+class PagedStream(ABC, Generic[Item]):
+    """Items, page by page. Is closed when the `async with` around it ends."""
+
+    _items: Iterator[Item] = iter(())
+
+    @abstractmethod
+    async def turn(self) -> Iterator[Item] | None:
+        """Waits for the next page, and returns its items, of which there may be none; None at the end."""
 
     @abstractmethod
     async def aclose(self) -> None:
         """Ends the stream."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        for item in self._items:  # the fastest way to take one and notice the end
+            return item
+        return await self._first_of_next_page()
+
+    async def _first_of_next_page(self) -> Item:
+        while (items := await self.turn()) is not None:
+            self._items = items
+            for item in items:
+                return item
+        raise StopAsyncIteration
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,7 +89,7 @@ class ClosedAtExit(ABC):
         await self.aclose()
 
 
-class NetworkEventStream(ClosedAtExit):
+class NetworkEventStream(PagedStream[Event]):
     """The events a cursor walks over."""
 
     def __init__(self, connection: NetworkConnection, cursor: Cursor, timeout: float | None = None) -> None:
@@ -75,22 +98,10 @@ class NetworkEventStream(ClosedAtExit):
         self._cursor = cursor
         self._timeout = timeout
         self._requested: PageCall[anyio.Event] | None = None
-        self._events: Iterator[Event] = iter(())
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Event:
-        for event in self._events:  # the fastest way to take one and notice the end
-            return event
-        return await self._turn_page()
-
-    async def _turn_page(self) -> Event:
-        while (page := await self.page()) is not None:
-            self._events = self._turned(page)
-            for event in self._events:
-                return event
-        raise StopAsyncIteration
+    async def turn(self) -> Iterator[Event] | None:
+        page = await self.page()
+        return None if page is None else self._turned(page)
 
     def _turned(self, page: list[Event]) -> Iterator[Event]:
         return iter(page)
@@ -136,7 +147,7 @@ class NetworkEventStream(ClosedAtExit):
             self._requested.wanted = False
             self._requested = None
         self._cursor.done = True
-        self._events = iter(())
+        self._items = iter(())
         await anyio.lowlevel.checkpoint()
 
 
@@ -158,14 +169,13 @@ class NetworkLogStream(NetworkEventStream):
         return self._reading.turn(page)
 
 
-class NetworkSubscriptionStream(ClosedAtExit):
+class NetworkSubscriptionStream(PagedStream[SubscriptionItem]):
     """Events as they are appended, and CaughtUp once, when all stored events were delivered."""
 
     def __init__(self, connection: NetworkConnection, subscription: SessionSubscription) -> None:
         self._connection = connection
         self._subscription = subscription
         self._reading = Reading(subscription.start)
-        self._items: Iterator[SubscriptionItem] = iter(())
         self._started = False
         self._closed = False
 
@@ -180,22 +190,21 @@ class NetworkSubscriptionStream(ClosedAtExit):
         """How often it continued after a lost connection, perhaps on a store that was restored from a copy."""
         return self._subscription.resumptions
 
-    def __aiter__(self) -> Self:
-        return self
+    async def turn(self) -> Iterator[SubscriptionItem] | None:
+        page = await self.page()
+        return None if page is None else self._reading.turn(page)
 
-    async def __anext__(self) -> SubscriptionItem:
-        for item in self._items:
-            return item
-        while not self._closed:
-            await self._wait()
-            self._items = self._reading.turn(self._subscription.take())
-            due = self._subscription.credit_due()
-            if due:
-                self._connection.session.grant(self._subscription, due)
-                self._connection.flush()
-            for item in self._items:
-                return item
-        raise StopAsyncIteration
+    async def page(self) -> list[SubscriptionItem] | None:
+        """Waits for the next page, and returns its items; None: the stream was closed."""
+        if self._closed:
+            return None
+        await self._wait()
+        items = self._subscription.take()
+        due = self._subscription.credit_due()
+        if due:
+            self._connection.session.grant(self._subscription, due)
+            self._connection.flush()
+        return items
 
     async def _wait(self) -> None:
         if not self._started:

@@ -7,12 +7,11 @@ the reader stands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Self
 
 from eventstore.client.aio.limited import in_time
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.aio.routing.together import first_of
-from eventstore.client.aio.streams import ClosedAtExit, NetworkEventStream, open_read
+from eventstore.client.aio.streams import NetworkEventStream, PagedStream, open_read
 from eventstore.client.limit import within
 from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.merging import MergedRead, later_layout
@@ -50,7 +49,7 @@ async def reach(router: Router, after: After) -> ClusterMap:
     return router.table.known
 
 
-class MergedEvents(ClosedAtExit):
+class MergedEvents(PagedStream[Event]):
     """The stored events of all shards, up to the last one of each."""
 
     def __init__(
@@ -65,7 +64,6 @@ class MergedEvents(ClosedAtExit):
         self._streams: dict[int, NetworkEventStream] = {}
         self._closed = False
         self._prefetched = False
-        self._events: Iterator[Event] = iter(())
         if not is_later(after, router.table.known):
             self._open(router.table.known)
 
@@ -93,16 +91,11 @@ class MergedEvents(ClosedAtExit):
         assert self._read is not None, "there was an event"
         return self._read.reached.shard
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Event:
-        for event in self._events:
-            return event
+    async def turn(self) -> Iterator[Event] | None:
         with within(self._timeout):
-            return await self._turn_page()
+            return await self._turn()
 
-    async def _turn_page(self) -> Event:
+    async def _turn(self) -> Iterator[Event] | None:
         read = self._read
         if read is None and not self._closed:
             read = self._open(await reach(self._router, self._after))
@@ -126,10 +119,10 @@ class MergedEvents(ClosedAtExit):
                 read.lost(error)
                 continue
             self._moving = None
-            self._events = read.taken(page)
-            for event in self._events:
-                return event
-        raise StopAsyncIteration
+            events = read.taken(page)
+            if page:
+                return events
+        return None
 
     def _has_arrived(self, shard: int) -> bool:
         requested = self._streams[shard].requested
@@ -150,6 +143,6 @@ class MergedEvents(ClosedAtExit):
         self._closed = True
         if self._read is not None:
             self._read.end()
-        self._events = iter(())
+        self._items = iter(())
         for stream in self._streams.values():
             await stream.aclose()

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import inf
-from typing import Self
 
 import anyio
 import anyio.lowlevel
@@ -19,7 +18,7 @@ import anyio.lowlevel
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.routing.merged_events import reach
 from eventstore.client.aio.routing.router import Router
-from eventstore.client.aio.streams import ClosedAtExit
+from eventstore.client.aio.streams import PagedStream
 from eventstore.client.backoff import Backoff
 from eventstore.client.routing.merging import RETRY_S, Away, MergedReached, of_shard
 from eventstore.client.session.subscription import SessionSubscription, SubscriptionItem
@@ -35,7 +34,7 @@ def follow_shards(router: Router, after: After, wanted: EventFilter) -> MergedSu
     return MergedSubscription(router, after, wanted, lambda known: MergedReached(known, starts_of(after, known), slot))
 
 
-class MergedSubscription(ClosedAtExit):
+class MergedSubscription(PagedStream[SubscriptionItem]):
     """The events of all shards as they are appended, and CaughtUp once, when all shards have delivered what they had stored.
 
     A shard that is away is waited for, and the log says so; it ends with the last error when no shard can be reached.
@@ -53,7 +52,7 @@ class MergedSubscription(ClosedAtExit):
         self._to_request: dict[int, float] = {}  # the shards that are away, and when each is tried again
         self._moving: dict[int, Backoff] = {}  # those that refused the layout they were read by
         self._resumptions = 0  # of subscriptions that a split has ended
-        self._items: Iterator[SubscriptionItem] = iter(())
+        self._arrived = anyio.Event()  # something of any shard, or the end
         self._closed = False
         self._reached = None if is_later(after, router.table.known) else begin(router.table.known)
 
@@ -76,20 +75,17 @@ class MergedSubscription(ClosedAtExit):
         """How often a shard's part continued after a lost connection, perhaps on a store that was restored from a copy."""
         return self._resumptions + sum(each.resumptions for each in self._subscriptions.values())
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SubscriptionItem:
-        while not self._closed:
-            for item in self._items:
-                return item
+    async def turn(self) -> Iterator[SubscriptionItem] | None:
+        items: Iterator[SubscriptionItem] | None = None
+        while items is None and not self._closed:
             if self._reached is None:
                 self._reached = self._begin(await reach(self._router, self._after))
             if not self._subscriptions:
                 self._follow(self._reached, self._reached.followed)
             shard = await self._ready()
-            self._items = await self._take(self._reached, shard)
-        raise StopAsyncIteration
+            if shard is not None:
+                items = await self._take(self._reached, shard)
+        return items
 
     def _follow(self, reached: MergedReached, changed: Iterable[int]) -> None:
         """Requests the events of these shards, from where the reader stands. Drops those of shards that are not followed."""
@@ -105,9 +101,9 @@ class MergedSubscription(ClosedAtExit):
                 self._request(shard)
         self._turns = deque(self._subscriptions)
 
-    async def _ready(self) -> int:
-        """Waits for a shard that has something to take; they take turns."""
-        while True:
+    async def _ready(self) -> int | None:
+        """Waits for a shard that has something to take; they take turns. None: this was closed."""
+        while not self._closed:
             now = anyio.current_time()
             for shard in [each for each, due in self._to_request.items() if now >= due]:
                 self._request(shard)
@@ -116,24 +112,26 @@ class MergedSubscription(ClosedAtExit):
                 self._turns.rotate(-1)
                 if self._subscriptions[shard].ready:
                     return shard
-            arrived = anyio.Event()
+            self._arrived = anyio.Event()
             for each in self._subscriptions.values():
-                each.arrived = arrived
+                each.arrived = self._arrived
             with anyio.CancelScope(deadline=min(self._to_request.values(), default=inf)):
-                await arrived.wait()
+                await self._arrived.wait()
+        return None
 
-    async def _take(self, reached: MergedReached, shard: int) -> Iterator[SubscriptionItem]:
+    async def _take(self, reached: MergedReached, shard: int) -> Iterator[SubscriptionItem] | None:
+        """Returns the items of the next page of a shard; None: it had none, but what keeps it away."""
         subscription = self._subscriptions[shard]
         try:
             items = subscription.take()
         except Elsewhere as refused:
             await self._move(reached, shard, refused)
-            return iter(())
+            return None
         except EventStoreError as error:
             if not error.retriable:
                 raise of_shard(shard, error) from None
             self._lost(shard, error, RETRY_S)
-            return iter(())
+            return None
         self._away.found(shard)
         self._moving.pop(shard, None)
         due = subscription.credit_due()
@@ -198,6 +196,7 @@ class MergedSubscription(ClosedAtExit):
             for shard in list(self._subscriptions):
                 self._drop(shard)
         self._closed = True
+        self._arrived.set()
         self._items = iter(())
         await anyio.lowlevel.checkpoint()
 
