@@ -1,8 +1,8 @@
 """Makes the blocking client's facades from the async ones, by unasync: the same text without `async` and `await`.
 
 Of `client/aio/…`, those in FACADES make `client/blocking/…`.
-Both sides have modules of the same names and interfaces that these rest on (connection, streams, member), written by hand:
-docs/adr/0005.
+Both sides have modules of the same names and interfaces that these rest on (connection, streams, member, routing), written by
+hand: docs/adr/0005.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ FACADES: Final = (
     "consumer",
     "operated",
     "reactions",
-    "routing/router",
-    "routing/shards_broker",
-    "routing/shards_reactions",
     "store",
     "topic",
 )
@@ -46,15 +43,12 @@ NAMES: Final = {
     "NetworkMember": "BlockingMember",
     "NetworkOperated": "BlockingOperated",
     "NetworkSubscriptionStream": "BlockingSubscriptionStream",
-    "MapSurvey": "BlockingMapSurvey",
     "MergedEvents": "BlockingMergedEvents",
     "MergedSubscription": "BlockingMergedSubscription",
-    "News": "BlockingNews",
     "Router": "BlockingRouter",
-    "ShardConnection": "BlockingShardConnection",
-    "ShardsBroker": "BlockingShardsBroker",
-    "ShardsMember": "BlockingShardsMember",
-    "ShardsReactions": "BlockingShardsReactions",
+    "ShardsBroker": "shards_broker",
+    "ShardsMember": "shards_member",
+    "ShardsReactions": "shards_reactions",
     "Consumer": "BlockingConsumer",
 }
 # Of the names, only those that are not words of a sentence.

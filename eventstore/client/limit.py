@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sized
-from contextvars import ContextVar, Token
+from contextvars import Context, ContextVar, Token
 from types import TracebackType
 from typing import Final, TypeVar
 
@@ -44,6 +44,16 @@ def current() -> Limit | None:
     """Returns the limit of this call; None: it may take for ever. A task that outlives the call which started it has none."""
     limit = _of_this_call.get()
     return limit if limit in active else None
+
+
+def context_of_this_call() -> Context:
+    """Returns a context for another thread in which this call's limit holds, and nothing else: an event loop of this thread may
+    have left its name in its own.
+    """
+    context = Context()
+    if active:
+        context.run(_of_this_call.set, _of_this_call.get())
+    return context
 
 
 def shortened(seconds: float) -> float:

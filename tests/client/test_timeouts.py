@@ -22,7 +22,6 @@ from eventstore.client.aio import reactions as aio_reactions
 from eventstore.client.aio.routing import shards_broker as aio_shards_broker
 from eventstore.client.aio.routing import shards_reactions as aio_shards_reactions
 from eventstore.client.blocking import broker, reactions
-from eventstore.client.blocking.routing import shards_broker, shards_reactions
 from eventstore.client.session.batches import ROWS_PER_TURN
 from tests.client.test_connecting import loops
 from tests.cluster.led_shards import LedShards
@@ -60,8 +59,8 @@ def led(tmp_path: Path) -> Iterator[LedShards]:
     [
         es.NetworkStore, es.NetworkTopic, aio_broker.NetworkBroker, aio_shards_broker.ShardsBroker,
         aio_reactions.NetworkReactions, aio_reactions.NetworkAlarms, aio_shards_reactions.ShardsReactions,
-        blocking.BlockingStore, blocking.BlockingTopic, broker.BlockingBroker, shards_broker.BlockingShardsBroker,
-        reactions.BlockingReactions, reactions.BlockingAlarms, shards_reactions.BlockingShardsReactions,
+        blocking.BlockingStore, blocking.BlockingTopic, broker.BlockingBroker,
+        reactions.BlockingReactions, reactions.BlockingAlarms,
     ],
     ids=lambda kind: f"{kind.__module__}.{kind.__name__}",
 )  # fmt: skip

@@ -123,8 +123,8 @@ def test_a_blocking_call_waits_too_and_begins_at_once(led: LedShards, monkeypatc
     with blocking.connect(led.address, **PATIENT) as store:
         store.append(mine, [EVENT], 0, "first")
         led.elect(1, None)
-        router = store._router
-        assert router is not None
+        assert store._router is not None
+        router = store._router.opened()
         wait_until(lambda: router.table.address_of(1) is None, "the map is known")
         waiting = Waiting(store, mine)
         wait_until(lambda: router._shards[1]._attempts, "nobody is found")
@@ -195,8 +195,8 @@ def test_another_shard_at_the_old_address_of_one_is_not_taken_for_it(led: LedSha
         led.elect(1, None)
         led.elect(0, None)
         led.elect(1, led.lead(0))  # wrong on purpose
-        router = store._router
-        assert router is not None
+        assert store._router is not None
+        router = store._router.opened()
         wait_until(lambda: router.table.known.version == 4, "the map is known")
         waiting = threading.Thread(target=lambda: store.append(led.id_of(1), [EVENT], 0))
         waiting.start()

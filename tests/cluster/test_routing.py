@@ -22,7 +22,7 @@ from eventstore.client.address import parse_address, parse_addresses
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.blocking.connection import BlockingConnection as BlockingConnection
-from eventstore.client.blocking.routing.router import BlockingRouter as BlockingRouter
+from eventstore.client.blocking.routing import BlockingRouter as BlockingRouter
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.table import RoutingTable
 from eventstore.client.session.results import read_version

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import signal
+import sys
 import threading
 from pathlib import Path
 from types import FrameType
@@ -14,6 +15,7 @@ import anyio
 import pytest
 
 import eventstore as es
+from eventstore.client.blocking.loop_thread import loop_thread
 from tests.cancelled_at import CancelledAt
 from tests.consumers.clients import World, take, take_done, with_each_client
 from tests.server_thread import ServerThread
@@ -142,9 +144,9 @@ class Rung(Exception):
     """Raised by the handler of a signal."""
 
 
-@pytest.mark.parametrize("calls", ["run_forever", "join", "_assigned"])
+@pytest.mark.parametrize("calls", ["_enter_and_leave", "join", "_assigned"])
 def test_a_blocking_consumer_that_is_interrupted_while_it_joins_leaves_at_once(tmp_path: Path, calls: str) -> None:
-    """Its own thread has the waiting one interrupted when it makes this call, and goes on then."""
+    """The thread of its event loop has the waiting one interrupted when it makes this call, and goes on then."""
     caller, interrupted = threading.get_ident(), threading.Event()
 
     def ring(_: int, __: object) -> None:
@@ -160,12 +162,11 @@ def test_a_blocking_consumer_that_is_interrupted_while_it_joins_leaves_at_once(t
         with es.blocking.connect(server.address) as store:
             store.broker.create_topic("orders", 1)
             before = signal.signal(signal.SIGUSR1, ring)
-            threading.settrace(trace)
+            loop_thread().post(lambda: sys.settrace(trace))
             try:
                 with pytest.raises(Rung), store.consumer("billing", "orders"):
                     raise AssertionError("it was not interrupted")
             finally:
-                threading.settrace(None)  # type: ignore[arg-type] # as its documentation says
+                loop_thread().post(lambda: sys.settrace(None))
                 signal.signal(signal.SIGUSR1, before)
             assert sum(each.members for each in store.broker.groups()) == 0
-            assert not [each for each in threading.enumerate() if each.name.startswith("consumer ")]

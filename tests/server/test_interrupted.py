@@ -35,8 +35,9 @@ from tests.waiting import DEADLINE_SECONDS
 
 OURS = str(Path(es.__file__).parent)
 BLOCKING = str(Path(blocking_client.__file__).parent)
-ITERATORS = (f"{BLOCKING}/streams", f"{BLOCKING}/routing/merged_")
-CONNECTION = (f"{BLOCKING}/connection",)
+CROSSING = (f"{BLOCKING}/routing", f"{BLOCKING}/loop_thread")
+ITERATORS = (f"{BLOCKING}/streams", *CROSSING)
+CONNECTION = (f"{BLOCKING}/connection", *CROSSING)
 EVENT = [es.NewEvent("T")]
 
 

@@ -142,6 +142,12 @@ class NetworkConnection:
         self._unusable = None
         tasks.start_soon(self._run, link, scope)
 
+    def begin(self, tasks: TaskGroup) -> None:
+        """Opens it without waiting for the server: a task of `tasks` connects, and calls wait for that."""
+        self._unusable, self._thread = None, threading.get_ident()
+        scope = self._scope = anyio.CancelScope(shield=True)
+        tasks.start_soon(self._run, None, scope)
+
     def close(self) -> None:
         """Ends the connection; callers that still wait get Closed."""
         self._fail_all(self._closed)

@@ -6,9 +6,7 @@ from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import limited
 from eventstore.client.aio.reactions import NetworkAlarms, NetworkReactions
-from eventstore.client.aio.routing.router import Router
-from eventstore.client.aio.routing.shards_broker import ShardsBroker
-from eventstore.client.aio.routing.shards_reactions import ShardsReactions
+from eventstore.client.aio.routing import Router, ShardsBroker, ShardsReactions
 from eventstore.client.session.reaction_info import ProjectionInfo
 from eventstore.client.session.results import read_cluster, read_nothing, read_rows, read_stats
 from eventstore.client.session.server_info import ClientInfo

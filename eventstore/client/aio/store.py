@@ -19,10 +19,14 @@ from eventstore.client.aio.consumer import NetworkConsumers
 from eventstore.client.aio.limited import limited
 from eventstore.client.aio.member import NetworkMember
 from eventstore.client.aio.operated import NetworkOperated
-from eventstore.client.aio.routing.merged_events import MergedEvents, read_shards
-from eventstore.client.aio.routing.merged_subscription import MergedSubscription, follow_shards
-from eventstore.client.aio.routing.router import is_entry, open_router
-from eventstore.client.aio.routing.shards_member import ShardsMember
+from eventstore.client.aio.routing import (
+    MergedEvents,
+    MergedSubscription,
+    ShardsMember,
+    follow_shards,
+    open_router,
+    read_shards,
+)
 from eventstore.client.aio.streams import (
     NetworkEventStream,
     NetworkLogStream,
@@ -36,6 +40,7 @@ from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.limit import within
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.queues import appends, sends
+from eventstore.client.routing.table import is_entry
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.page_requests import aggregates_request
 from eventstore.client.session.reaction_info import AppendedRecord
@@ -78,11 +83,12 @@ def connect(
 
 
 class NetworkStore(NetworkOperated, NetworkConsumers):
-    """A store in another process. Tasks may share one, and their appends travel together; threads a blocking one, in turns.
+    """A store in another process. Tasks may share one, and their appends travel together. Threads may share a blocking one:
+    that of a single server in turns.
 
     A call that is cancelled, or ended by the exception of a signal handler (Ctrl-C, an alarm), may or may not have been carried
-    out; an append's command id settles it. The exception of a handler also closes the connection: what other threads wait for
-    fails with ConnectionLost, and the next call connects again.
+    out; an append's command id settles it. The exception of a handler also closes the connection to a single server: what other
+    threads wait for fails with ConnectionLost, and the next call connects again.
 
     In a forked child a blocking store has a connection of its own, and what was under way at the fork fails; any other store is
     refused with Closed.
@@ -100,7 +106,7 @@ class NetworkStore(NetworkOperated, NetworkConsumers):
 
     async def __aenter__(self) -> Self:
         await self._connection.__aenter__()
-        if is_entry(self._connection):
+        if is_entry(self._connection.welcome, self._connection.addresses):
             try:
                 self._router = await open_router(self._connection)
             except BaseException as error:

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from eventstore.client.aio.connection import NetworkConnection
-from eventstore.client.aio.routing.router import Router
+from eventstore.client.aio.routing import Router
 from eventstore.client.limit import taken_in_time, within
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.message_rows import (

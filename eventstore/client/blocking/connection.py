@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Self, TypeVar
 
@@ -33,6 +34,7 @@ from eventstore.client.session.batch import BatchSlice, Q, R
 from eventstore.client.session.batches import ROWS_PER_TURN, RowQueue, outcomes_by_now, slices, valid_rows, with_refused
 from eventstore.client.session.calls import Call, PendingRequest, PolledSignal
 from eventstore.client.session.session import ClientSession
+from eventstore.client.session.subscription import SessionSubscription, SubscriptionItem
 from eventstore.errors import Closed, ConnectionLost, EventStoreError, TimedOut, copy_error
 from eventstore.forks import tell_of_forks
 from eventstore.protocol.handshake import Welcome
@@ -46,21 +48,20 @@ T = TypeVar("T")
 class BlockingConnection:
     """Owns the session. Times are those of `ClientOptions`. `address`: the one that is connected, or was tried last."""
 
-    _leads_to_several = _waits_long = False  # to several servers, whatever the number of addresses; see `BlockingLink`
-    _whose = ""  # in errors: what is at the address
+    signal = PolledSignal
+    """Makes what a request sets that is added."""
 
     def __init__(self, addresses: Addresses, options: ClientOptions) -> None:
         expect_large_buffers()
         self.addresses, self.address, self.options = addresses, addresses.first, options.completed(addresses)
-        several, token = self._leads_to_several or addresses.are_several, self.options.token
+        several, token = addresses.are_several, self.options.token
         self._session: ClientSession[PolledSignal] = ClientSession(options.name, PolledSignal, several=several, token=token)
         self._backoff = Backoff(options.reconnect_timeout)
         self._attempts: list[Attempt] = []  # of the last time it connected, those that failed
         self.turn = Turn(self._reset)
-        self.relied_on_until = 0.0  # so long others wait for what is said here of the cluster: its silence is noticed
         self._may_ask = False  # a ping may leave now
-        self._patience = Patience(options.silence_timeout, has_others=self._has_others, idle_ping_s=self._idle_ping_s)
-        self._link = BlockingLink(self._look, self._patience.look_s, waits_long=self._waits_long)
+        self._patience = Patience(options.silence_timeout, has_others=several, idle_ping_s=IDLE_PING_S if several else None)
+        self._link = BlockingLink(self._look, self._patience.look_s)
         self._moving: threading.Thread | None = None
         self._of_handlers: BlockingConnection | None = None
         self._closed = False
@@ -72,20 +73,6 @@ class BlockingConnection:
     def welcome(self) -> Welcome | None:
         """The server's answer to the hello, while there is a connection."""
         return self._session.welcome
-
-    @property
-    def _has_others(self) -> bool:
-        """Whether there is someone else to ask while this server is silent."""
-        return self.addresses.are_several
-
-    @property
-    def _idle_ping_s(self) -> float | None:
-        """After which silence a server is asked whether it is there, of which only subscriptions and pulls want something."""
-        return IDLE_PING_S if self._has_others else None
-
-    @property
-    def _is_relied_on(self) -> bool:
-        return False
 
     @property
     def session(self) -> ClientSession[PolledSignal]:
@@ -250,6 +237,27 @@ class BlockingConnection:
             queued.append(queue.add_rows(part, size_bytes))
         self._send()
 
+    def apart(self) -> BlockingConnection:
+        """Returns a connection for what waits long, so that other calls can run meanwhile."""
+        return BlockingConnection(self.addresses, self.options)
+
+    def pages_of(self, subscription: SessionSubscription) -> Callable[[], list[SubscriptionItem] | None]:
+        """Returns a function that waits for the next page of a subscription. Opens this connection, which is `apart`."""
+        return partial(next, self._pages_of(subscription))
+
+    def _pages_of(self, subscription: SessionSubscription) -> Iterator[list[SubscriptionItem]]:
+        with self:
+            self.add(subscription)
+            while True:
+                while not subscription.ready:
+                    arrived = subscription.arrived = PolledSignal()
+                    self.finish(arrived)
+                items = subscription.take()
+                due = subscription.credit_due()
+                if due:
+                    self.grant(subscription, due)
+                yield items
+
     @exclusive
     def grant(self, subscription: PendingRequest, credit: int) -> None:
         """Lets the server send this many more bytes for a subscription."""
@@ -340,11 +348,8 @@ class BlockingConnection:
         while self._link.socket is None:
             self.check()
             check_time()
-            self._try_again(self._backoff.delay_s())
-
-    def _try_again(self, delay_s: float) -> None:
-        time.sleep(shortened(delay_s))
-        self._connect(self.addresses.in_turn())
+            time.sleep(shortened(self._backoff.delay_s()))
+            self._connect(self.addresses.in_turn())
 
     def _connect(self, addresses: Sequence[Address]) -> bool:
         """Connects to the first of these that answers the hello. Returns whether one did. Does not wait long for one that is
@@ -379,7 +384,6 @@ class BlockingConnection:
         timeout_s = self.options.connect_timeout if timeout_s is None else timeout_s
         try:
             self._link.greet(address, self._session, self.options, timeout_s)
-            self._check_welcome()
         except BaseException as error:
             self._disconnect()
             if isinstance(error, TimedOut) or not isinstance(error, OSError | EventStoreError) or raised_by_handler(error):
@@ -397,7 +401,7 @@ class BlockingConnection:
         fatal = self._session.fatal
         if self._unusable is None and (fatal or self._backoff.expired(time.monotonic(), others_left=others_left)):
             self._backoff.recovered()  # the next call tries again
-            failed = fatal or connection_lost(self._attempts, self._whose)
+            failed = fatal or connection_lost(self._attempts)
             self._session.fail(failed)
             raise failed from None
 
@@ -405,7 +409,7 @@ class BlockingConnection:
         """Notes, while this thread waits, that the server is silent. Asks others once it has been for long. Raises PeerSilent:
         a ping is due.
         """
-        if not (self._session.is_waited_for or self._is_relied_on):
+        if not self._session.is_waited_for:
             self._patience.heard()
             return
         self._patience.waits(may_last=self._session.may_last)
@@ -430,9 +434,6 @@ class BlockingConnection:
             assert found is not None
             self.addresses.answered(found)
             self._link.wake()
-
-    def _check_welcome(self) -> None:
-        """For a subclass: raises what is wrong with the server."""
 
     def _disconnect(self) -> None:
         self._link.close()

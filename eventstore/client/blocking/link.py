@@ -50,14 +50,12 @@ class EndOfStream(OSError):
 
 class BlockingLink:
     """One TCP connection at a time. `socket`: None without one; `timeout_s`: the time to wait for the peer before `PeerSilent`.
-    `look`: called every `look_s` of waiting. `waits_long`: answers are not due soon; it neither spins, nor keeps others from
-    it.
+    `look`: called every `look_s` of waiting.
     """
 
-    def __init__(self, look: Callable[[], None], look_s: float = inf, *, waits_long: bool = False) -> None:
+    def __init__(self, look: Callable[[], None], look_s: float = inf) -> None:
         self._look, self._look_s = look, look_s
         self._until_look_s = look_s
-        self._waits_long = waits_long
         self.timeout_s = 0.0
         self.socket: socket.socket | TlsSocket | None = None
         self._receive_bytes = _RECEIVE_BYTES
@@ -169,11 +167,8 @@ class BlockingLink:
         """Waits for data and returns it. Raises PeerSilent, EndOfStream, another OSError; TimedOut: it can be called again."""
         sock = self._connected()
         try:
-            if self._waits_long:
-                data = None
-            else:
-                _receiving.add(self)
-                data = self._spin(sock)
+            _receiving.add(self)
+            data = self._spin(sock)
             while data is None:
                 self._wait(sock, select.POLLIN, timeout_s)
                 with contextlib.suppress(BlockingIOError):

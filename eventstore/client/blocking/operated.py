@@ -7,9 +7,7 @@ from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.limited import limited
 from eventstore.client.blocking.reactions import BlockingAlarms, BlockingReactions
-from eventstore.client.blocking.routing.router import BlockingRouter
-from eventstore.client.blocking.routing.shards_broker import BlockingShardsBroker
-from eventstore.client.blocking.routing.shards_reactions import BlockingShardsReactions
+from eventstore.client.blocking.routing import BlockingRouter, shards_broker, shards_reactions
 from eventstore.client.session.reaction_info import ProjectionInfo
 from eventstore.client.session.results import read_cluster, read_nothing, read_rows, read_stats
 from eventstore.client.session.server_info import ClientInfo
@@ -82,7 +80,7 @@ class BlockingOperated:
     @property
     def reactions(self) -> BlockingReactions:
         """The reactions of the server's or worker's domain, to look at and administer."""
-        return BlockingReactions(self._connection) if self._router is None else BlockingShardsReactions(self._router)
+        return BlockingReactions(self._connection) if self._router is None else shards_reactions(self._router)
 
     @property
     def alarms(self) -> BlockingAlarms:
@@ -92,4 +90,4 @@ class BlockingOperated:
     @property
     def broker(self) -> BlockingBroker:
         """The broker's topics, groups and messages, to look at and administer."""
-        return BlockingBroker(self._connection) if self._router is None else BlockingShardsBroker(self._router)
+        return BlockingBroker(self._connection) if self._router is None else shards_broker(self._router)

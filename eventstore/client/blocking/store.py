@@ -20,10 +20,14 @@ from eventstore.client.blocking.consumer import BlockingConsumers
 from eventstore.client.blocking.limited import limited
 from eventstore.client.blocking.member import BlockingMember
 from eventstore.client.blocking.operated import BlockingOperated
-from eventstore.client.blocking.routing.merged_events import BlockingMergedEvents, read_shards
-from eventstore.client.blocking.routing.merged_subscription import BlockingMergedSubscription, follow_shards
-from eventstore.client.blocking.routing.router import is_entry, open_router
-from eventstore.client.blocking.routing.shards_member import BlockingShardsMember
+from eventstore.client.blocking.routing import (
+    BlockingMergedEvents,
+    BlockingMergedSubscription,
+    follow_shards,
+    open_router,
+    read_shards,
+    shards_member,
+)
 from eventstore.client.blocking.streams import (
     BlockingEventStream,
     BlockingLogStream,
@@ -37,6 +41,7 @@ from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.limit import within
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.queues import appends, sends
+from eventstore.client.routing.table import is_entry
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.page_requests import aggregates_request
 from eventstore.client.session.reaction_info import AppendedRecord
@@ -79,11 +84,12 @@ def connect(
 
 
 class BlockingStore(BlockingOperated, BlockingConsumers):
-    """A store in another process. Tasks may share one, and their appends travel together; threads a blocking one, in turns.
+    """A store in another process. Tasks may share one, and their appends travel together. Threads may share a blocking one:
+    that of a single server in turns.
 
     A call that is cancelled, or ended by the exception of a signal handler (Ctrl-C, an alarm), may or may not have been carried
-    out; an append's command id settles it. The exception of a handler also closes the connection: what other threads wait for
-    fails with ConnectionLost, and the next call connects again.
+    out; an append's command id settles it. The exception of a handler also closes the connection to a single server: what other
+    threads wait for fails with ConnectionLost, and the next call connects again.
 
     In a forked child a blocking store has a connection of its own, and what was under way at the fork fails; any other store is
     refused with Closed.
@@ -101,7 +107,7 @@ class BlockingStore(BlockingOperated, BlockingConsumers):
 
     def __enter__(self) -> Self:
         self._connection.__enter__()
-        if is_entry(self._connection):
+        if is_entry(self._connection.welcome, self._connection.addresses):
             try:
                 self._router = open_router(self._connection)
             except BaseException as error:
@@ -352,6 +358,4 @@ class BlockingStore(BlockingOperated, BlockingConsumers):
         return BlockingTopic(self._connection, name, resend=resend, router=self._router)
 
     def _new_member(self, options: MemberOptions) -> Any:
-        return (
-            BlockingMember(self._connection, options) if self._router is None else BlockingShardsMember(self._router, options)
-        )
+        return BlockingMember(self._connection, options) if self._router is None else shards_member(self._router, options)

@@ -87,10 +87,9 @@ def follow_log(
     """Returns events as they are appended. Waits on a separate connection, so that other calls can run meanwhile. `layout`: of
     the slots of a shard; None: as it says itself.
     """
-    own = BlockingConnection(connection.addresses, connection.options)
+    own = connection.apart()
     subscription = SessionSubscription(start, wanted, layout=lambda: own.session.layout if layout is None else layout)
-    page = partial(next, subscription_pages(own, subscription))
-    return PositionedStream(connection, start, subscription, page, ())
+    return PositionedStream(connection, start, subscription, own.pages_of(subscription), ())
 
 
 def _turned(reading: Reading, page: Callable[[], list[Item] | None]) -> Iterator[Item] | None:
@@ -134,7 +133,7 @@ class EventPages:
     def _request(self, connection: BlockingConnection) -> PageCall[PolledSignal] | None:
         if self._cursor.done:
             return None
-        call = PageCall(self._cursor, connection.session, PolledSignal(), self)
+        call = PageCall(self._cursor, connection.session, connection.signal(), self)
         try:
             connection.add(call)
         except BaseException:  # it may be queued nevertheless, and the next call requests the page again
@@ -217,18 +216,3 @@ def _cut_off(ended_by: str) -> Closed:
         f"{ended_by} ended this iteration before the last event; begin another one after the last event that it gave",
         cause=ended_by,
     )
-
-
-def subscription_pages(connection: BlockingConnection, subscription: SessionSubscription) -> Iterator[list[SubscriptionItem]]:
-    """Yields the items of a subscription, page by page, over a connection of its own."""
-    with connection:
-        connection.add(subscription)
-        while True:
-            while not subscription.ready:
-                arrived = subscription.arrived = PolledSignal()
-                connection.finish(arrived)
-            items = subscription.take()
-            due = subscription.credit_due()
-            if due:
-                connection.grant(subscription, due)
-            yield items

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from eventstore.client.blocking.connection import BlockingConnection
-from eventstore.client.blocking.routing.router import BlockingRouter
+from eventstore.client.blocking.routing import BlockingRouter
 from eventstore.client.limit import taken_in_time, within
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.message_rows import (

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from threading import RLock
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 Way: TypeAlias = object
@@ -31,14 +30,12 @@ S = TypeVar("S", bound=LookAgain)
 
 
 class Ticket(Generic[S]):
-    """A call's place in the order. `caller`: calls of the same one, as in a signal handler within a call, do not wait for each
-    other. `signal` is set when it is worth to look again; None while it need not wait.
-    """
+    """A call's place in the order. `signal` is set when it is worth to look again; None while it need not wait."""
 
-    __slots__ = ("caller", "number", "signal", "slots")
+    __slots__ = ("number", "signal", "slots")
 
-    def __init__(self, number: int, caller: object, slots: set[int]) -> None:
-        self.number, self.caller, self.slots = number, caller, slots
+    def __init__(self, number: int, slots: set[int]) -> None:
+        self.number, self.slots = number, slots
         self.signal: S | None = None
 
     def __lt__(self, other: Ticket[S]) -> bool:
@@ -57,12 +54,10 @@ class _Slot(Generic[S]):
 
 
 class SlotOrder(Generic[S]):
-    """The calls of a router that are not settled, of several threads if need be. `caller` tells who calls."""
+    """The calls of a router that are not settled."""
 
-    def __init__(self, make_signal: Callable[[], S], caller: Callable[[], object]) -> None:
+    def __init__(self, make_signal: Callable[[], S]) -> None:
         self._make_signal = make_signal
-        self._lock = RLock()  # a signal's handler may be within a step, and makes calls of its own
-        self._caller = caller
         self._last = 0
         self._whole: dict[Ticket[S], None] = {}  # calls in flight that are in no slot; all were sent by these owners and ways
         self._owners: Sequence[int] = ()
@@ -71,25 +66,23 @@ class SlotOrder(Generic[S]):
 
     def enter(self, slots: Iterable[int]) -> Ticket[S]:
         """Returns the place of a new call, behind all others. `leave` it in any case."""
-        with self._lock:
-            self._last += 1
-            return Ticket(self._last, self._caller(), set(slots))
+        self._last += 1
+        return Ticket(self._last, set(slots))
 
     def take(self, ticket: Ticket[S], owners: Sequence[int], ways: Mapping[int, Way]) -> list[int]:
         """Returns the slots of the call that it may send now, each to its owner; none: wait for the ticket's signal.
 
         `ways`: of each shard that owns one of them, the way as it is now.
         """
-        with self._lock:
-            if owners is not self._owners or not ways.items() <= self._ways.items():
-                self._go(owners, ways)
-            if not self._slots or self._slots.keys().isdisjoint(ticket.slots):
-                self._whole[ticket] = None
-                return list(ticket.slots)
-            free = [slot for slot in ticket.slots if self._take(ticket, slot, ways[owners[slot]])]
-            if not free:
-                ticket.signal = self._make_signal()
-            return free
+        if owners is not self._owners or not ways.items() <= self._ways.items():
+            self._go(owners, ways)
+        if not self._slots or self._slots.keys().isdisjoint(ticket.slots):
+            self._whole[ticket] = None
+            return list(ticket.slots)
+        free = [slot for slot in ticket.slots if self._take(ticket, slot, ways[owners[slot]])]
+        if not free:
+            ticket.signal = self._make_signal()
+        return free
 
     def _go(self, owners: Sequence[int], ways: Mapping[int, Way]) -> None:
         """Has calls leave by these from now on; those in flight are put into slots if they left by others."""
@@ -118,8 +111,7 @@ class SlotOrder(Generic[S]):
         elif slot.queue or slot.way is not way:
             if ticket not in slot.queue:
                 insort(slot.queue, ticket)
-            before = [*slot.sent, *slot.queue[: slot.queue.index(ticket)]]
-            if any(each.caller != ticket.caller for each in before):
+            if slot.sent or slot.queue[0] is not ticket:
                 return False
             slot.way = way
         slot.sent.append(ticket)
@@ -127,38 +119,36 @@ class SlotOrder(Generic[S]):
 
     def answered(self, ticket: Ticket[S], slots: Iterable[int], again: Collection[int]) -> None:
         """The call has its outcomes of these slots. `again`: those of them that it has to send again."""
-        with self._lock:
-            if again:
-                self._part()
-            elif ticket in self._whole:
-                del self._whole[ticket]
-                ticket.slots.clear()
-                return
-            for number in slots:
-                slot = self._slots[number]
-                slot.sent.remove(ticket)
-                if number not in again:
-                    ticket.slots.discard(number)
-                    if ticket in slot.queue:
-                        slot.queue.remove(ticket)
-                elif ticket not in slot.queue:
-                    insort(slot.queue, ticket)
-                self._wake(number, slot)
+        if again:
+            self._part()
+        elif ticket in self._whole:
+            del self._whole[ticket]
+            ticket.slots.clear()
+            return
+        for number in slots:
+            slot = self._slots[number]
+            slot.sent.remove(ticket)
+            if number not in again:
+                ticket.slots.discard(number)
+                if ticket in slot.queue:
+                    slot.queue.remove(ticket)
+            elif ticket not in slot.queue:
+                insort(slot.queue, ticket)
+            self._wake(number, slot)
 
     def leave(self, ticket: Ticket[S]) -> None:
         """The call ends, with outcomes or without."""
         if not ticket.slots:
             return
-        with self._lock:
-            self._whole.pop(ticket, None)
-            for number in ticket.slots:
-                slot = self._slots.get(number)
-                if slot is not None:
-                    for places in (slot.sent, slot.queue):
-                        if ticket in places:
-                            places.remove(ticket)
-                    self._wake(number, slot)
-            ticket.slots.clear()
+        self._whole.pop(ticket, None)
+        for number in ticket.slots:
+            slot = self._slots.get(number)
+            if slot is not None:
+                for places in (slot.sent, slot.queue):
+                    if ticket in places:
+                        places.remove(ticket)
+                self._wake(number, slot)
+        ticket.slots.clear()
 
     def _wake(self, number: int, slot: _Slot[S]) -> None:
         if slot.queue and not slot.sent:
@@ -167,22 +157,9 @@ class SlotOrder(Generic[S]):
         elif not slot.queue and not slot.sent:
             del self._slots[number]
 
-    def forked(self) -> None:
-        """In a child, where calls are told apart by their threads: forgets those of threads that are not here."""
-        if not self._lock._is_owned():  # type: ignore[attr-defined] # as `threading.Condition` does
-            self._lock = RLock()
-        caller = self._caller()
-        for ticket in [each for each in self._whole if each.caller != caller]:
-            del self._whole[ticket]
-        for number, slot in list(self._slots.items()):
-            slot.sent = [each for each in slot.sent if each.caller == caller]
-            slot.queue = [each for each in slot.queue if each.caller == caller]
-            self._wake(number, slot)
-
     def wake_all(self) -> None:
         """Has every call look again: the client was closed."""
-        with self._lock:
-            for slot in self._slots.values():
-                for ticket in slot.queue:
-                    if ticket.signal is not None:
-                        ticket.signal.set()
+        for slot in self._slots.values():
+            for ticket in slot.queue:
+                if ticket.signal is not None:
+                    ticket.signal.set()

@@ -7,7 +7,7 @@ from errno import ECONNREFUSED
 from typing import Final
 from uuid import UUID
 
-from eventstore.client.address import Address, parse_address
+from eventstore.client.address import Address, Addresses, parse_address
 from eventstore.errors import ConnectionLost, InvalidArgument
 from eventstore.fields import check_text, shown
 from eventstore.protocol.handshake import Welcome
@@ -15,6 +15,13 @@ from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.slots import LOCAL, slot_of
 
 _ANYWHERE: Final = ("0.0.0.0", "::")
+
+
+def is_entry(welcome: Welcome | None, addresses: Addresses) -> bool:
+    """Whether a connection is to a cluster: to a node, which has the map and no shard, or to one of several addresses."""
+    if welcome is None or welcome.cluster is None:
+        return False
+    return welcome.shard is None or addresses.are_several
 
 
 class RoutingTable:

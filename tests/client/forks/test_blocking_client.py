@@ -211,8 +211,8 @@ def test_a_consumer_that_joins_while_a_signal_handler_forks_joins_in_the_parent_
     consumer = store.consumer("joining", "joined")
 
     def joins() -> bool:
-        thread = consumer._member._thread
-        return thread is not None and thread._call_soon is not None  # its event loop runs
+        hosted = consumer._member._hosted
+        return hosted is not None and hosted._scope is not None
 
     joined, (refused, following) = forked_within(server, joins, consumer.__enter__, lambda: next(consumer))
     try:
@@ -234,10 +234,10 @@ def test_a_consumer_that_leaves_while_a_signal_handler_forks_leaves_in_the_paren
     store.broker.create_topic("left", 1)
     consumer = store.consumer("leaving", "left")
     consumer.__enter__()
-    thread = consumer._member._thread
-    assert thread is not None
+    hosted = consumer._member._hosted
+    assert hosted is not None
     left, (in_the_child, following) = forked_within(
-        server, lambda: thread._is_left, lambda: consumer.__exit__(None, None, None), lambda: next(consumer)
+        server, hosted._ended.is_set, lambda: consumer.__exit__(None, None, None), lambda: next(consumer)
     )
     assert left == in_the_child == "returned None"
     assert following.startswith(f"Closed: the consumer belongs to process {os.getpid()}")
@@ -279,9 +279,6 @@ def test_a_fork_at_any_line_of_a_consumer_leaves_no_member_in_the_child_and_the_
         result, told = os.pipe()
         answer = at_line(number, lambda: children.append(os.fork()), lambda: uses(consumer))  # noqa: B023 # in this round
         if children == [0]:  # the child: it must not run the rest of the tests
-            for each in threading.enumerate():
-                if each.name.startswith("consumer "):  # a member that it has entered itself, and left
-                    each.join()
             os.write(told, answer.encode())
             os._exit(0)
         os.close(told)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import select
+import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +17,7 @@ import pytest
 import eventstore as es
 from eventstore import NewEvent, blocking
 from tests.client.forks.child import Child, error_of, in_child
+from tests.client.forks.test_blocking_client import at_line
 from tests.cluster.led_shards import LedShards
 from tests.cluster.test_moved_leader import PATIENT, replace_a_frozen_leader
 from tests.waiting import DEADLINE_SECONDS
@@ -128,3 +133,74 @@ def test_a_commit_of_the_child_does_not_wait_for_one_of_a_thread_that_is_not_the
         thread.join(DEADLINE_SECONDS)
         assert len(done) == 1
         assert store.version(mine) == 3
+
+
+@pytest.mark.heavy
+def test_a_fork_in_a_handler_at_any_line_of_a_call_is_answered_in_the_parent_and_the_child_goes_on(led: LedShards) -> None:
+    mine = led.id_of(1)
+    with blocking.connect(led.address) as store:
+        store.append(mine, [EVENT], 0)
+        for number in itertools.count():
+            children = list[int]()
+            result, told = os.pipe()
+            answer = at_line(number, lambda: children.append(os.fork()), lambda: store.version(mine))  # noqa: B023 # in this round
+            if children == [0]:  # the child: it must not run the rest of the tests
+                os.write(told, "\n".join([answer, error_of(lambda: store.version(mine))]).encode())
+                os._exit(0)
+            os.close(told)
+            assert answer == "returned 1"
+            if not children:
+                break
+            ends = select.select([result], [], [], DEADLINE_SECONDS)[0]
+            os.kill(children[0], signal.SIGKILL)
+            os.waitpid(children[0], 0)
+            refused, following = os.read(result, 65536).decode().split("\n")
+            os.close(result)
+            assert ends, f"forked at line {number} it waits without end"
+            assert refused == "returned 1" or refused.startswith("ConnectionLost: this process was forked from process ")
+            assert following == "returned 1"
+        assert number > 20
+
+
+def test_children_of_a_process_whose_threads_are_in_calls_have_calls_of_their_own(led: LedShards) -> None:
+    names, over = [led.id_of(shard) for shard in range(3)], threading.Event()
+
+    def appends(store: blocking.BlockingStore, name: str) -> None:
+        while not over.is_set():
+            store.append(name, [EVENT], es.ANY)
+
+    with blocking.connect(led.address) as store:
+        threads = [threading.Thread(target=appends, args=(store, name)) for name in names]
+        for each in threads:
+            each.start()
+        try:
+            own = [led.id_of(shard, 1) for shard in range(3)]
+            children = [Child(lambda: [store.append(name, [EVENT], es.ANY).duplicate for name in own]) for _ in range(10)]
+            assert [each.result() for each in children] == [[False] * 3] * 10
+        finally:
+            over.set()
+            for each in threads:
+                each.join(DEADLINE_SECONDS)
+        assert [store.version(name) for name in own] == [10] * 3
+        assert store.append(names[0], [EVENT], es.ANY).version > 1
+
+
+def test_a_child_that_ends_in_order_hangs_up_on_nobody(led: LedShards, tmp_path: Path) -> None:
+    """With everything that Python does at its end: finalizers, and what is called at the exit."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys\nimport eventstore as es\n"
+        "with es.blocking.connect(sys.argv[1]) as store:\n"
+        "    names = sys.argv[2:]\n"
+        "    store.append_many([es.Commit(name, [es.NewEvent('Happened', b'1')], 0) for name in names])\n"
+        "    items = store.subscribe()\n"
+        "    next(items)\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n        sys.exit(sum(map(store.version, names)) - 3)\n"
+        "    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0\n"
+        "    assert list(map(store.version, names)) == [1, 1, 1]\n"
+        "    assert [each.broker.connections for each in store.shards.values()] == [1, 1, 1]\n"
+        "    assert type(next(items)).__name__ == 'Event'\n"
+    )
+    command = [sys.executable, "-W", "error", str(program), led.address, *(led.id_of(shard) for shard in range(3))]
+    assert os.spawnv(os.P_WAIT, sys.executable, command) == 0

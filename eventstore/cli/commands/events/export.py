@@ -32,7 +32,7 @@ from eventstore.cli.terminal.shared_options import (
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
-    from eventstore.client.blocking.routing.merged_events import BlockingMergedEvents
+    from eventstore.client.blocking.routing import BlockingMergedEvents
     from eventstore.model import Event
 
 _LINES = 500
@@ -70,7 +70,7 @@ def export(
       eventstore export --prefix order- -o orders.jsonl.gz
     """
     from eventstore import blocking
-    from eventstore.client.blocking.routing.merged_events import BlockingMergedEvents
+    from eventstore.client.blocking.routing import BlockingMergedEvents
     from eventstore.fields import RESERVED
 
     filters = event_filters(types, prefix, aggregate, from_time, to_time)

@@ -24,8 +24,7 @@ from eventstore.cli.terminal.shared_options import (
 from eventstore.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from eventstore.client.blocking.routing.merged_events import BlockingMergedEvents
-    from eventstore.client.blocking.routing.merged_subscription import BlockingMergedSubscription
+    from eventstore.client.blocking.routing import BlockingMergedEvents, BlockingMergedSubscription
     from eventstore.client.blocking.store import BlockingStore
     from eventstore.client.blocking.streams import BlockingLogStream, BlockingSubscriptionStream
     from eventstore.model import CaughtUp
@@ -101,14 +100,13 @@ def tail(
 
 
 def _shard(items: Items) -> int | None:
-    from eventstore.client.blocking.routing.merged_events import BlockingMergedEvents
-    from eventstore.client.blocking.routing.merged_subscription import BlockingMergedSubscription
+    from eventstore.client.blocking.routing import BlockingMergedEvents, BlockingMergedSubscription
 
     return items.shard if isinstance(items, BlockingMergedEvents | BlockingMergedSubscription) else None
 
 
 def _place(items: Items, caught_up: CaughtUp) -> str:
-    from eventstore.client.blocking.routing.merged_subscription import BlockingMergedSubscription
+    from eventstore.client.blocking.routing import BlockingMergedSubscription
 
     if not isinstance(items, BlockingMergedSubscription):
         return f"sequence {caught_up.sequence}"

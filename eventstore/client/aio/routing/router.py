@@ -8,16 +8,22 @@ safe, and `SlotOrder` keeps the order.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
+import anyio
+
+from eventstore.client.address import Addresses
 from eventstore.client.aio.connection import NetworkConnection
+from eventstore.client.aio.limited import in_time
 from eventstore.client.aio.routing.shard_connection import ShardConnection
 from eventstore.client.aio.routing.survey import MapSurvey
-from eventstore.client.aio.routing.together import News, make_order, together, wait_for, watch_map
+from eventstore.client.aio.routing.together import News, together, watch_map
 from eventstore.client.connection_errors import is_returned, outcome_unknown, timed_out
 from eventstore.client.limit import taken_in_time
+from eventstore.client.options import ClientOptions
 from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.slot_order import SlotOrder, Ticket
 from eventstore.client.routing.table import RoutingTable
@@ -26,7 +32,6 @@ from eventstore.client.session.calls import Call
 from eventstore.client.session.message_rows import with_shards
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import Elsewhere, EventStoreError, TimedOut, copy_error
-from eventstore.forks import tell_of_forks
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Map
 from eventstore.records.cluster_map import ClusterMap
@@ -37,19 +42,23 @@ Queue = Callable[[NetworkConnection], BatchQueue[Any, Any, Any]]
 Ways = Mapping[int, RowQueue[Any, Any, Any]]
 
 
-def is_entry(connection: NetworkConnection) -> bool:
-    """Whether the connection is to a cluster: to a node, which has the map and no shard, or to one of several addresses."""
-    welcome = connection.welcome
-    if welcome is None or welcome.cluster is None:
-        return False
-    return welcome.shard is None or connection.addresses.are_several
-
-
 async def open_router(entry: NetworkConnection) -> Router:
     """Returns the router of the cluster that `entry` has the map of."""
-    router = Router(entry, RoutingTable(await entry.call(Map(), read_cluster), entry.address))
-    router.watch()
-    return router
+    return Router(entry, RoutingTable(await entry.call(Map(), read_cluster), entry.address)).watched()
+
+
+@asynccontextmanager
+async def opened_router(addresses: Addresses, options: ClientOptions, table: RoutingTable) -> AsyncIterator[Router]:
+    """As a context: the router of a cluster whose map is known. Waits for no connection."""
+    entry = NetworkConnection(addresses, options)
+    async with anyio.create_task_group() as entry.user_tasks:
+        entry.begin(entry.user_tasks)
+        router = Router(entry, table).watched()
+        try:
+            yield router
+        finally:
+            router.close()
+            entry.close()
 
 
 class Router:
@@ -64,21 +73,12 @@ class Router:
         self._orders: dict[Queue, SlotOrder[Any]] = {}
         self._survey = MapSurvey(entry, table, self.learn)
         self.stop_watching: Callable[[], object] | None = None
-        self._unwatched: list[None] = [None]  # empty once the map is watched: several threads may begin that
         self._closed = False
-        tell_of_forks(self)
 
-    def watch(self) -> None:
-        """Learns of each newer map, unless it does already."""
-        try:
-            self._unwatched.pop()
-        except IndexError:
-            return
+    def watched(self) -> Self:
+        """Learns of each newer map from now on."""
         self.stop_watching = watch_map(self.entry, self.table, self.learn)
-
-    def forked(self) -> None:
-        """In a child: nothing watches the map there. The next attempt to connect to a shard begins it again."""
-        self.stop_watching, self._unwatched = None, [None]
+        return self
 
     def _check_open(self) -> None:
         """Raises Closed. That the entry is away does not matter while the shards are where they were."""
@@ -118,11 +118,11 @@ class Router:
     def shard(self, number: int) -> NetworkConnection:
         """Returns the connection to a shard, which connects wherever the shard is."""
         found = self._shards.get(number)
-        if found is not None:
-            return found
-        if self._closed:
-            return self.entry  # which says so when it is used
-        return self._shards.setdefault(number, ShardConnection(number, self, self.entry))  # another thread may make one, too
+        if found is None:
+            if self._closed:
+                return self.entry  # which says so when it is used
+            found = self._shards[number] = ShardConnection(number, self, self.entry)
+        return found
 
     @property
     def connected(self) -> bool:
@@ -140,7 +140,7 @@ class Router:
 
     def _order(self, queue: Queue) -> SlotOrder[Any]:
         """Returns the order of what is sent through a queue: commits and commands have one each."""
-        return self._orders.get(queue) or self._orders.setdefault(queue, make_order())
+        return self._orders.get(queue) or self._orders.setdefault(queue, SlotOrder(anyio.Event))
 
     async def call(self, aggregate_id: str, request: Request, read: Callable[[Call[Any]], T]) -> T:
         """As `NetworkConnection.call`, at the shard of the aggregate; repeated with a newer map while it answers Elsewhere."""
@@ -246,7 +246,7 @@ class Router:
                 if not free:
                     backoff.lost(time.monotonic())
                     assert ticket.signal is not None
-                    await wait_for(ticket.signal)
+                    await in_time(ticket.signal.wait)
                     self._check_open()
                     continue
                 now = missing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import suppress
 from typing import Any, Protocol
@@ -38,10 +37,8 @@ class ShardConnection(NetworkConnection):
         self._router = router
         self._served = router.table.known.shard(number)
         self._attempt: anyio.CancelScope | None = None  # a connection that is being made, or waited for
-        self._unusable, self._thread = None, threading.get_ident()
-        scope = self._scope = anyio.CancelScope(shield=True)
         assert entry.user_tasks is not None, "the entry is open"
-        entry.user_tasks.start_soon(self._run, None, scope)
+        self.begin(entry.user_tasks)
         router.followers.append(self)
 
     def close(self) -> None:

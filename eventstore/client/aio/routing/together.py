@@ -8,9 +8,7 @@ from typing import Final, TypeVar
 import anyio
 
 from eventstore.client.aio.connection import NetworkConnection
-from eventstore.client.aio.limited import in_time
 from eventstore.client.limit import shortened
-from eventstore.client.routing.slot_order import SlotOrder
 from eventstore.client.routing.table import RoutingTable
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import Closed, EventStoreError
@@ -19,11 +17,6 @@ from eventstore.records.cluster_map import ClusterMap
 
 T = TypeVar("T")
 _AFTER_AN_ERROR_S: Final = 0.1
-
-
-def make_order() -> SlotOrder[anyio.Event]:
-    """Returns an order of calls in tasks."""
-    return SlotOrder(anyio.Event, object)
 
 
 class News:
@@ -57,11 +50,6 @@ async def first_of(signals: Sequence[anyio.Event]) -> None:
 
         for each in signals:
             tasks.start_soon(end_with, each)
-
-
-async def wait_for(signal: anyio.Event) -> None:
-    """Waits until it is set. Raises TimedOut."""
-    await in_time(signal.wait)
 
 
 def watch_map(entry: NetworkConnection, table: RoutingTable, learn: Callable[[ClusterMap], object]) -> Callable[[], object]:

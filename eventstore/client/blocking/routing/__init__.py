@@ -1,1 +1,0 @@
-"""The blocking client of a cluster of several shards."""

@@ -1,0 +1,150 @@
+"""Calls of a blocking client to several shards: what signal handlers do within them, and what threads that share it get."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eventstore as es
+from eventstore import NewEvent, blocking
+from tests.cluster.led_shards import LedShards
+from tests.cluster.test_moved_leader import PATIENT
+from tests.server.test_interrupted import Interrupted, interrupted
+from tests.server_process import ServerProcess
+from tests.waiting import DEADLINE_SECONDS, wait_until
+
+EVENT = NewEvent("Happened", b"1")
+kept: list[object] = []
+"""What Python would lose the exception of a handler in, were it dropped in the call."""
+
+
+@pytest.fixture(scope="module")
+def led(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedShards]:
+    with LedShards(tmp_path_factory.mktemp("shards"), 2) as shards:
+        yield shards
+
+
+def append(store: blocking.BlockingStore) -> object:
+    return store.append("interrupted", [EVENT], es.ANY)
+
+
+def append_many(store: blocking.BlockingStore) -> object:
+    return store.append_many([es.Commit(f"interrupted-{number}", [EVENT], es.ANY) for number in range(4)])
+
+
+def read(store: blocking.BlockingStore) -> object:
+    return list(store.read("interrupted"))
+
+
+def read_all(store: blocking.BlockingStore) -> object:
+    return list(store.read_all(limit=10))
+
+
+def follow(store: blocking.BlockingStore) -> object:
+    with store.subscribe() as items:
+        next(items)
+    return kept.append(items)
+
+
+def topics(store: blocking.BlockingStore) -> object:
+    return store.broker.topics()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("call", [append, append_many, read, read_all, follow, topics])
+def test_a_call_interrupted_anywhere_leaves_a_usable_client(call: Any, led: LedShards) -> None:
+    with blocking.connect(led.address) as store:
+        append(store)
+        for at in itertools.count(1):
+            if not interrupted(lambda: call(store), at):
+                break
+            before = store.version("interrupted")
+            assert store.append("interrupted", [EVENT], es.ANY).version > before
+        assert at > 10
+
+
+def test_a_handler_that_raises_ends_a_call_that_waits_and_one_that_returns_has_calls_of_its_own(tmp_path: Path) -> None:
+    with LedShards(tmp_path, 2) as led, blocking.connect(led.address, **PATIENT) as store:
+        waits, answered = led.id_of(1), list[int]()
+        leader = led.leaders[1]
+        assert leader is not None
+        leader.freeze()
+
+        def interrupt() -> None:
+            assert leader.held.wait(DEADLINE_SECONDS)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            wait_until(lambda: answered, "the handler's call is answered")
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+        def raises(*_: object) -> None:
+            raise Interrupted
+
+        usual = [
+            signal.signal(signal.SIGUSR1, lambda *_: answered.append(store.append(led.id_of(0), [EVENT], es.ANY).version)),
+            signal.signal(signal.SIGUSR2, raises),
+        ]
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        try:
+            with pytest.raises(Interrupted):
+                store.append(waits, [EVENT], es.ANY)
+        finally:
+            for number, handler in zip((signal.SIGUSR1, signal.SIGUSR2), usual, strict=True):
+                signal.signal(number, handler)
+            thread.join()
+        assert answered == [1]
+        led.elect(1, led.lead(1))
+        assert store.append(waits, [EVENT], es.ANY).version in (1, 2)
+
+
+def test_the_limit_of_a_call_goes_along_to_the_event_loop(tmp_path: Path) -> None:
+    with LedShards(tmp_path, 2) as led, blocking.connect(led.address, **PATIENT) as store:
+        leader = led.leaders[1]
+        assert leader is not None
+        store.append(led.id_of(1), [EVENT], 0)
+        leader.freeze()
+        with pytest.raises(es.TimedOut) as caught:
+            store.append(led.id_of(1), [EVENT], es.ANY, timeout=0.1)
+        assert caught.value.outcome == "unknown"
+        with pytest.raises(es.TimedOut) as caught:
+            list(store.read(led.id_of(1), timeout=0.1))
+        assert caught.value.outcome == "none"
+
+
+def test_appends_of_threads_that_share_a_store_travel_together(tmp_path: Path) -> None:
+    with LedShards(tmp_path, 2) as led, blocking.connect(led.address) as store:
+        together = threading.Barrier(16)
+
+        def appends(number: int) -> None:
+            together.wait()
+            for _ in range(20):
+                store.append(f"a-{number}", [EVENT], es.ANY)
+
+        threads = [threading.Thread(target=appends, args=(number,)) for number in range(16)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert [store.version(f"a-{number}") for number in range(16)] == [20] * 16
+        assert sum(int(str(shard.stats()["batches"])) for shard in store.shards.values()) < 16 * 20
+
+
+def test_a_client_of_one_server_imports_no_event_loop(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\nimport eventstore as es\n"
+        "with es.blocking.connect(sys.argv[1]) as store:\n"
+        "    store.append('a', [es.NewEvent('Happened', b'1')], 0)\n"
+        "    assert next(store.subscribe()) == next(store.read('a'))\n"
+        "    assert not {'asyncio', 'anyio', 'trio'} & sys.modules.keys()\n"
+    )
+    with ServerProcess(tmp_path / "data") as server:
+        assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, str(program), server.address]) == 0
