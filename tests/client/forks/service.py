@@ -31,6 +31,7 @@ from celery.exceptions import TimeoutError as NotInTime
 
 from tests.client.forks.whole_files import celery_of
 from tests.cluster.etcd.real_etcd import free_ports
+from tests.cluster.node_process import NodeProcess
 from tests.server_process import ServerProcess
 from tests.waiting import wait_until
 
@@ -47,11 +48,12 @@ SENDERS: Final = 4
 class Service:
     """The store, gunicorn and Celery, over one folder."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, stack: ExitStack, shards: int | None = None) -> None:
+        """`shards`: of a node, in place of a single store."""
+        self._folder, self._shards = folder, shards
         for name in ("queue", "control", "results"):
             (folder / name).mkdir()
-        self._server = ServerProcess(folder / "data")
+        self._server = self._store()
         stack.callback(lambda: self._server.kill())
         self._listen = self._server.address.partition("://")[2]
         self._environment = {**os.environ, "SERVICE_FOLDER": str(folder), "SERVICE_STORE": self._server.address}
@@ -63,6 +65,10 @@ class Service:
         pool = ["--pool", "prefork", "--concurrency", "3", "--without-gossip", "--without-mingle", "--without-heartbeat"]
         self.web = stack.enter_context(self._program("gunicorn", web))
         self.pool = stack.enter_context(self._program("celery", ["-A", f"{module}:tasks", "worker", *pool]))
+
+    def _store(self, listen: str = "127.0.0.1:0") -> ServerProcess | NodeProcess:
+        data = self._folder / "data"
+        return ServerProcess(data, listen=listen) if self._shards is None else NodeProcess(data, self._shards, listen=listen)
 
     @contextmanager
     def _program(self, name: str, arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
@@ -89,7 +95,7 @@ class Service:
     def kill_store(self) -> None:
         """Kills the store, and starts it again where it listened."""
         self._server.kill()
-        self._server = ServerProcess(self._folder / "data", listen=self._listen)
+        self._server = self._store(self._listen)
 
 
 def children(pid: int) -> list[int]:
@@ -173,11 +179,11 @@ class Load:
                 self.wrong.append("a sender waits without end")
 
 
-def run(folder: Path, seconds: float, seed: int) -> Load:
+def run(folder: Path, seconds: float, seed: int, shards: int | None = None) -> Load:
     """Loads the service for so long, with a kill every two seconds."""
     chance, kills = random.Random(seed), Counter[str]()
     with ExitStack() as stack:
-        service = Service(folder, stack)
+        service = Service(folder, stack, shards)
         load = Load(service, chance)
         over = time.monotonic() + seconds
         try:
@@ -202,9 +208,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--shards", type=int)
     given = parser.parse_args()
     with TemporaryDirectory() as folder:
-        load = run(Path(folder), given.seconds, given.seed)
+        load = run(Path(folder), given.seconds, given.seed, given.shards)
     print(f"seed {given.seed}, {given.seconds:g} s, {len(load.pids)} workers, longest answer {load.longest_s:.1f} s")
     for name, count in sorted(load.counts.items()):
         print(f"{count:8} {name}")
