@@ -324,6 +324,8 @@ def test_clients_are_listed_at_each_shard_they_are_connected_to(node: NodeProces
 
 def test_chunks_are_those_of_all_shards_and_a_number_of_one_is_refused(store: blocking.BlockingStore) -> None:
     store.broker.create_topic("chunked", if_missing=True)
+    for shard in store.shards.values():
+        shard.topic("chunked").send(b"the first message begins a chunk")
     assert {each.shard for each in store.broker.chunks()} == {*range(SHARDS)}
     assert {each.shard for each in store.shards[0].broker.chunks()} == {None}
     with pytest.raises(es.InvalidArgument, match=r"number of a chunk is about one shard.*store\.shards\[N\]\.broker\.chunks"):

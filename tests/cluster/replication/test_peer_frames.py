@@ -107,7 +107,7 @@ def test_a_frame_is_read_as_it_was_written(frame: PeerFrame) -> None:
 def test_every_code_is_documented() -> None:
     rows = re.findall(r"^\| (\d) \| (\w+) \|", TEXT, flags=re.M)
     assert {name: int(code) for code, name in rows} == {
-        type(frame).__name__.removeprefix("Peer"): values_of(frame)[0] for frame in FRAMES.values()
+        type(frame).__name__.removeprefix("Peer").removesuffix("Frame"): values_of(frame)[0] for frame in FRAMES.values()
     }
 
 
