@@ -20,7 +20,8 @@ from eventstore.domain.encoding.upcasting import upcast
 from eventstore.domain.handler import Handled, Handler, reject
 from eventstore.domain.import_path import load, load_projection
 from eventstore.domain.projections.projection import Projection, fold, folds
-from eventstore.domain.reactions.reaction import CommandSender, Reaction
+from eventstore.domain.reactions.reaction import CommandSender as Send
+from eventstore.domain.reactions.reaction import Reaction
 from eventstore.domain.restore import replay, restore, restore_from
 from eventstore.errors import Rejected
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Aggregate",
-    "CommandSender",
     "Domain",
     "FileCheckpoint",
     "Handled",
@@ -49,6 +49,7 @@ __all__ = [
     "Reaction",
     "Rejected",
     "SQLiteTarget",
+    "Send",
     "Target",
     "applies",
     "command",

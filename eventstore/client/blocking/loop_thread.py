@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import anyio
 
 T = TypeVar("T")
-Ended: TypeAlias = SimpleQueue[tuple[Any, BaseException | None]]
+OutcomeQueue: TypeAlias = SimpleQueue[tuple[Any, BaseException | None]]
 """Gets the result of what a thread waits for, or its error."""
 
 
@@ -42,7 +42,7 @@ class LoopThread:
         from selectors import PollSelector
 
         self.is_of_parent = False
-        self._waited_for: dict[Ended, None] = {}
+        self._waited_for: dict[OutcomeQueue, None] = {}
         tell_of_forks(self)  # before the loop has sockets, which a child would share
         self.loop = asyncio.SelectorEventLoop(PollSelector())
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself does not keep them
@@ -81,7 +81,7 @@ class LoopThread:
             start_new_thread(self._run, ())  # several threads may get here, and one of those begun takes the loop
         self.loop.call_soon_threadsafe(act)
 
-    def wait(self, ended: Ended, timeout_s: float | None = None) -> Any:
+    def wait(self, ended: OutcomeQueue, timeout_s: float | None = None) -> Any:
         """Waits for a result from the event loop. Raises its error, or ConnectionLost as `run`; `queue.Empty`: not in time."""
         self._waited_for[ended] = None
         try:
@@ -131,7 +131,7 @@ class RunningCall(Generic[T]):
 
     def __init__(self, thread: LoopThread, call: Callable[[], Awaitable[T]]) -> None:
         self.thread = thread
-        self._ended: Ended = SimpleQueue()
+        self._ended: OutcomeQueue = SimpleQueue()
         self._call = call
         self._context = context_of_this_call()
         self._task: asyncio.Task[None] | None = None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from eventstore.client.address import Addresses
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.connection import BlockingConnection
-from eventstore.client.blocking.loop_thread import Ended, Hosted, LoopThread, loop_thread
+from eventstore.client.blocking.loop_thread import Hosted, LoopThread, OutcomeQueue, loop_thread
 from eventstore.client.blocking.member import BlockingMember
 from eventstore.client.blocking.reactions import BlockingReactions
 from eventstore.client.blocking.streams import Item, chained
@@ -270,7 +270,7 @@ class _LoopSignal(PolledSignal):
     def __init__(self, thread: LoopThread) -> None:
         super().__init__()
         self._thread = thread
-        self._ended: Ended = SimpleQueue()
+        self._ended: OutcomeQueue = SimpleQueue()
 
     def set(self) -> None:
         super().set()
