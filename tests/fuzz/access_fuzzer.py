@@ -18,6 +18,7 @@ from eventstore.flat import encode
 from eventstore.protocol import RequestDecoder, encode_error, encode_request
 from eventstore.protocol.answers import AnswerDecoder, Ok
 from eventstore.protocol.frames import FrameReader
+from eventstore.protocol.reaction_requests import CheckParking
 from eventstore.protocol.request_codec import BadRequest
 from eventstore.protocol.request_declaration import DECLARATIONS, Request, code_of
 from eventstore.protocol.requests import Hello
@@ -87,10 +88,12 @@ def _may(grants: Grants, request: Request) -> bool:
 
 
 def _is_covered(texts: list[str], request: Request) -> bool:
-    """Whether some grant's prefix begins a name in the request, or a grant is about no names."""
+    """Whether some grant's prefix begins a name in the request, or a grant is about no names, or the request is about none."""
     prefixes = [text.partition(":")[2] for text in texts if text.partition(":")[0] not in ("stats", "cluster")]
     if len(prefixes) < len(texts) or any(text.partition(":")[0] in ROLES for text in texts):
         return True
+    if isinstance(request, CheckParking):  # asks whether there is any aggregate of which it may park
+        return any(text.partition(":")[0] == Permission.PARK for text in texts)
     names = [str(getattr(request, each)) for each in _NAMES if getattr(request, each, None)]
     names += [str(row[0]) for rows in ("wants", "topics") for row in getattr(request, rows, ())]
     inner = [name.partition(opening)[2] for name in names for opening in ("retry:", "dead:", "$parked{") if opening in name]
