@@ -80,8 +80,8 @@ def where(_):
 places = set(spark.sparkContext.parallelize(range(4), 4).mapPartitions(where).collect())
 assert all(".zip" in place for place in places), places
 from pyspark_eventstore.jobs.rebuild import rebuild_once
-from pyspark_eventstore.folds.distribution import Place
-done = rebuild_once(spark, [data], Place("totals:Totals", folder), "parquet:" + out)
+from pyspark_eventstore.folds.distribution import ProjectionReference
+done = rebuild_once(spark, [data], ProjectionReference("totals:Totals", folder), "parquet:" + out)
 print("ROWS", len(seen), frame.rdd.getNumPartitions(), done.events, done.keys, done.rows)
 spark.stop()
 """
