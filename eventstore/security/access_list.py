@@ -27,7 +27,6 @@ from eventstore.store.data_folder import ACCESS as ACCESS
 FORMAT: Final = 1
 _LIMITS: Final = ("connections", "requests", "bytes_a_second")
 _LIMIT_MAX: Final = 2**62
-IDENTITIES_MAX: Final = 10_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 _SUBJECT_SHOWN: Final = 500  # characters: one with a certificate of 100 KB must not fill log and audit trail
 _NAMED_MAX: Final = 10

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final
 
 from eventstore_cluster.replica.actions import (
     Action,
@@ -549,9 +549,6 @@ class HandingOver:
 
 
 # -- splitting -------------------------------------------------------------------------------------------------------------
-
-
-Gifts: TypeAlias = "tuple[tuple[int, frozenset[Seat]], ...]"
 
 
 class Splitting:

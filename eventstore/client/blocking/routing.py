@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from eventstore.client.aio.streams import PagedStream
 
 T = TypeVar("T")
-Merged = TypeVar("Merged", bound="MergedEvents | MergedSubscription")
 Encode = Callable[[Sequence[Any]], Sequence[Any]]
 
 

@@ -21,7 +21,6 @@ ROWS_MAX: Final = 50
 _LAGS_MAX: Final = 20
 _CHUNKS_MAX: Final = 10
 _MESSAGES_MAX: Final = 20
-_DEAD: Final = "dead:"
 
 
 def broker_routes(console: Console) -> list[Route]:

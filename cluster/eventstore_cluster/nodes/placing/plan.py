@@ -7,9 +7,6 @@ from dataclasses import asdict, dataclass
 
 from eventstore_cluster.nodes.placing.fleet import Loads
 
-PAUSE_S = 0.25
-"""For how long a hand-over stops those who write to the shard, about."""
-
 
 @dataclass(frozen=True, slots=True)
 class PlacementChange:
