@@ -87,6 +87,14 @@ class RawClient:
             self._answers += [(*self._decode(payload), len(payload)) for payload in self._reader.feed(data)]
         return self._answers.popleft()
 
+    def payload(self) -> bytes:
+        """Returns the payload of the next answer, of which none may be left over."""
+        payloads: list[bytes] = []
+        while not payloads:
+            payloads = self._reader.feed(self.socket.recv(1 << 20))
+        (payload,) = payloads
+        return payload
+
     def error(self) -> tuple[int, EventStoreError]:
         """Returns the next answer, which must be an error, and its request id."""
         request_id, answer = self.answer()
