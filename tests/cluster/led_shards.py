@@ -23,9 +23,10 @@ from eventstore.records.slots import slot_of
 from eventstore.records.splits import Split, splits_of
 from eventstore.server.access.security import Security
 from eventstore.server.bootstrap import bind, gate_limits, listen
+from eventstore.server.outbox.checkpoint_file import INHERITED
 from eventstore.server.serve import REACTIONS
 from eventstore.settings.server import ServerSettings
-from eventstore.store.data_folder import DIRECTORY, STORE, ShardIdentity, event_folder
+from eventstore.store.data_folder import DIRECTORY, STORE, ShardIdentity, event_folder, read_store, shard_folders, shard_of
 from eventstore_cluster.entry import ClusterEntry
 from eventstore_cluster.replication.log_split import LogSplit
 from tests.forwarder import Forwarder
@@ -34,7 +35,7 @@ from tests.service_thread import ServiceThread
 from tests.waiting import wait_until
 
 CLUSTER = uuid.UUID(int=7)
-_NOT_COPIED = ("*.lock", "chunks.json*", "*.tmp")
+_NOT_COPIED = ("*.lock", "chunks.json*", "published*.json*", "*.tmp")
 """Temporary files are those of a sort that is under way: they may be gone before they are copied."""
 
 
@@ -50,22 +51,26 @@ class Running:
 
 
 class LedShards:
-    """A cluster of shards that its clients reach by forwarders, each of which is a process that leads a shard."""
+    """A cluster of shards that its clients reach by forwarders, each of which is a process that leads a shard.
+
+    In a folder that has shards already, it continues with these, whatever their number.
+    """
 
     def __init__(self, folder: Path, shards: int, cluster: uuid.UUID = CLUSTER, **settings: Any) -> None:
         self.cluster = cluster
-        self._slots = even_slots(shards)
-        self._stores = [uuid.UUID(int=100 * cluster.int + number) for number in range(shards)]
-        self._version = self._layout = 1
-        self._splits: list[Split] = []
-        self._folder, self._settings = folder, settings
-        self._ancestors: list[tuple[Ancestor, ...]] = [()] * shards
-        self._stack = ExitStack()
-        known = self._map([None] * shards)
-        self._shards = [
-            ShardThread(folder / f"shard-{number}", ShardIdentity(cluster, number, slots, store), known, **settings)
-            for number, (slots, store) in enumerate(zip(self._slots, self._stores, strict=True))
+        found = [_identity_in(folder / f"shard-{number}") for number in range(len(shard_folders(folder)))]
+        made = found or [
+            ShardIdentity(cluster, number, slots, uuid.UUID(int=100 * cluster.int + number))
+            for number, slots in enumerate(even_slots(shards))
         ]
+        self._slots, self._stores = [each.slots for each in made], [each.store for each in made]
+        self._splits = sorted({split for each in made for split in each.splits})
+        self._version = self._layout = max([1, *(each.layout for each in made)])
+        self._folder, self._settings = folder, settings
+        self._ancestors = [each.ancestors for each in made]
+        self._stack = ExitStack()
+        known = self._map([None] * len(made))
+        self._shards = [ShardThread(folder / f"shard-{each.shard}", each, known, **settings) for each in made]
         self._entry = ServiceThread(self._begin, {})
         self.leaders: list[Forwarder | None] = []
 
@@ -132,6 +137,7 @@ class LedShards:
             lambda: server.ask(lambda each: each.store.engine.durable_sequence == each.store.engine.barrier), "it is written"
         )
         through = server.ask(lambda each: each.store.engine.visible_sequence)
+        published = server.ask(lambda each: each.publishing.places())
         files = server.ask(lambda each: len(each.store.engine.files.headers))
         ((low, high),) = self._slots[parent]
         leaving = ((low + (high - low) // 2 + 1, high),)
@@ -148,6 +154,7 @@ class LedShards:
         source, target = (self._folder / f"shard-{number}" for number in (parent, child))
         shutil.copytree(source, target, ignore=shutil.ignore_patterns(*_NOT_COPIED, DIRECTORY, "broker"))
         event_folder(OsFiles(), target, self._stores[child], self._ancestors[child]).write_document(files)
+        write_document(OsFiles(), target / INHERITED, {"published": published})
         reactions = target / REACTIONS
         if reactions.exists():
             marks = read_document(OsFiles(), reactions)
@@ -165,7 +172,7 @@ class LedShards:
         self._shards.append(self._stack.enter_context(ShardThread(target, self.identity(child), known, **self._settings)))
         with blocking.connect(server.address) as above, blocking.connect(self._shards[child].address) as below:
             for topic, queues, _ in above.broker.topics():
-                below.broker.create_topic(topic, queues)
+                below.broker.create_topic(topic, queues, if_missing=True)
         self.leaders.append(self.lead(child))
         in_pause()
         if not restarts:
@@ -214,3 +221,7 @@ class LedShards:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.close()
+
+
+def _identity_in(folder: Path) -> ShardIdentity:
+    return shard_of(folder, read_store(OsFiles(), folder)[1])
