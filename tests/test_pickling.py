@@ -18,12 +18,12 @@ import eventstore_mailbox.errors as mailbox_errors
 from eventstore import errors
 from eventstore.client.consumer.commit_window import DeliveryTracker, Window
 from eventstore.client.consumer.delivery import Delivery
-from eventstore.client.session import broker_info, reaction_info, server_info
 from eventstore.commands import RawCommand
 from eventstore.domain.projections.projector import Progress
 from eventstore.event_identity import LogPosition
 from eventstore.model import Expected, Unchanged
 from eventstore.position import END, End
+from eventstore.protocol import broker_info, reaction_info, server_info
 from eventstore.records.consumer_groups import AssignedQueue
 
 

@@ -18,7 +18,7 @@ from eventstore.chunks.files import OsFiles
 from eventstore.errors import ConnectionLost, Elsewhere, FolderRefused, InvalidArgument
 from eventstore.fields import counted
 from eventstore.metrics import StatValues
-from eventstore.protocol import encode_ok
+from eventstore.protocol import encode_answer
 from eventstore.protocol.request_declaration import DECLARATIONS, Request
 from eventstore.protocol.requests import Hello, ListClients, Ping, Unsubscribe
 from eventstore.protocol.requests import Stats as StatsRequest
@@ -121,7 +121,7 @@ class ClusterEntry:
         waiting = connection.bound.pop(request.subscription, None)
         if waiting is not None:
             waiting.cancel()
-        self._gate.send(connection, encode_ok(request_id))
+        self._gate.send(connection, encode_answer(request_id, Unsubscribe, None))
 
 
 def _nothing() -> None:

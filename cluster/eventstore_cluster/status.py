@@ -15,7 +15,6 @@ from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.store import BlockingStore, connect
 from eventstore.client.options import ClientOptions, scheme_of_environment
 from eventstore.client.routing.table import leader_address
-from eventstore.client.session.results import read_cluster, read_stats
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.flat import Scalar
 from eventstore.protocol.requests import Map, Stats
@@ -109,8 +108,8 @@ def cluster_status(store: str, interval_s: float) -> ClusterStatus:
         ConnectionLost, InvalidArgument: the server at `store` cannot be reached. A shard that cannot be is a row with an error.
     """
     with BlockingConnection(parse_addresses(store), ClientOptions(name=_NAME)) as entry:
-        known = entry.call(Map(), read_cluster)
-        figures = {} if known.cluster is None else entry.call(Stats(), read_stats)
+        known = entry.call(Map())
+        figures = {} if known.cluster is None else entry.call(Stats())
         asked = entry.address
     found = status_of(known, asked, interval_s)
     trouble = figures.get("trouble")

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from eventstore.broker.administration import Administration
 from eventstore.broker.groups.failed_offsets import FailedOffsets
-from eventstore.broker.groups.group import Assignment
 from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.groups.offsets import Bounds, CommittedOffset
 from eventstore.broker.housekeeping import Housekeeping
@@ -15,6 +14,7 @@ from eventstore.broker.retry_policy import RetryPolicy
 from eventstore.broker.topics import Topics
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
+from eventstore.records.consumer_groups import Assignment
 from eventstore.records.topic_names import dead_topic, retry_topic
 
 

@@ -1,7 +1,7 @@
 """The wire protocol, sans-io: bytes in, messages out, and back. `docs/PROTOCOL.md` describes it byte by byte and is normative.
 
-A request is declared once, in one of the modules named `…requests`; its code, its encoding and its checks
-follow from that.
+A request is declared once, in one of the modules named `…requests`; its code, its checks and the encodings of it and of its
+answer follow from that.
 """
 
 from eventstore.protocol.answers import (
@@ -17,7 +17,7 @@ from eventstore.protocol.answers import (
 from eventstore.protocol.frames import FrameReader, encode_frame
 from eventstore.protocol.handshake import Welcome, agreed_version
 from eventstore.protocol.message_answers import encode_messages, sent_values
-from eventstore.protocol.request_codec import BadRequest, RequestDecoder, encode_append, encode_request
+from eventstore.protocol.request_codec import BadRequest, RequestDecoder, encode_answer, encode_append, encode_request
 
 __all__ = [
     "AnswerDecoder",
@@ -26,6 +26,7 @@ __all__ = [
     "RequestDecoder",
     "Welcome",
     "agreed_version",
+    "encode_answer",
     "encode_append",
     "encode_error",
     "encode_frame",

@@ -23,7 +23,7 @@ from eventstore.protocol.message_answers import Messages, decode_large_messages,
 from eventstore.protocol.payload import decode_head, payload_decoder
 
 _BIN32: Final = struct.Struct(">BI")
-_OK: Final = int(AnswerCode.OK)
+OK: Final = int(AnswerCode.OK)
 _ERROR: Final = int(AnswerCode.ERROR)
 _OUTCOMES: Final = int(AnswerCode.OUTCOMES)
 _SOME_OUTCOMES: Final = int(AnswerCode.SOME_OUTCOMES)
@@ -99,7 +99,7 @@ Answer: TypeAlias = Ok | Failure | Outcomes | SomeOutcomes | Page | Messages | G
 
 
 def encode_ok(request_id: int, *values: Scalar) -> bytes:
-    return encode_frame(request_id, _OK, values)
+    return encode_frame(request_id, OK, values)
 
 
 def encode_error(request_id: int, error: EventStoreError) -> bytes:
@@ -229,7 +229,7 @@ def _decode_page(values: AnswerValues) -> Answer:
 
 
 _DECODERS: Final[dict[int, Callable[[AnswerValues], Answer]]] = {
-    _OK: lambda values: Ok(cast("tuple[Scalar, ...]", tuple(values[2:]))),
+    OK: lambda values: Ok(cast("tuple[Scalar, ...]", tuple(values[2:]))),
     _ERROR: _decode_error,
     _OUTCOMES: _decode_outcomes,
     _SOME_OUTCOMES: _decode_some_outcomes,

@@ -8,16 +8,18 @@ by one, so that a bad message refuses only itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, Generic, TypeAlias, TypeVar
 
 from eventstore.fields import check_text
 from eventstore.protocol import limits
-from eventstore.protocol.codes import AnswerCode
+from eventstore.protocol.answers import Outcomes
+from eventstore.protocol.broker_info import ChunkInfo, QueueInfo, TopicInfo
+from eventstore.protocol.message_answers import Messages
 from eventstore.protocol.request_declaration import (
+    Answered,
     Count,
     Flag,
     Name,
-    Request,
     Rows,
     UncheckedRows,
     integer,
@@ -40,7 +42,10 @@ _Queue: TypeAlias = Annotated[int, check_queue]
 _PageBytes: TypeAlias = Annotated[int, integer(1, limits.PAGE_BYTES_MAX)]
 
 
-class BrokerRequest(Request):
+A = TypeVar("A")
+
+
+class BrokerRequest(Answered[A], Generic[A]):
     """A request that only a server with a broker answers."""
 
     __slots__ = ()
@@ -56,16 +61,16 @@ def _want(topic: object, queue: object, offset: object, tags: object) -> None:
 # ---- messages
 
 
-@request(13, needs=on(Permission.SEND, "topic"), answer=AnswerCode.OUTCOMES, frozen=False)
-class SendMessages(BrokerRequest):
+@request(13, needs=on(Permission.SEND, "topic"), frozen=False)
+class SendMessages(BrokerRequest[Outcomes]):
     """Sends these messages to a topic, in this order."""
 
     topic: str
     messages: Annotated[Sequence[WireMessage], UncheckedRows(5)]
 
 
-@request(14, needs=on_topics("wants"), answer=AnswerCode.MESSAGES)
-class Pull(BrokerRequest):
+@request(14, needs=on_topics("wants"))
+class Pull(BrokerRequest[Messages]):
     """Asks for the next messages of some queues, and waits up to `wait_ms` for one. `group`, `member`: who will handle them."""
 
     messages_max: Annotated[int, integer(1, limits.PULL_MESSAGES_MAX)] = limits.PULL_MESSAGES_DEFAULT
@@ -76,15 +81,15 @@ class Pull(BrokerRequest):
     wants: Annotated[tuple[WireWant, ...], Rows(_want, limits.PULL_QUEUES_MAX)] = ()
 
 
-@request(34, needs=on(Permission.CONSUME), answer=AnswerCode.MESSAGES)
-class FindMessage(BrokerRequest):
+@request(34, needs=on(Permission.CONSUME))
+class FindMessage(BrokerRequest[Messages]):
     """Asks for the message with this id."""
 
     message_id: Name
 
 
-@request(35, needs=on_topic(), answer=AnswerCode.MESSAGES)
-class ReadMessage(BrokerRequest):
+@request(35, needs=on_topic())
+class ReadMessage(BrokerRequest[Messages]):
     """Asks for the message at this place."""
 
     topic: Name
@@ -92,8 +97,8 @@ class ReadMessage(BrokerRequest):
     offset: Annotated[int, check_offset]
 
 
-@request(36, needs=on_topic(), answer=AnswerCode.MESSAGES)
-class FindKey(BrokerRequest):
+@request(36, needs=on_topic())
+class FindKey(BrokerRequest[Messages]):
     """Asks for the last messages of a topic with this key before a position of the log, the newest first."""
 
     topic: Name
@@ -104,7 +109,7 @@ class FindKey(BrokerRequest):
 
 
 @request(37, needs=on_topic())
-class OffsetAt(BrokerRequest):
+class OffsetAt(BrokerRequest[int]):
     """Asks for the first offset of a queue whose message is of this time (microseconds) or later."""
 
     topic: Name
@@ -115,8 +120,8 @@ class OffsetAt(BrokerRequest):
 # ---- topics, queues, chunks
 
 
-@request(27, needs=on(Permission.TOPICS, "topic"))
-class CreateTopic(BrokerRequest):
+@request(27, needs=on(Permission.TOPICS, "topic"), resend=False)
+class CreateTopic(BrokerRequest[bool]):
     """Creates a topic. `queues` None: the server's default. `if_missing`: an existing topic is not an error."""
 
     topic: Name
@@ -125,27 +130,27 @@ class CreateTopic(BrokerRequest):
 
 
 @request(28, needs=on(Permission.STATS))
-class ListTopics(BrokerRequest):
+class ListTopics(BrokerRequest[list[TopicInfo]]):
     """Asks for all topics."""
 
 
 @request(29, needs=on(Permission.STATS))
-class ShowTopic(BrokerRequest):
+class ShowTopic(BrokerRequest[list[QueueInfo]]):
     """Asks for the queues of a topic."""
 
     topic: Name
 
 
-@request(30, needs=on(Permission.TOPICS, "topic"))
-class DeleteTopic(BrokerRequest):
+@request(30, needs=on(Permission.TOPICS, "topic"), resend=False)
+class DeleteTopic(BrokerRequest[None]):
     """Deletes a topic; with `ignore_unconsumed`, even if groups have messages left to consume."""
 
     topic: Name
     ignore_unconsumed: Flag = False
 
 
-@request(31, needs=on(Permission.TOPICS, "topic"))
-class AddQueues(BrokerRequest):
+@request(31, needs=on(Permission.TOPICS, "topic"), resend=False)
+class AddQueues(BrokerRequest[list[int]]):
     """Adds queues to a topic; keys lead to other queues from then on."""
 
     topic: Name
@@ -153,15 +158,15 @@ class AddQueues(BrokerRequest):
 
 
 @request(32, needs=on(Permission.TOPICS, "topic"))
-class CloseQueue(BrokerRequest):
+class CloseQueue(BrokerRequest[None]):
     """Hides a queue from producers, while consumers drain it."""
 
     topic: Name
     queue: _Queue
 
 
-@request(33, needs=on(Permission.TOPICS, "topic"))
-class RemoveQueue(BrokerRequest):
+@request(33, needs=on(Permission.TOPICS, "topic"), resend=False)
+class RemoveQueue(BrokerRequest[None]):
     """Removes a queue that was closed and drained."""
 
     topic: Name
@@ -169,7 +174,7 @@ class RemoveQueue(BrokerRequest):
 
 
 @request(38, needs=on(Permission.STATS))
-class ListChunks(BrokerRequest):
+class ListChunks(BrokerRequest[list[ChunkInfo]]):
     """Asks for the message chunks with higher numbers than `after`."""
 
     after: Count = 0

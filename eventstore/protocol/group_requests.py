@@ -8,8 +8,18 @@ from typing import Annotated, Final, TypeAlias
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int, check_text, shown
 from eventstore.protocol import limits
+from eventstore.protocol.broker_info import (
+    CommittedPlace,
+    GroupInfo,
+    GroupPage,
+    MemberInfo,
+    MessageInHand,
+    ResetQueue,
+    ShownRetries,
+)
 from eventstore.protocol.broker_requests import BrokerRequest, check_offset, check_queue, check_tags, check_time
 from eventstore.protocol.request_declaration import Count, Flag, Name, Rows, integer, optional, request, text
+from eventstore.records.consumer_groups import Assignment
 from eventstore.security.permissions import Permission, on, on_topics
 
 WirePlace: TypeAlias = "tuple[str, int, int]"
@@ -43,7 +53,7 @@ def _delay(delay_ms: object) -> None:
 
 
 @request(15, needs=on_topics("topics"))
-class Join(BrokerRequest):
+class Join(BrokerRequest[Assignment]):
     """Joins a group, subscribed to these topics with these tags. `from_end`: a topic that is new to the group begins there."""
 
     group: Name
@@ -57,7 +67,7 @@ class Join(BrokerRequest):
 
 
 @request(16, needs=on(Permission.JOIN, "group"))
-class Heartbeat(BrokerRequest):
+class Heartbeat(BrokerRequest[Assignment | None]):
     """Keeps the member in its group, and asks for its assignment if the generation is no longer this one."""
 
     group: Name
@@ -66,7 +76,7 @@ class Heartbeat(BrokerRequest):
 
 
 @request(17, needs=on(Permission.JOIN, "group"))
-class Leave(BrokerRequest):
+class Leave(BrokerRequest[None]):
     """Leaves the group: the member's queues go to the others at once."""
 
     group: Name
@@ -74,7 +84,7 @@ class Leave(BrokerRequest):
 
 
 @request(18, needs=on(Permission.JOIN, "group"))
-class CommitOffsets(BrokerRequest):
+class CommitOffsets(BrokerRequest[list[CommittedPlace]]):
     """Commits offsets: all messages before them are done. All of the offsets are committed, or none."""
 
     group: Name
@@ -84,7 +94,7 @@ class CommitOffsets(BrokerRequest):
 
 
 @request(19, needs=on(Permission.JOIN, "group"))
-class FailMessages(BrokerRequest):
+class FailMessages(BrokerRequest[list[bool]]):
     """Reports messages that the member could not handle: each is delivered again after a delay, or becomes a dead letter."""
 
     group: Name
@@ -94,8 +104,8 @@ class FailMessages(BrokerRequest):
     places: Annotated[tuple[WirePlace, ...], Rows(_place, limits.FAILED_PER_FRAME_MAX)] = ()
 
 
-@request(20, needs=on(Permission.GROUPS, "group"))
-class ReplayDead(BrokerRequest):
+@request(20, needs=on(Permission.GROUPS, "group"), resend=False)
+class ReplayDead(BrokerRequest[int]):
     """Delivers dead letters of a group to it again: offsets in queue 0 of `dead:GROUP`."""
 
     group: Name
@@ -103,7 +113,7 @@ class ReplayDead(BrokerRequest):
 
 
 @request(21, needs=on(Permission.GROUPS, "group"))
-class ResetGroup(BrokerRequest):
+class ResetGroup(BrokerRequest[list[ResetQueue]]):
     """Sets a group's offsets in one queue of a topic, or in all (None), to one of `RESETS`; the last two take a value."""
 
     group: Name
@@ -125,7 +135,7 @@ class ResetGroup(BrokerRequest):
 
 
 @request(40, needs=on(Permission.JOIN, "group"))
-class FailInPlace(BrokerRequest):
+class FailInPlace(BrokerRequest[list[int | None]]):
     """Reports messages that the member could not handle and keeps, to try again in order, with its attempts at each so far."""
 
     group: Name
@@ -136,7 +146,7 @@ class FailInPlace(BrokerRequest):
 
 
 @request(41, needs=replace(on(Permission.GROUPS, "group"), writes="dead_letters"))  # whoever its members are
-class SetRetries(BrokerRequest):
+class SetRetries(BrokerRequest[None]):
     """Gives a group its own retry policy. `attempts` None: one more than delays. `dead_letters` None: `dead:GROUP`."""
 
     group: Name
@@ -146,26 +156,26 @@ class SetRetries(BrokerRequest):
 
 
 @request(42, needs=on(Permission.GROUPS, "group"))
-class UnsetRetries(BrokerRequest):
+class UnsetRetries(BrokerRequest[None]):
     """Gives a group the server's retry policy again."""
 
     group: Name
 
 
 @request(43, needs=on(Permission.STATS))
-class ShowRetries(BrokerRequest):
+class ShowRetries(BrokerRequest[ShownRetries]):
     """Asks for the retry policy of a group."""
 
     group: Name
 
 
 @request(22, needs=on(Permission.STATS))
-class ListGroups(BrokerRequest):
+class ListGroups(BrokerRequest[list[GroupInfo]]):
     """Asks for all consumer groups."""
 
 
 @request(23, needs=on(Permission.STATS))
-class ShowGroup(BrokerRequest):
+class ShowGroup(BrokerRequest[GroupPage]):
     """Asks for a group's offset in each of its queues, after the first `skip` of them."""
 
     group: Name
@@ -173,28 +183,28 @@ class ShowGroup(BrokerRequest):
 
 
 @request(24, needs=on(Permission.STATS))
-class ListMembers(BrokerRequest):
+class ListMembers(BrokerRequest[list[MemberInfo]]):
     """Asks for the members of a group."""
 
     group: Name
 
 
 @request(44, needs=on(Permission.STATS))
-class ListInHand(BrokerRequest):
+class ListInHand(BrokerRequest[list[MessageInHand]]):
     """Asks for the message that a member of the group has had in hand for the longest; None: for that of each group."""
 
     group: Annotated[str | None, optional(check_text)] = None
 
 
-@request(25, needs=on(Permission.GROUPS, "group"))
-class DeleteGroup(BrokerRequest):
+@request(25, needs=on(Permission.GROUPS, "group"), resend=False)
+class DeleteGroup(BrokerRequest[None]):
     """Deletes a group without members: its offsets, its messages to retry, its dead letters."""
 
     group: Name
 
 
 @request(26, needs=on(Permission.GROUPS, "group"))
-class ForgetTopic(BrokerRequest):
+class ForgetTopic(BrokerRequest[None]):
     """Deletes a group's offsets in a topic that none of its members reads, since they hold back the deletion of messages."""
 
     group: Name

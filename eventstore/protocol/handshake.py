@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import InvalidArgument, ProtocolError, UnsupportedVersion
 from eventstore.fields import check_int, check_optional_int, check_text
 from eventstore.flat import Scalar
 from eventstore.protocol.limits import FRAME_BYTES_MAX, NAME_BYTES_MAX, PROTOCOL_VERSION, REQUESTS_MAX, UINT64_MAX
-from eventstore.protocol.requests import Hello
 from eventstore.records.cluster_map import SHARDS_MAX, ClusterMap, read_cluster_map
 from eventstore.records.splits import NEVER_SPLIT
+
+if TYPE_CHECKING:
+    from eventstore.protocol.requests import Hello
 
 STORE_UUID_BYTES: Final = 16
 NODE_MAX: Final = 65_535
@@ -63,7 +66,7 @@ def agreed_version(hello: Hello) -> int:
     return min(hello.version, PROTOCOL_VERSION)
 
 
-def read_welcome(values: tuple[Scalar, ...]) -> Welcome:
+def read_welcome(values: Sequence[Scalar]) -> Welcome:
     """Decodes the answer to HELLO; later versions of the protocol may append values.
 
     Raises:
@@ -102,7 +105,12 @@ def read_welcome(values: tuple[Scalar, ...]) -> Welcome:
     return welcome
 
 
-def read_map(values: tuple[Scalar, ...]) -> ClusterMap:
+def map_values(known: ClusterMap) -> tuple[Scalar, ...]:
+    """Returns the values of the answer to MAP."""
+    return known.version, known.encode()
+
+
+def read_map(values: Sequence[Scalar]) -> ClusterMap:
     """Decodes the answer to MAP; later versions of the protocol may append values.
 
     Raises:

@@ -8,7 +8,15 @@ from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
 from eventstore.model import ID_BYTES_MAX, VERSION_MAX
 from eventstore.protocol.limits import INT64_MAX, INT64_MIN, SILENCE_S_MAX
-from eventstore.protocol.request_declaration import Count, Name, Request, integer, optional, request, text
+from eventstore.protocol.reaction_info import (
+    AppendedRecord,
+    ParkedEvent,
+    ParkedHandled,
+    ProjectionInfo,
+    ReactionInfo,
+)
+from eventstore.protocol.request_declaration import Answered, Count, Name, integer, optional, request, text
+from eventstore.protocol.server_info import AlarmInfo
 from eventstore.records.parking_record import ParkingRecord, parking_record
 from eventstore.security.permissions import Needs, Permission, Wanted, on, on_some
 
@@ -31,7 +39,7 @@ def _parked(request: RecordParking) -> Wanted:
 
 
 @request(61, needs=Needs(Permission.PARK, _parked))
-class RecordParking(Request):
+class RecordParking(Answered[AppendedRecord]):
     """Appends a record of what a worker's reactions have parked. What a server publishes, it parks itself."""
 
     aggregate_id: Name
@@ -52,25 +60,25 @@ class RecordParking(Request):
 
 
 @request(74, needs=on_some(Permission.PARK))
-class CheckParking(Request):
+class CheckParking(Answered[None]):
     """Asks whether the client may record what its reactions have parked, of some aggregates at least."""
 
 
 @request(62, needs=on(Permission.STATS))
-class ListReactions(Request):
+class ListReactions(Answered[list[ReactionInfo]]):
     """Asks how far each reaction is."""
 
 
 @request(63, needs=on(Permission.STATS))
-class ListParked(Request):
+class ListParked(Answered[list[ParkedEvent]]):
     """Asks for what a reaction has parked, after the first `skip` of them."""
 
     reaction: Name
     skip: Annotated[int, integer(0, VERSION_MAX)] = 0
 
 
-@request(64, needs=on(Permission.REACTIONS, "reaction"))
-class RetryParked(Request):
+@request(64, needs=on(Permission.REACTIONS, "reaction"), resend=False)
+class RetryParked(Answered[ParkedHandled]):
     """Has the parked events of an aggregate (None: of all) handled again, in order."""
 
     reaction: Name
@@ -79,8 +87,8 @@ class RetryParked(Request):
     why: _Note
 
 
-@request(65, needs=on(Permission.REACTIONS, "reaction"))
-class SkipParked(Request):
+@request(65, needs=on(Permission.REACTIONS, "reaction"), resend=False)
+class SkipParked(Answered[ParkedHandled]):
     """Takes the first parked event of an aggregate off, and has those after it handled."""
 
     reaction: Name
@@ -89,8 +97,8 @@ class SkipParked(Request):
     why: _Note
 
 
-@request(66, needs=on(Permission.REACTIONS, "reaction"))
-class ReplayReaction(Request):
+@request(66, needs=on(Permission.REACTIONS, "reaction"), resend=False)
+class ReplayReaction(Answered[int]):
     """Lets a reaction continue with the event of this sequence."""
 
     reaction: Name
@@ -100,7 +108,7 @@ class ReplayReaction(Request):
 
 
 @request(72, needs=on(Permission.STATS))
-class NoteProjection(Request):
+class NoteProjection(Answered[None]):
     """Says how far a projection is that the client runs: up to `position`. `oldest_us`: the time of the oldest of its events
     after that, None if there is none. Counts until the connection ends.
     """
@@ -112,21 +120,21 @@ class NoteProjection(Request):
 
 
 @request(73, needs=on(Permission.STATS))
-class ListProjections(Request):
+class ListProjections(Answered[list[ProjectionInfo]]):
     """Asks how far the projections are of those who are connected, after the first `skip` of them."""
 
     skip: Count = 0
 
 
 @request(67, needs=on(Permission.STATS))
-class ListAlarms(Request):
+class ListAlarms(Answered[list[AlarmInfo]]):
     """Asks for the alarms, after the first `skip` of them."""
 
     skip: Annotated[int, integer(0, VERSION_MAX)] = 0
 
 
-@request(68, needs=on(Permission.ALARMS, "alarm"))
-class SilenceAlarm(Request):
+@request(68, needs=on(Permission.ALARMS, "alarm"), resend=False)
+class SilenceAlarm(Answered[None]):
     """Sends nothing about an alarm for this number of seconds; 0: again at once."""
 
     alarm: Name
@@ -135,8 +143,8 @@ class SilenceAlarm(Request):
     why: _Note
 
 
-@request(69, needs=on(Permission.ALARMS))
-class TestAlarms(Request):
+@request(69, needs=on(Permission.ALARMS), resend=False)
+class TestAlarms(Answered[list[str]]):
     """Has a test sent every way in which alarms are."""
 
     __test__ = False  # it is none of pytest's

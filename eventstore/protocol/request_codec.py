@@ -1,4 +1,4 @@
-"""Encodes requests to frames and decodes payloads to requests, as their declarations say."""
+"""Encodes requests and their answers to frames, and decodes payloads to requests, as their declarations say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from eventstore import flat
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError, UnknownOperation
@@ -14,13 +14,16 @@ from eventstore.flat import Malformed, Scalar
 from eventstore.model import ANY, EXISTS, Expected
 from eventstore.protocol import group_requests as group_requests  # these two declare theirs
 from eventstore.protocol import reaction_requests as reaction_requests
+from eventstore.protocol.answers import OK
 from eventstore.protocol.broker_requests import SendMessages, WireMessage
 from eventstore.protocol.frames import encode_frame
 from eventstore.protocol.limits import COMMANDS_PER_FRAME_MAX, COMMITS_PER_FRAME_MAX, MAGIC, MESSAGES_PER_FRAME_MAX
 from eventstore.protocol.payload import payload_decoder, request_id_of
-from eventstore.protocol.request_declaration import DECLARATIONS, Declaration, Request, code_of
+from eventstore.protocol.request_declaration import DECLARATIONS, Answered, Declaration, Request, code_of
 from eventstore.protocol.requests import Append, Credit, Hello, Send, WireCommand
 from eventstore.records.raw_commit import ON_ALL, AfterCommand, AppendCondition, OnAllReplicas, RawCommit
+
+A = TypeVar("A")
 
 _APPEND: Final = code_of(Append)
 _CREDIT: Final = code_of(Credit)
@@ -53,6 +56,7 @@ def _values_of(declared: Declaration) -> Callable[[Request], tuple[Scalar, ...]]
     return lambda request: tuple(getattr(request, name) for name in names)
 
 
+_ANSWER_VALUES: Final = {kind: declared.form.encode for kind, declared in DECLARATIONS.items()}
 _ENCODED: Final = {kind: (declared.code, _values_of(declared)) for kind, declared in DECLARATIONS.items()}
 
 
@@ -76,6 +80,11 @@ def encode_request(request_id: int, request: Request) -> bytes:
         while len(values) > _HELLO_VALUES and not values[-1]:  # what says nothing is not sent
             values = values[:-1]
     return encode_frame(request_id, code, values)
+
+
+def encode_answer(request_id: int, kind: type[Answered[A]], answer: A) -> bytes:
+    """Returns the frame of the OK that answers a request of this kind."""
+    return encode_frame(request_id, OK, _ANSWER_VALUES[kind](answer))
 
 
 def encode_append(request_id: int, commits: Sequence[RawCommit]) -> bytes:

@@ -9,18 +9,22 @@ by its handler with `check_command`, so that a bad one refuses only itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
-from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX
+from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo
 from eventstore.command_metadata import check_metadata
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_text
+from eventstore.flat import Scalar
 from eventstore.model import ID_BYTES_MAX, TYPE_BYTES_MAX, VERSION_MAX
 from eventstore.protocol import limits
-from eventstore.protocol.codes import AnswerCode
+from eventstore.protocol.answer_form import Form
+from eventstore.protocol.answers import Outcomes, Page
+from eventstore.protocol.handshake import Welcome, map_values, read_map, read_welcome
 from eventstore.protocol.limits import INT64_MAX, INT64_MIN, UINT64_MAX
 from eventstore.protocol.reader_start import check_reader_start, check_stored_start
 from eventstore.protocol.request_declaration import (
+    Answered,
     Count,
     Flag,
     Name,
@@ -32,6 +36,8 @@ from eventstore.protocol.request_declaration import (
     request,
     text,
 )
+from eventstore.protocol.server_info import ClientInfo
+from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.raw_commit import RawCommit
 from eventstore.security.permissions import ANYONE, Permission, on, on_filtered, on_rows
@@ -63,8 +69,8 @@ _RequestId: TypeAlias = Annotated[int, integer(1, UINT64_MAX)]
 _Types: TypeAlias = Annotated[tuple[str, ...], Rows(_type, limits.TYPES_MAX, low=0)]
 
 
-@request(1, needs=ANYONE)
-class Hello(Request):
+@request(1, needs=ANYONE, form=Form(Welcome.values, read_welcome))
+class Hello(Answered[Welcome]):
     """The first frame of a connection. The codec adds and checks the magic that comes before these values.
 
     `in_parts`: a SEND or APPEND may be answered in parts. `durability`: answers that name commits say how durable these are.
@@ -82,15 +88,15 @@ class Hello(Request):
         return f"Hello({self.version}, {self.client!r}, {self.in_parts}, {self.durability})"
 
 
-@request(2, needs=on_rows(Permission.APPEND), answer=AnswerCode.OUTCOMES, frozen=False)
-class Append(Request):
+@request(2, needs=on_rows(Permission.APPEND), frozen=False)
+class Append(Answered[Outcomes]):
     """Appends these commits, each whole or not at all, in this order."""
 
     commits: Annotated[Sequence[RawCommit], UncheckedRows(5)]
 
 
-@request(3, needs=on(Permission.READ, "aggregate_id"), answer=AnswerCode.PAGE)
-class Read(Request):
+@request(3, needs=on(Permission.READ, "aggregate_id"))
+class Read(Answered[Page]):
     """Asks for a page of one aggregate's events, both versions inclusive (None: the last); `backwards` from the last on."""
 
     aggregate_id: Name
@@ -101,8 +107,8 @@ class Read(Request):
     bytes_max: _PageBytes = limits.PAGE_BYTES_DEFAULT
 
 
-@request(4, needs=on_filtered(Permission.READ), answer=AnswerCode.PAGE)
-class ReadAll(Request):
+@request(4, needs=on_filtered(Permission.READ))
+class ReadAll(Answered[Page]):
     """Asks for a page of the events after a place (`ReaderStart.wire`); times in microseconds, both inclusive; no types: every
     type.
     """
@@ -118,22 +124,37 @@ class ReadAll(Request):
 
 
 @request(5, needs=on(Permission.READ, "aggregate_id"))
-class Version(Request):
+class Version(Answered[int]):
     """Asks for the version of an aggregate."""
 
     aggregate_id: Name
 
 
+class FoundCommand(NamedTuple):
+    """The last event of a command's commit."""
+
+    version: int
+    sequence: int
+
+
+class FoundDurable(NamedTuple):
+    """As `FoundCommand`, for a client that asked HELLO for `durability` (see `Committed`)."""
+
+    version: int
+    sequence: int
+    durability: int | None
+
+
 @request(6, needs=on(Permission.READ, "aggregate_id"))
-class FindCommand(Request):
+class FindCommand(Answered[FoundCommand | FoundDurable | None]):
     """Asks for the outcome of a command."""
 
     aggregate_id: Name
     command_id: Name
 
 
-@request(7, needs=on_filtered(Permission.SUBSCRIBE), answer=AnswerCode.PAGE)
-class Subscribe(Request):
+@request(7, needs=on_filtered(Permission.SUBSCRIBE))
+class Subscribe(Answered[Page]):
     """Asks for all events after `after` (as in `ReadAll`, or the last event), then for new ones, as far as the credit (bytes)
     lasts; the rest as in `ReadAll`.
     """
@@ -166,7 +187,7 @@ def filter_values(
     return wanted.aggregate_prefix, wanted.aggregate_id, wanted.from_time, wanted.to_time, types
 
 
-@request(8, needs=ANYONE, answer=None)
+@request(8, needs=ANYONE)
 class Credit(Request):
     """Adds this many bytes to the credit of a subscription. Has request id 0 and no answer."""
 
@@ -175,31 +196,31 @@ class Credit(Request):
 
 
 @request(9, needs=ANYONE)
-class Unsubscribe(Request):
+class Unsubscribe(Answered[None]):
     """Ends a subscription, or a pull that waits."""
 
     subscription: _RequestId
 
 
 @request(10, needs=on(Permission.STATS))
-class Stats(Request):
+class Stats(Answered[dict[str, Scalar]]):
     """Asks for the server's counters."""
 
 
 @request(11, needs=ANYONE)
-class Ping(Request):
+class Ping(Answered[None]):
     """Asks whether the server still answers."""
 
 
-@request(12, needs=on_rows(Permission.COMMAND), answer=AnswerCode.OUTCOMES, frozen=False)
-class Send(Request):
+@request(12, needs=on_rows(Permission.COMMAND), frozen=False)
+class Send(Answered[Outcomes]):
     """Has these commands handled by the domain, those of one aggregate in this order."""
 
     commands: Annotated[Sequence[WireCommand], UncheckedRows(5)]
 
 
 @request(39, needs=on(Permission.READ, "prefix"))
-class ListAggregates(Request):
+class ListAggregates(Answered[list[AggregateInfo]]):
     """Asks for the ids that begin with `prefix` and come after the id `after`, in order, with their versions. `layouts`: that
     of the shard's slots, if it took part in a split.
     """
@@ -211,15 +232,15 @@ class ListAggregates(Request):
 
 
 @request(71, needs=on(Permission.STATS))
-class ListClients(Request):
+class ListClients(Answered[list[ClientInfo]]):
     """Asks for up to `limit` of those who are connected, after the first `skip` of them."""
 
     skip: Count = 0
     limit: Annotated[int, integer(1, CLIENT_ROWS_MAX)] = CLIENT_ROWS_MAX
 
 
-@request(70, needs=ANYONE)
-class Map(Request):
+@request(70, needs=ANYONE, form=Form(map_values, read_map))
+class Map(Answered[ClusterMap]):
     """Asks for the map of the cluster once it is newer than version `after`; with 0 at once."""
 
     after: Count = 0

@@ -26,6 +26,13 @@ class AssignedQueue(NamedTuple):
     killer: int | None = None
 
 
+class Assignment(NamedTuple):
+    """The queues that a member reads in this generation."""
+
+    generation: int
+    queues: tuple[AssignedQueue, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Retries:
     """A group's retry policy. `delays`: seconds before the second, third … attempt at a message that failed, the last one also

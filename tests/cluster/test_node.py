@@ -26,7 +26,6 @@ from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.streams import open_read
 from eventstore.client.options import ClientOptions
 from eventstore.client.session.command_rows import encode_command
-from eventstore.client.session.results import read_stats, read_version
 from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, InvalidArgument, Poisoned
 from eventstore.position import Position
 from eventstore.protocol.requests import Stats, Version
@@ -105,13 +104,13 @@ def test_the_address_of_a_node_stores_nothing_and_a_shard_only_what_it_owns(tmp_
                 lambda: entry.put(entry.session.appends, commit), lambda: entry.put(entry.session.sends, command),
                 lambda: list(open_read(entry, AggregateCursor(own, 1, None, False, None))),
                 lambda: list(open_read(entry, LogCursor(0, None, None, None, None, None))),
-                lambda: entry.call(Version(own), read_version), BlockingBroker(entry).topics,
+                lambda: entry.call(Version(own)), BlockingBroker(entry).topics,
             ]  # fmt: skip
             for ask in asked:
                 with pytest.raises(Elsewhere) as refused_there:
                     ask()
                 assert refused_there.value.fields["slot"] is None
-            assert entry.call(Stats(), read_stats)["shards_serving"] == 2
+            assert entry.call(Stats())["shards_serving"] == 2
         with pytest.raises(Elsewhere):
             append_to(node, 0, own)
         append_to(node, 1, own)

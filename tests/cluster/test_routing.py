@@ -25,7 +25,6 @@ from eventstore.client.blocking.connection import BlockingConnection as Blocking
 from eventstore.client.blocking.routing import BlockingRouter as BlockingRouter
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.table import RoutingTable
-from eventstore.client.session.results import read_version
 from eventstore.errors import ConnectionLost, Elsewhere, InvalidArgument, UnknownCommand, VersionConflict
 from eventstore.protocol.requests import Version
 from eventstore.records.cluster_map import ClusterMap
@@ -293,7 +292,7 @@ def test_what_a_stale_map_sends_to_another_shard_is_stored_once_and_where_it_bel
             assert not any(each.duplicate for each in outcomes)
             router.close()
             stale = Router(entry, with_a_stale_map(node))
-            assert await stale.call("a-1", Version("a-1"), read_version) == 2
+            assert await stale.call("a-1", Version("a-1")) == 2
             stale.close()
             stale = Router(entry, with_a_stale_map(node))
             (row,) = encode_commits([Commit("a-1", [EVENT], 2, "third")])
@@ -313,7 +312,7 @@ def test_a_map_that_stays_wrong_ends_with_elsewhere_after_the_reconnect_timeout(
         with BlockingConnection(parse_addresses(node.address), ClientOptions(reconnect_timeout=0)) as entry:
             router = BlockingRouter(entry, wrong)
             with pytest.raises(Elsewhere):
-                router.call("a-1", Version("a-1"), read_version)
+                router.call("a-1", Version("a-1"))
             outcomes = router.put_many(appends_of, commits(0), encode_commits, itemgetter(0))
             assert {type(each) for each in outcomes} == {Elsewhere}
             router.close()

@@ -103,7 +103,7 @@ async def test_a_member_that_was_expelled_joins_again_although_its_first_attempt
 
     async with world.store.consumer("billing", "orders", member="expelled", commit_interval=0.02) as consumer:
         monkeypatch.setattr(MemberTasks, "join", fails_once)
-        await world.store._connection.call(Leave("billing", "expelled"), lambda call: call.ok())  # as if it had expired
+        await world.store._connection.call(Leave("billing", "expelled"))  # as if it had expired
 
         async def is_refused() -> bool:
             return bool(refused)

@@ -9,7 +9,18 @@ import pytest
 
 from eventstore.errors import InvalidArgument
 from eventstore.protocol.codes import AnswerCode
-from eventstore.protocol.request_declaration import DECLARATIONS, Name, Request, Rows, code_of, integer, optional, request
+from eventstore.protocol.message_answers import Messages
+from eventstore.protocol.request_declaration import (
+    DECLARATIONS,
+    Answered,
+    Name,
+    Request,
+    Rows,
+    code_of,
+    integer,
+    optional,
+    request,
+)
 from eventstore.protocol.requests import Ping
 from eventstore.security.permissions import ANYONE
 
@@ -27,8 +38,8 @@ def _pair(name: object, number: object) -> None:
 
 
 def test_a_declaration_has_code_name_answer_fields_and_the_width_of_its_rows() -> None:
-    @request(99, needs=ANYONE, answer=AnswerCode.MESSAGES)
-    class SendSomeRows(Request):
+    @request(99, needs=ANYONE)
+    class SendSomeRows(Answered[Messages]):
         topic: Name
         rows: Annotated[tuple[tuple[str, int], ...], Rows(_pair, 2)] = ()
 

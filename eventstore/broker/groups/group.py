@@ -18,21 +18,13 @@ from eventstore.broker.groups.subscriptions import GroupSubscriptions
 from eventstore.broker.topics import Topics
 from eventstore.errors import InvalidArgument, Rebalanced
 from eventstore.fields import shown
-from eventstore.records.consumer_groups import AssignedQueue
+from eventstore.records.consumer_groups import AssignedQueue, Assignment
 from eventstore.records.tag_filter import TagFilter
 from eventstore.records.topic_names import retry_topic
 
 MEMBERS_MAX: Final = 1_000
 SUBSCRIPTIONS_MAX: Final = 1_000
 ASSIGNED_QUEUES_MAX: Final = 16_384
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """The queues that a member reads in this generation."""
-
-    generation: int
-    queues: tuple[AssignedQueue, ...]
 
 
 @dataclass(slots=True)

@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from eventstore.broker.groups.attempts import HeldPage
-from eventstore.broker.groups.group import SUBSCRIPTIONS_MAX, Assignment, ConsumerGroup, GroupMember
+from eventstore.broker.groups.group import SUBSCRIPTIONS_MAX, ConsumerGroup, GroupMember
 from eventstore.broker.groups.offsets import Bounds, CommittedOffset, GroupOffsets
 from eventstore.broker.groups.offsets_document import GENERATIONS_PER_START, OffsetsDocument
 from eventstore.broker.retry_policy import RetryPolicy
 from eventstore.broker.topics import Topics
 from eventstore.errors import InvalidArgument, UnknownGroup
 from eventstore.fields import check_int, check_text, shown
+from eventstore.records.consumer_groups import Assignment
 from eventstore.records.tag_filter import parse_tags
 from eventstore.records.topic_names import check_name, is_own, retry_topic
 
@@ -196,7 +196,7 @@ class Groups:
         if recreated:
             self._rebalance(group, recreated)
         attempts = self.policy(group.name).attempts_max
-        return replace(assignment, queues=self.offsets.attempts.marked(group.name, assignment.queues, attempts))
+        return assignment._replace(queues=self.offsets.attempts.marked(group.name, assignment.queues, attempts))
 
     def handed_out(self, group: str, member: str, pages: Iterable[tuple[tuple[str, int], HeldPage]]) -> None:
         """Notes the pages, by topic and queue, that a pull hands to the member: if it dies, it may be of one of them."""

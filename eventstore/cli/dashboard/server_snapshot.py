@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from eventstore.cli.terminal.shard_rows import members_of
-from eventstore.client.session.broker_info import last_chunks
 from eventstore.errors import ConnectionLost, UnknownGroup, UnknownOperation, UnknownTopic
+from eventstore.protocol.broker_info import last_chunks
 
 if TYPE_CHECKING:
     from eventstore.client.blocking.store import BlockingStore
-    from eventstore.client.session.broker_info import ChunkInfo, QueueInfo
-    from eventstore.client.session.reaction_info import ReactionInfo
     from eventstore.flat import Scalar
+    from eventstore.protocol.broker_info import ChunkInfo, QueueInfo
+    from eventstore.protocol.reaction_info import ReactionInfo
 
 TOPICS_MAX: Final = 50
 GROUPS_MAX: Final = 50

@@ -15,8 +15,8 @@ from eventstore.errors import ConnectionLost
 
 if TYPE_CHECKING:
     from eventstore.client.blocking.store import BlockingStore
-    from eventstore.client.session.reaction_info import ProjectionInfo
-    from eventstore.client.session.server_info import ClientInfo
+    from eventstore.protocol.reaction_info import ProjectionInfo
+    from eventstore.protocol.server_info import ClientInfo
 
 _ROWS: Final = 1_000  # of a full page, of clients, projections, alarms and parked events alike
 T = TypeVar("T")

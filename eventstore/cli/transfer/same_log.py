@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from eventstore.client.blocking.broker import BlockingBroker
-    from eventstore.client.session.broker_info import PulledQueue
+    from eventstore.protocol.broker_info import PulledQueue
     from eventstore.records.message import Message
 
 

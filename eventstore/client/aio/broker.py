@@ -14,16 +14,20 @@ from eventstore.client.aio.limited import limited
 from eventstore.client.session.broker_calls import (
     Pulled,
     dead_letters_request,
+    message_of,
+    messages_of,
     offset_request,
     pull_request,
-    read_dead_letters,
-    read_progress,
-    read_pulled,
-    read_retries,
+    pulled_of,
     reset_request,
+    retries_of,
     set_retries_request,
 )
-from eventstore.client.session.broker_info import (
+from eventstore.errors import UnknownTopic
+from eventstore.fields import check_int
+from eventstore.protocol import broker_requests as requests
+from eventstore.protocol import group_requests
+from eventstore.protocol.broker_info import (
     ChunkInfo,
     GroupInfo,
     GroupProgress,
@@ -34,10 +38,6 @@ from eventstore.client.session.broker_info import (
     ResetQueue,
     TopicInfo,
 )
-from eventstore.client.session.results import read_found, read_list, read_message, read_nothing, read_one, read_rows
-from eventstore.fields import check_int
-from eventstore.protocol import broker_requests as requests
-from eventstore.protocol import group_requests
 from eventstore.protocol.broker_requests import WireWant
 from eventstore.protocol.limits import FOUND_MESSAGES_MAX, INT64_MAX, PAGE_BYTES_MAX
 from eventstore.records.consumer_groups import Retries
@@ -72,17 +72,17 @@ class NetworkBroker:
                 A-Z a-z 0-9 . _ -, not beginning with a dot.
             ConnectionLost: `outcome` is "unknown" if it may have been created.
         """
-        return await self._call(requests.CreateTopic(topic, queues, if_missing), read_one(bool), resend=if_missing)
+        return await self._call(requests.CreateTopic(topic, queues, if_missing), resend=if_missing)
 
     @limited
     async def topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
         """Lists all topics, also those of retries and dead letters."""
-        return await self._call(requests.ListTopics(), read_rows(TopicInfo))
+        return await self._call(requests.ListTopics())
 
     @limited
     async def queues(self, topic: str, *, timeout: float | None = None) -> list[QueueInfo]:
         """Lists the queues of a topic: state, offsets, and the rates of writes and reads. Raises UnknownTopic."""
-        return await self._call(requests.ShowTopic(topic), read_rows(QueueInfo))
+        return await self._call(requests.ShowTopic(topic))
 
     @limited
     async def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False, timeout: float | None = None) -> None:
@@ -93,7 +93,7 @@ class NetworkBroker:
             Unconsumed: a group still has messages to consume, and `ignore_unconsumed` is False.
             ConnectionLost: as of `create_topic`.
         """
-        await self._call(requests.DeleteTopic(topic, ignore_unconsumed), read_nothing, resend=False)
+        await self._call(requests.DeleteTopic(topic, ignore_unconsumed))
 
     @limited
     async def add_queues(self, topic: str, count: int, *, timeout: float | None = None) -> list[int]:
@@ -104,12 +104,12 @@ class NetworkBroker:
             InvalidArgument: a topic has up to 256 queues.
             ConnectionLost: as of `create_topic`.
         """
-        return await self._call(requests.AddQueues(topic, count), read_list(int), resend=False)
+        return await self._call(requests.AddQueues(topic, count))
 
     @limited
     async def close_queue(self, topic: str, queue: int, *, timeout: float | None = None) -> None:
         """Closes a queue for new messages; those in it can be consumed. Raises UnknownTopic, UnknownQueue."""
-        await self._call(requests.CloseQueue(topic, queue), read_nothing)
+        await self._call(requests.CloseQueue(topic, queue))
 
     @limited
     async def remove_queue(self, topic: str, queue: int, *, timeout: float | None = None) -> None:
@@ -121,34 +121,34 @@ class NetworkBroker:
             Unconsumed: a group still has messages to consume in it.
             ConnectionLost: as of `create_topic`.
         """
-        await self._call(requests.RemoveQueue(topic, queue), read_nothing, resend=False)
+        await self._call(requests.RemoveQueue(topic, queue))
 
     @limited
     async def chunks(self, after: int = 0, *, timeout: float | None = None) -> list[ChunkInfo]:
         """Lists the message chunks after number `after`, the oldest first, up to 10,000."""
-        return await self._call(requests.ListChunks(after), read_rows(ChunkInfo))
+        return await self._call(requests.ListChunks(after))
 
     # ---- groups
 
     @limited
     async def groups(self, *, timeout: float | None = None) -> list[GroupInfo]:
         """Lists all consumer groups."""
-        return await self._call(group_requests.ListGroups(), read_rows(GroupInfo))
+        return await self._call(group_requests.ListGroups())
 
     @limited
     async def group(self, group: str, *, timeout: float | None = None) -> GroupProgress:
         """Returns a group's offset in each of its queues, and the member that reads it. Raises UnknownGroup."""
         found: list[GroupQueue] = []
         while True:
-            generation, total, queues = await self._call(group_requests.ShowGroup(group, len(found)), read_progress)
-            found += queues
-            if len(found) >= total or not queues:
-                return GroupProgress(group, generation, tuple(found))
+            page = await self._call(group_requests.ShowGroup(group, len(found)))
+            found += page.queues
+            if len(found) >= page.total or not page.queues:
+                return GroupProgress(group, page.generation, tuple(found))
 
     @limited
     async def members(self, group: str, *, timeout: float | None = None) -> list[MemberInfo]:
         """Lists the members of a group. Raises UnknownGroup."""
-        return await self._call(group_requests.ListMembers(group), read_rows(MemberInfo))
+        return await self._call(group_requests.ListMembers(group))
 
     @limited
     async def in_hand(self, group: str | None = None, *, timeout: float | None = None) -> list[MessageInHand]:
@@ -159,7 +159,7 @@ class NetworkBroker:
         Raises:
             UnknownGroup
         """
-        return await self._call(group_requests.ListInHand(group), read_rows(MessageInHand))
+        return await self._call(group_requests.ListInHand(group))
 
     @limited
     async def delete_group(self, group: str, *, timeout: float | None = None) -> None:
@@ -170,12 +170,12 @@ class NetworkBroker:
             InvalidArgument: it has members.
             ConnectionLost: as of `create_topic`.
         """
-        await self._call(group_requests.DeleteGroup(group), read_nothing, resend=False)
+        await self._call(group_requests.DeleteGroup(group))
 
     @limited
     async def retries(self, group: str, *, timeout: float | None = None) -> Retries:
         """Returns the group's retry policy: its own, or the server's. Raises UnknownGroup."""
-        return await self._call(group_requests.ShowRetries(group), read_retries)
+        return retries_of(await self._call(group_requests.ShowRetries(group)))
 
     @limited
     async def set_retries(self, group: str, retries: Retries | None, *, timeout: float | None = None) -> None:
@@ -188,7 +188,7 @@ class NetworkBroker:
             InvalidArgument: a name or a limit: 1 to 1,000 attempts, up to 64 delays of up to a day, at least one of them if
                 there is more than one attempt.
         """
-        await self._call(set_retries_request(group, retries), read_nothing)
+        await self._call(set_retries_request(group, retries))
 
     @limited
     async def forget_topic(self, group: str, topic: str, *, timeout: float | None = None) -> None:
@@ -198,7 +198,7 @@ class NetworkBroker:
             UnknownGroup
             InvalidArgument: a member reads it.
         """
-        await self._call(group_requests.ForgetTopic(group, topic), read_nothing)
+        await self._call(group_requests.ForgetTopic(group, topic))
 
     @limited
     async def reset(
@@ -210,7 +210,7 @@ class NetworkBroker:
         Raises:
             UnknownGroup, UnknownTopic, UnknownQueue, InvalidArgument
         """
-        return await self._call(reset_request(group, topic, to, queue), read_rows(ResetQueue))
+        return await self._call(reset_request(group, topic, to, queue))
 
     @limited
     async def dead_letters(
@@ -222,7 +222,10 @@ class NetworkBroker:
         `:origin-id`, `:failures` and `:reason` say where the message was, how often it failed, and why. `replay` takes the
         `queue_offset`.
         """
-        return await self._call(dead_letters_request(group, offset, limit), read_dead_letters)
+        try:
+            return messages_of(await self._call(dead_letters_request(group, offset, limit)))
+        except UnknownTopic:  # it is created with the first one
+            return []
 
     @limited
     async def replay(self, group: str, offsets: Sequence[int], *, timeout: float | None = None) -> int:
@@ -235,19 +238,19 @@ class NetworkBroker:
             InvalidArgument: there is no such dead letter.
             ConnectionLost: as of `create_topic`.
         """
-        return await self._call(group_requests.ReplayDead(group, tuple(offsets)), read_one(int), resend=False)
+        return await self._call(group_requests.ReplayDead(group, tuple(offsets)))
 
     # ---- messages
 
     @limited
     async def message(self, message_id: str, *, timeout: float | None = None) -> Message | None:
         """Returns the message with this id, or None if the broker does not have it (any more). Raises InvalidArgument."""
-        return await self._call(requests.FindMessage(message_id), read_message)
+        return message_of(await self._call(requests.FindMessage(message_id)))
 
     @limited
     async def message_at(self, topic: str, queue: int, offset: int, *, timeout: float | None = None) -> Message | None:
         """Returns the message at this offset, or None. Raises UnknownTopic, UnknownQueue."""
-        return await self._call(requests.ReadMessage(topic, queue, offset), read_message)
+        return message_of(await self._call(requests.ReadMessage(topic, queue, offset)))
 
     @limited
     async def messages_of_key(self, topic: str, key: str, limit: int = 64, *, timeout: float | None = None) -> list[Message]:
@@ -256,9 +259,9 @@ class NetworkBroker:
         found: list[Message] = []
         before = INT64_MAX
         while before and (not found or len(found) < limit):
-            request = requests.FindKey(topic, key, limit - len(found), PAGE_BYTES_MAX, before)
-            page, before = await self._call(request, read_found)
-            found += page
+            page = await self._call(requests.FindKey(topic, key, limit - len(found), PAGE_BYTES_MAX, before))
+            found += messages_of(page)
+            before = page.next or 0
         return found
 
     @limited
@@ -266,7 +269,7 @@ class NetworkBroker:
         """Returns the first offset of a queue whose message is of this time (microseconds since 1970, or an aware datetime) or
         later; the queue's end if there is none. Raises UnknownTopic, UnknownQueue.
         """
-        return await self._call(offset_request(topic, queue, time), read_one(int))
+        return await self._call(offset_request(topic, queue, time))
 
     @limited
     async def pull(
@@ -287,4 +290,5 @@ class NetworkBroker:
         Raises:
             UnknownTopic, UnknownQueue, InvalidArgument
         """
-        return await self._call(pull_request(wants, limit, size_bytes, wait), read_pulled)
+        request = pull_request(wants, limit, size_bytes, wait)
+        return pulled_of(request, await self._call(request))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
@@ -39,11 +39,11 @@ from eventstore.errors import Closed, EventStoreError, TimedOut, copy_error
 from eventstore.forks import of_parent, tell_of_forks
 from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.handshake import Welcome
-from eventstore.protocol.request_declaration import Request
+from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import Ping
 
 G = TypeVar("G")
-T = TypeVar("T")
+A = TypeVar("A")
 
 
 class NetworkConnection:
@@ -180,10 +180,11 @@ class NetworkConnection:
         for queue in [queue for queue in self._rooms if queue.has_room]:
             self._rooms.pop(queue).set()
 
-    async def call(self, request: Request, read: Callable[[Call[Any]], T], *, resend: bool = True) -> T:
-        """Sends a request, waits for its answer, and returns the result of `read`.
+    async def call(self, request: Answered[A], *, resend: bool | None = None) -> A:
+        """Sends a request, and returns its answer.
 
-        `resend`: whether to send the request again if the connection is lost before the answer; otherwise it fails then.
+        `resend`: whether to send the request again if the connection is lost before the answer; otherwise it fails then. None:
+        as its declaration says.
         """
         call = Call(request, anyio.Event(), resend=resend)
         self.add(call)
@@ -195,7 +196,7 @@ class NetworkConnection:
         except BaseException:
             self.drop(call)
             raise
-        return read(call)
+        return cast(A, call.answer())
 
     def drop(self, call: Call[anyio.Event]) -> None:
         """Discards the answer of a call when it arrives."""

@@ -7,12 +7,11 @@ from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import limited
 from eventstore.client.aio.reactions import NetworkAlarms, NetworkReactions
 from eventstore.client.aio.routing import Router, ShardsBroker, ShardsReactions
-from eventstore.client.session.reaction_info import ProjectionInfo
-from eventstore.client.session.results import read_cluster, read_nothing, read_rows, read_stats
-from eventstore.client.session.server_info import ClientInfo
 from eventstore.flat import Scalar
+from eventstore.protocol.reaction_info import ProjectionInfo
 from eventstore.protocol.reaction_requests import ListProjections, NoteProjection
 from eventstore.protocol.requests import CLIENT_ROWS_MAX, ListClients, Map, Stats
+from eventstore.protocol.server_info import ClientInfo
 from eventstore.records.cluster_map import ClusterMap
 
 
@@ -34,7 +33,7 @@ class NetworkOperated:
         """Returns the server's figures, by name; of several shards, or of one that no process serves, those of their node."""
         shards = () if self._router is None else self._router.table.known.shards
         connection = self._only("`stats`") if len(shards) == 1 and shards[0].leader is not None else self._connection
-        return await connection.call(Stats(), read_stats)
+        return await connection.call(Stats())
 
     @limited
     async def clients(self, skip: int = 0, limit: int = CLIENT_ROWS_MAX, *, timeout: float | None = None) -> list[ClientInfo]:
@@ -43,7 +42,7 @@ class NetworkOperated:
         """
         several = {None: self._only("`clients`")} if self._several is None else self._several.connections()
         request = ListClients(skip, limit)
-        rows = [(shard, await each.call(request, read_rows(ClientInfo))) for shard, each in several.items()]
+        rows = [(shard, await each.call(request)) for shard, each in several.items()]
         return [row._replace(shard=shard) for shard, found in rows for row in found]
 
     @limited
@@ -52,7 +51,7 @@ class NetworkOperated:
         several shards, those of each.
         """
         several = {None: self._only("`projections`")} if self._several is None else self._several.connections()
-        rows = [(shard, await each.call(ListProjections(skip), read_rows(ProjectionInfo))) for shard, each in several.items()]
+        rows = [(shard, await each.call(ListProjections(skip))) for shard, each in several.items()]
         return [row._replace(shard=shard) for shard, found in rows for row in found]
 
     @limited
@@ -69,12 +68,12 @@ class NetworkOperated:
             Overloaded: the server knows 1,000.
         """
         request = NoteProjection(name, position, oldest_us, parked)
-        await self._only("`note_projection`").call(request, read_nothing)
+        await self._only("`note_projection`").call(request)
 
     @limited
     async def cluster_map(self, *, timeout: float | None = None) -> ClusterMap:
         """Returns which shard has which aggregates, and where each listens; a single store has them all."""
-        return await self._connection.call(Map(), read_cluster)
+        return await self._connection.call(Map())
 
     @property
     def reactions(self) -> NetworkReactions:

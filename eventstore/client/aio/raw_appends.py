@@ -78,7 +78,7 @@ class RawAppends:
     async def record(self, aggregate_id: str, version: int) -> bytes:
         """Returns the commit record that holds this version of the aggregate; empty if there is none."""
         connection = self._connection if self._router is None else self._router.of(aggregate_id)
-        return await connection.call(Read(aggregate_id, version, version), lambda call: bytes(call.page().records))
+        return bytes((await connection.call(Read(aggregate_id, version, version))).records)
 
     async def look_again(self) -> None:
         """Asks for the map, after Elsewhere; the next commits go by it."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import limited
-from eventstore.client.session.reaction_info import ParkedEvent, ParkedHandled, ReactionInfo
-from eventstore.client.session.results import read_nothing, read_one, read_row, read_rows, read_values
-from eventstore.client.session.server_info import AlarmInfo
 from eventstore.protocol import reaction_requests as requests
+from eventstore.protocol.reaction_info import ParkedEvent, ParkedHandled, ReactionInfo
+from eventstore.protocol.server_info import AlarmInfo
 
 
 class NetworkReactions:
@@ -23,12 +22,12 @@ class NetworkReactions:
     @limited
     async def progress(self, *, timeout: float | None = None) -> list[ReactionInfo]:
         """Returns how far each reaction is."""
-        return await self._call(requests.ListReactions(), read_rows(ReactionInfo))
+        return await self._call(requests.ListReactions())
 
     @limited
     async def parked(self, reaction: str, skip: int = 0, *, timeout: float | None = None) -> list[ParkedEvent]:
         """Returns what a reaction has parked, at most 1,000 events after the first `skip`. Raises InvalidArgument."""
-        return await self._call(requests.ListParked(reaction, skip), read_rows(ParkedEvent))
+        return await self._call(requests.ListParked(reaction, skip))
 
     @limited
     async def retry(
@@ -36,19 +35,19 @@ class NetworkReactions:
     ) -> ParkedHandled:
         """Has parked events of one aggregate or of all handled again, in order until one fails. Raises InvalidArgument."""
         request = requests.RetryParked(reaction, aggregate_id, who, why)
-        return await self._call(request, read_row(ParkedHandled), resend=False)
+        return await self._call(request)
 
     @limited
     async def skip(
         self, reaction: str, aggregate_id: str, *, who: str, why: str, timeout: float | None = None
     ) -> ParkedHandled:
         """Takes the first parked event of an aggregate off, and has those after it handled. Raises InvalidArgument."""
-        return await self._call(requests.SkipParked(reaction, aggregate_id, who, why), read_row(ParkedHandled), resend=False)
+        return await self._call(requests.SkipParked(reaction, aggregate_id, who, why))
 
     @limited
     async def replay(self, reaction: str, sequence: int, *, who: str, why: str, timeout: float | None = None) -> int:
         """Lets a reaction continue with the event of this sequence; returns the one it stands at. Raises InvalidArgument."""
-        return await self._call(requests.ReplayReaction(reaction, sequence, who, why), read_one(int), resend=False)
+        return await self._call(requests.ReplayReaction(reaction, sequence, who, why))
 
 
 class NetworkAlarms:
@@ -62,14 +61,15 @@ class NetworkAlarms:
         """Returns the alarms that are pending or raised, and one for each rule that is quiet: at most 1,000, after the first
         `skip`.
         """
-        return await self._call(requests.ListAlarms(skip), read_rows(AlarmInfo))
+        return await self._call(requests.ListAlarms(skip))
 
     @limited
     async def silence(self, alarm: str, seconds: int, *, who: str, why: str, timeout: float | None = None) -> None:
         """Sends nothing about an alarm for this number of seconds, at most 90 days; 0 ends that. Raises InvalidArgument."""
-        await self._call(requests.SilenceAlarm(alarm, seconds, who, why), read_nothing, resend=False)
+        await self._call(requests.SilenceAlarm(alarm, seconds, who, why))
 
     @limited
     async def test(self, *, who: str, timeout: float | None = None) -> tuple[str, ...]:
         """Has a test sent every way in which alarms are; returns the names of these: `mail`, `webhook`."""
-        return tuple(map(str, await self._call(requests.TestAlarms(who), read_values, resend=False)))
+        ways = await self._call(requests.TestAlarms(who))
+        return tuple(ways)

@@ -15,16 +15,20 @@ from eventstore.client.blocking.limited import limited
 from eventstore.client.session.broker_calls import (
     Pulled,
     dead_letters_request,
+    message_of,
+    messages_of,
     offset_request,
     pull_request,
-    read_dead_letters,
-    read_progress,
-    read_pulled,
-    read_retries,
+    pulled_of,
     reset_request,
+    retries_of,
     set_retries_request,
 )
-from eventstore.client.session.broker_info import (
+from eventstore.errors import UnknownTopic
+from eventstore.fields import check_int
+from eventstore.protocol import broker_requests as requests
+from eventstore.protocol import group_requests
+from eventstore.protocol.broker_info import (
     ChunkInfo,
     GroupInfo,
     GroupProgress,
@@ -35,10 +39,6 @@ from eventstore.client.session.broker_info import (
     ResetQueue,
     TopicInfo,
 )
-from eventstore.client.session.results import read_found, read_list, read_message, read_nothing, read_one, read_rows
-from eventstore.fields import check_int
-from eventstore.protocol import broker_requests as requests
-from eventstore.protocol import group_requests
 from eventstore.protocol.broker_requests import WireWant
 from eventstore.protocol.limits import FOUND_MESSAGES_MAX, INT64_MAX, PAGE_BYTES_MAX
 from eventstore.records.consumer_groups import Retries
@@ -73,17 +73,17 @@ class BlockingBroker:
                 A-Z a-z 0-9 . _ -, not beginning with a dot.
             ConnectionLost: `outcome` is "unknown" if it may have been created.
         """
-        return self._call(requests.CreateTopic(topic, queues, if_missing), read_one(bool), resend=if_missing)
+        return self._call(requests.CreateTopic(topic, queues, if_missing), resend=if_missing)
 
     @limited
     def topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
         """Lists all topics, also those of retries and dead letters."""
-        return self._call(requests.ListTopics(), read_rows(TopicInfo))
+        return self._call(requests.ListTopics())
 
     @limited
     def queues(self, topic: str, *, timeout: float | None = None) -> list[QueueInfo]:
         """Lists the queues of a topic: state, offsets, and the rates of writes and reads. Raises UnknownTopic."""
-        return self._call(requests.ShowTopic(topic), read_rows(QueueInfo))
+        return self._call(requests.ShowTopic(topic))
 
     @limited
     def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False, timeout: float | None = None) -> None:
@@ -94,7 +94,7 @@ class BlockingBroker:
             Unconsumed: a group still has messages to consume, and `ignore_unconsumed` is False.
             ConnectionLost: as of `create_topic`.
         """
-        self._call(requests.DeleteTopic(topic, ignore_unconsumed), read_nothing, resend=False)
+        self._call(requests.DeleteTopic(topic, ignore_unconsumed))
 
     @limited
     def add_queues(self, topic: str, count: int, *, timeout: float | None = None) -> list[int]:
@@ -105,12 +105,12 @@ class BlockingBroker:
             InvalidArgument: a topic has up to 256 queues.
             ConnectionLost: as of `create_topic`.
         """
-        return self._call(requests.AddQueues(topic, count), read_list(int), resend=False)
+        return self._call(requests.AddQueues(topic, count))
 
     @limited
     def close_queue(self, topic: str, queue: int, *, timeout: float | None = None) -> None:
         """Closes a queue for new messages; those in it can be consumed. Raises UnknownTopic, UnknownQueue."""
-        self._call(requests.CloseQueue(topic, queue), read_nothing)
+        self._call(requests.CloseQueue(topic, queue))
 
     @limited
     def remove_queue(self, topic: str, queue: int, *, timeout: float | None = None) -> None:
@@ -122,34 +122,34 @@ class BlockingBroker:
             Unconsumed: a group still has messages to consume in it.
             ConnectionLost: as of `create_topic`.
         """
-        self._call(requests.RemoveQueue(topic, queue), read_nothing, resend=False)
+        self._call(requests.RemoveQueue(topic, queue))
 
     @limited
     def chunks(self, after: int = 0, *, timeout: float | None = None) -> list[ChunkInfo]:
         """Lists the message chunks after number `after`, the oldest first, up to 10,000."""
-        return self._call(requests.ListChunks(after), read_rows(ChunkInfo))
+        return self._call(requests.ListChunks(after))
 
     # ---- groups
 
     @limited
     def groups(self, *, timeout: float | None = None) -> list[GroupInfo]:
         """Lists all consumer groups."""
-        return self._call(group_requests.ListGroups(), read_rows(GroupInfo))
+        return self._call(group_requests.ListGroups())
 
     @limited
     def group(self, group: str, *, timeout: float | None = None) -> GroupProgress:
         """Returns a group's offset in each of its queues, and the member that reads it. Raises UnknownGroup."""
         found: list[GroupQueue] = []
         while True:
-            generation, total, queues = self._call(group_requests.ShowGroup(group, len(found)), read_progress)
-            found += queues
-            if len(found) >= total or not queues:
-                return GroupProgress(group, generation, tuple(found))
+            page = self._call(group_requests.ShowGroup(group, len(found)))
+            found += page.queues
+            if len(found) >= page.total or not page.queues:
+                return GroupProgress(group, page.generation, tuple(found))
 
     @limited
     def members(self, group: str, *, timeout: float | None = None) -> list[MemberInfo]:
         """Lists the members of a group. Raises UnknownGroup."""
-        return self._call(group_requests.ListMembers(group), read_rows(MemberInfo))
+        return self._call(group_requests.ListMembers(group))
 
     @limited
     def in_hand(self, group: str | None = None, *, timeout: float | None = None) -> list[MessageInHand]:
@@ -160,7 +160,7 @@ class BlockingBroker:
         Raises:
             UnknownGroup
         """
-        return self._call(group_requests.ListInHand(group), read_rows(MessageInHand))
+        return self._call(group_requests.ListInHand(group))
 
     @limited
     def delete_group(self, group: str, *, timeout: float | None = None) -> None:
@@ -171,12 +171,12 @@ class BlockingBroker:
             InvalidArgument: it has members.
             ConnectionLost: as of `create_topic`.
         """
-        self._call(group_requests.DeleteGroup(group), read_nothing, resend=False)
+        self._call(group_requests.DeleteGroup(group))
 
     @limited
     def retries(self, group: str, *, timeout: float | None = None) -> Retries:
         """Returns the group's retry policy: its own, or the server's. Raises UnknownGroup."""
-        return self._call(group_requests.ShowRetries(group), read_retries)
+        return retries_of(self._call(group_requests.ShowRetries(group)))
 
     @limited
     def set_retries(self, group: str, retries: Retries | None, *, timeout: float | None = None) -> None:
@@ -189,7 +189,7 @@ class BlockingBroker:
             InvalidArgument: a name or a limit: 1 to 1,000 attempts, up to 64 delays of up to a day, at least one of them if
                 there is more than one attempt.
         """
-        self._call(set_retries_request(group, retries), read_nothing)
+        self._call(set_retries_request(group, retries))
 
     @limited
     def forget_topic(self, group: str, topic: str, *, timeout: float | None = None) -> None:
@@ -199,7 +199,7 @@ class BlockingBroker:
             UnknownGroup
             InvalidArgument: a member reads it.
         """
-        self._call(group_requests.ForgetTopic(group, topic), read_nothing)
+        self._call(group_requests.ForgetTopic(group, topic))
 
     @limited
     def reset(
@@ -211,7 +211,7 @@ class BlockingBroker:
         Raises:
             UnknownGroup, UnknownTopic, UnknownQueue, InvalidArgument
         """
-        return self._call(reset_request(group, topic, to, queue), read_rows(ResetQueue))
+        return self._call(reset_request(group, topic, to, queue))
 
     @limited
     def dead_letters(self, group: str, offset: int = 0, limit: int = 64, *, timeout: float | None = None) -> list[Message]:
@@ -221,7 +221,10 @@ class BlockingBroker:
         `:origin-id`, `:failures` and `:reason` say where the message was, how often it failed, and why. `replay` takes the
         `queue_offset`.
         """
-        return self._call(dead_letters_request(group, offset, limit), read_dead_letters)
+        try:
+            return messages_of(self._call(dead_letters_request(group, offset, limit)))
+        except UnknownTopic:  # it is created with the first one
+            return []
 
     @limited
     def replay(self, group: str, offsets: Sequence[int], *, timeout: float | None = None) -> int:
@@ -234,19 +237,19 @@ class BlockingBroker:
             InvalidArgument: there is no such dead letter.
             ConnectionLost: as of `create_topic`.
         """
-        return self._call(group_requests.ReplayDead(group, tuple(offsets)), read_one(int), resend=False)
+        return self._call(group_requests.ReplayDead(group, tuple(offsets)))
 
     # ---- messages
 
     @limited
     def message(self, message_id: str, *, timeout: float | None = None) -> Message | None:
         """Returns the message with this id, or None if the broker does not have it (any more). Raises InvalidArgument."""
-        return self._call(requests.FindMessage(message_id), read_message)
+        return message_of(self._call(requests.FindMessage(message_id)))
 
     @limited
     def message_at(self, topic: str, queue: int, offset: int, *, timeout: float | None = None) -> Message | None:
         """Returns the message at this offset, or None. Raises UnknownTopic, UnknownQueue."""
-        return self._call(requests.ReadMessage(topic, queue, offset), read_message)
+        return message_of(self._call(requests.ReadMessage(topic, queue, offset)))
 
     @limited
     def messages_of_key(self, topic: str, key: str, limit: int = 64, *, timeout: float | None = None) -> list[Message]:
@@ -255,9 +258,9 @@ class BlockingBroker:
         found: list[Message] = []
         before = INT64_MAX
         while before and (not found or len(found) < limit):
-            request = requests.FindKey(topic, key, limit - len(found), PAGE_BYTES_MAX, before)
-            page, before = self._call(request, read_found)
-            found += page
+            page = self._call(requests.FindKey(topic, key, limit - len(found), PAGE_BYTES_MAX, before))
+            found += messages_of(page)
+            before = page.next or 0
         return found
 
     @limited
@@ -265,7 +268,7 @@ class BlockingBroker:
         """Returns the first offset of a queue whose message is of this time (microseconds since 1970, or an aware datetime) or
         later; the queue's end if there is none. Raises UnknownTopic, UnknownQueue.
         """
-        return self._call(offset_request(topic, queue, time), read_one(int))
+        return self._call(offset_request(topic, queue, time))
 
     @limited
     def pull(
@@ -286,4 +289,5 @@ class BlockingBroker:
         Raises:
             UnknownTopic, UnknownQueue, InvalidArgument
         """
-        return self._call(pull_request(wants, limit, size_bytes, wait), read_pulled)
+        request = pull_request(wants, limit, size_bytes, wait)
+        return pulled_of(request, self._call(request))

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar, cast
 
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address, Addresses
@@ -38,11 +38,11 @@ from eventstore.client.session.subscription import SessionSubscription, Subscrip
 from eventstore.errors import Closed, ConnectionLost, EventStoreError, TimedOut, copy_error
 from eventstore.forks import tell_of_forks
 from eventstore.protocol.handshake import Welcome
-from eventstore.protocol.request_declaration import Request
+from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import Ping
 
 G = TypeVar("G")
-T = TypeVar("T")
+A = TypeVar("A")
 
 
 class BlockingConnection:
@@ -138,8 +138,8 @@ class BlockingConnection:
         self._send()
 
     @apart_in_handlers
-    def call(self, request: Request, read: Callable[[Call[Any]], T], *, resend: bool = True) -> T:
-        """Sends a request, waits for its answer, and returns the result of `read`. `resend`: see `PendingRequest`."""
+    def call(self, request: Answered[A], *, resend: bool | None = None) -> A:
+        """Sends a request, and returns its answer. `resend`: see `PendingRequest`; None: as the declaration says."""
         call = Call(request, PolledSignal(), resend=resend)
         try:
             self.add(call)
@@ -151,7 +151,7 @@ class BlockingConnection:
         except BaseException as error:
             self.turn.interrupted(error, pending=not call.done.is_set())
             raise
-        return read(call)
+        return cast(A, call.answer())
 
     def finish(self, done: PolledSignal) -> None:
         """Sends and receives until `done` is set; if it is already, waits for no other thread."""

@@ -8,12 +8,11 @@ from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.limited import limited
 from eventstore.client.blocking.reactions import BlockingAlarms, BlockingReactions
 from eventstore.client.blocking.routing import BlockingRouter, shards_broker, shards_reactions
-from eventstore.client.session.reaction_info import ProjectionInfo
-from eventstore.client.session.results import read_cluster, read_nothing, read_rows, read_stats
-from eventstore.client.session.server_info import ClientInfo
 from eventstore.flat import Scalar
+from eventstore.protocol.reaction_info import ProjectionInfo
 from eventstore.protocol.reaction_requests import ListProjections, NoteProjection
 from eventstore.protocol.requests import CLIENT_ROWS_MAX, ListClients, Map, Stats
+from eventstore.protocol.server_info import ClientInfo
 from eventstore.records.cluster_map import ClusterMap
 
 
@@ -35,7 +34,7 @@ class BlockingOperated:
         """Returns the server's figures, by name; of several shards, or of one that no process serves, those of their node."""
         shards = () if self._router is None else self._router.table.known.shards
         connection = self._only("`stats`") if len(shards) == 1 and shards[0].leader is not None else self._connection
-        return connection.call(Stats(), read_stats)
+        return connection.call(Stats())
 
     @limited
     def clients(self, skip: int = 0, limit: int = CLIENT_ROWS_MAX, *, timeout: float | None = None) -> list[ClientInfo]:
@@ -44,7 +43,7 @@ class BlockingOperated:
         """
         several = {None: self._only("`clients`")} if self._several is None else self._several.connections()
         request = ListClients(skip, limit)
-        rows = [(shard, each.call(request, read_rows(ClientInfo))) for shard, each in several.items()]
+        rows = [(shard, each.call(request)) for shard, each in several.items()]
         return [row._replace(shard=shard) for shard, found in rows for row in found]
 
     @limited
@@ -53,7 +52,7 @@ class BlockingOperated:
         several shards, those of each.
         """
         several = {None: self._only("`projections`")} if self._several is None else self._several.connections()
-        rows = [(shard, each.call(ListProjections(skip), read_rows(ProjectionInfo))) for shard, each in several.items()]
+        rows = [(shard, each.call(ListProjections(skip))) for shard, each in several.items()]
         return [row._replace(shard=shard) for shard, found in rows for row in found]
 
     @limited
@@ -70,12 +69,12 @@ class BlockingOperated:
             Overloaded: the server knows 1,000.
         """
         request = NoteProjection(name, position, oldest_us, parked)
-        self._only("`note_projection`").call(request, read_nothing)
+        self._only("`note_projection`").call(request)
 
     @limited
     def cluster_map(self, *, timeout: float | None = None) -> ClusterMap:
         """Returns which shard has which aggregates, and where each listens; a single store has them all."""
-        return self._connection.call(Map(), read_cluster)
+        return self._connection.call(Map())
 
     @property
     def reactions(self) -> BlockingReactions:

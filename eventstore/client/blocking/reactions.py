@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.limited import limited
-from eventstore.client.session.reaction_info import ParkedEvent, ParkedHandled, ReactionInfo
-from eventstore.client.session.results import read_nothing, read_one, read_row, read_rows, read_values
-from eventstore.client.session.server_info import AlarmInfo
 from eventstore.protocol import reaction_requests as requests
+from eventstore.protocol.reaction_info import ParkedEvent, ParkedHandled, ReactionInfo
+from eventstore.protocol.server_info import AlarmInfo
 
 
 class BlockingReactions:
@@ -24,12 +23,12 @@ class BlockingReactions:
     @limited
     def progress(self, *, timeout: float | None = None) -> list[ReactionInfo]:
         """Returns how far each reaction is."""
-        return self._call(requests.ListReactions(), read_rows(ReactionInfo))
+        return self._call(requests.ListReactions())
 
     @limited
     def parked(self, reaction: str, skip: int = 0, *, timeout: float | None = None) -> list[ParkedEvent]:
         """Returns what a reaction has parked, at most 1,000 events after the first `skip`. Raises InvalidArgument."""
-        return self._call(requests.ListParked(reaction, skip), read_rows(ParkedEvent))
+        return self._call(requests.ListParked(reaction, skip))
 
     @limited
     def retry(
@@ -37,17 +36,17 @@ class BlockingReactions:
     ) -> ParkedHandled:
         """Has parked events of one aggregate or of all handled again, in order until one fails. Raises InvalidArgument."""
         request = requests.RetryParked(reaction, aggregate_id, who, why)
-        return self._call(request, read_row(ParkedHandled), resend=False)
+        return self._call(request)
 
     @limited
     def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str, timeout: float | None = None) -> ParkedHandled:
         """Takes the first parked event of an aggregate off, and has those after it handled. Raises InvalidArgument."""
-        return self._call(requests.SkipParked(reaction, aggregate_id, who, why), read_row(ParkedHandled), resend=False)
+        return self._call(requests.SkipParked(reaction, aggregate_id, who, why))
 
     @limited
     def replay(self, reaction: str, sequence: int, *, who: str, why: str, timeout: float | None = None) -> int:
         """Lets a reaction continue with the event of this sequence; returns the one it stands at. Raises InvalidArgument."""
-        return self._call(requests.ReplayReaction(reaction, sequence, who, why), read_one(int), resend=False)
+        return self._call(requests.ReplayReaction(reaction, sequence, who, why))
 
 
 class BlockingAlarms:
@@ -61,14 +60,15 @@ class BlockingAlarms:
         """Returns the alarms that are pending or raised, and one for each rule that is quiet: at most 1,000, after the first
         `skip`.
         """
-        return self._call(requests.ListAlarms(skip), read_rows(AlarmInfo))
+        return self._call(requests.ListAlarms(skip))
 
     @limited
     def silence(self, alarm: str, seconds: int, *, who: str, why: str, timeout: float | None = None) -> None:
         """Sends nothing about an alarm for this number of seconds, at most 90 days; 0 ends that. Raises InvalidArgument."""
-        self._call(requests.SilenceAlarm(alarm, seconds, who, why), read_nothing, resend=False)
+        self._call(requests.SilenceAlarm(alarm, seconds, who, why))
 
     @limited
     def test(self, *, who: str, timeout: float | None = None) -> tuple[str, ...]:
         """Has a test sent every way in which alarms are; returns the names of these: `mail`, `webhook`."""
-        return tuple(map(str, self._call(requests.TestAlarms(who), read_values, resend=False)))
+        ways = self._call(requests.TestAlarms(who))
+        return tuple(ways)

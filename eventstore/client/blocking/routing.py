@@ -27,8 +27,7 @@ from eventstore.client.limit import active, current, taken_in_time
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.table import RoutingTable
 from eventstore.client.session.batches import ROWS_PER_TURN
-from eventstore.client.session.calls import Call, PendingRequest, PolledSignal
-from eventstore.client.session.results import read_cluster
+from eventstore.client.session.calls import PendingRequest, PolledSignal
 from eventstore.client.session.session import ClientSession
 from eventstore.client.session.subscription import SessionSubscription, SubscriptionItem
 from eventstore.errors import Closed, EventStoreError, TimedOut
@@ -37,7 +36,7 @@ from eventstore.forks import of_parent
 from eventstore.model import Event
 from eventstore.position import After, Position
 from eventstore.protocol.handshake import Welcome
-from eventstore.protocol.request_declaration import Request
+from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import Map
 from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
@@ -47,13 +46,14 @@ if TYPE_CHECKING:
     from eventstore.client.aio.routing import MergedEvents, MergedSubscription, Router
     from eventstore.client.aio.streams import PagedStream
 
+A = TypeVar("A")
 T = TypeVar("T")
 Encode = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def open_router(entry: BlockingConnection) -> BlockingRouter:
     """Returns the router of the cluster that `entry` has the map of."""
-    router = BlockingRouter(entry, RoutingTable(entry.call(Map(), read_cluster), entry.address))
+    router = BlockingRouter(entry, RoutingTable(entry.call(Map()), entry.address))
     router.opened()
     return router
 
@@ -134,13 +134,13 @@ class BlockingRouter:
         """As of `Router`."""
         return {each.shard: self.shard(each.shard) for each in self.table.known.shards}
 
-    def call(self, aggregate_id: str, request: Request, read: Callable[[Call[Any]], T]) -> T:
+    def call(self, aggregate_id: str, request: Answered[A]) -> A:
         """As of `Router`."""
-        return self.run(lambda router: router.call(aggregate_id, request, read))
+        return self.run(lambda router: router.call(aggregate_id, request))
 
-    def call_all(self, request_of: Callable[[int], Request], read: Callable[[Call[Any]], T]) -> list[T]:
+    def call_all(self, request_of: Callable[[int], Answered[A]]) -> list[A]:
         """As of `Router`."""
-        return self.run(lambda router: router.call_all(request_of, read))
+        return self.run(lambda router: router.call_all(request_of))
 
     def put(self, queue: Callable[[Any], Any], aggregate_id: str, row: Any) -> Any:
         """As of `Router`."""
@@ -212,8 +212,8 @@ class BlockingShardConnection:
     def close(self) -> None:
         self._run(_closed)
 
-    def call(self, request: Request, read: Callable[[Call[Any]], T], *, resend: bool = True) -> T:
-        return self._run(lambda shard: shard.call(request, read, resend=resend))
+    def call(self, request: Answered[A], *, resend: bool | None = None) -> A:
+        return self._run(lambda shard: shard.call(request, resend=resend))
 
     def put(self, queue: Any, row: Any) -> Any:
         return self._run(lambda shard: shard.put(queue, row))

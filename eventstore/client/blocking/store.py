@@ -43,9 +43,8 @@ from eventstore.client.options import ClientOptions
 from eventstore.client.routing.queues import appends, sends
 from eventstore.client.routing.table import is_entry
 from eventstore.client.session.command_rows import encode_command, encode_commands
+from eventstore.client.session.commit_rows import committed_of
 from eventstore.client.session.page_requests import aggregates_request
-from eventstore.client.session.reaction_info import AppendedRecord
-from eventstore.client.session.results import read_command, read_nothing, read_row, read_rows, read_version
 from eventstore.errors import ConnectionLost, EventStoreError, UnknownOperation
 from eventstore.event_identity import LogPosition
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Replicas, Unchanged
@@ -306,16 +305,16 @@ class BlockingStore(BlockingOperated, BlockingConsumers):
             with within(timeout):
                 return self.version(aggregate_id)
         if self._router is not None:
-            return self._router.call(aggregate_id, Version(aggregate_id), read_version)
-        return self._connection.call(Version(aggregate_id), read_version)
+            return self._router.call(aggregate_id, Version(aggregate_id))
+        return self._connection.call(Version(aggregate_id))
 
     @limited
     def find_command(self, aggregate_id: str, command_id: str, *, timeout: float | None = None) -> Committed | None:
         """Returns what a command was committed as; None if it was never appended."""
         request = FindCommand(aggregate_id, command_id)
         if self._router is not None:
-            return self._router.call(aggregate_id, request, read_command)
-        return self._connection.call(request, read_command)
+            return committed_of(aggregate_id, self._router.call(aggregate_id, request))
+        return committed_of(aggregate_id, self._connection.call(request))
 
     @limited
     def aggregates(
@@ -329,17 +328,17 @@ class BlockingStore(BlockingOperated, BlockingConsumers):
         """Returns a page of the ids that begin with `prefix` and come after the id `after`, with their versions, in the order
         of their bytes in UTF-8. `limit`: 1 to 1,000; a page with fewer is the last one.
         """
-        request_of, read = partial(aggregates_request, prefix, after, limit), read_rows(AggregateInfo)
+        request_of = partial(aggregates_request, prefix, after, limit)
         if self._router is None:
-            return self._connection.call(request_of(self._layout_now), read)
-        pages = self._router.call_all(request_of, read)
+            return self._connection.call(request_of(self._layout_now))
+        pages = self._router.call_all(request_of)
         return sorted(chain.from_iterable(pages), key=lambda each: each.aggregate_id.encode())[:limit]
 
     @limited
     def append_reserved(self, aggregate_id: str, event: NewEvent, *, timeout: float | None = None) -> Committed:
         """Appends a record of what a worker's reactions have parked. Raises InvalidArgument for anything else."""
         call = self._only("`append_reserved`").call
-        recorded = call(RecordParking(aggregate_id, event[1], event[2]), read_row(AppendedRecord))
+        recorded = call(RecordParking(aggregate_id, event[1], event[2]))
         return Committed(aggregate_id, recorded.version, recorded.sequence, duplicate=False, durability=None)
 
     @limited
@@ -349,9 +348,9 @@ class BlockingStore(BlockingOperated, BlockingConsumers):
         """
         with contextlib.suppress(UnknownOperation):
             if self._router is None:
-                self._connection.call(CheckParking(), read_nothing)
+                self._connection.call(CheckParking())
             else:
-                self._router.call_all(lambda _: CheckParking(), read_nothing)
+                self._router.call_all(lambda _: CheckParking())
 
     def topic(self, name: str, *, resend: bool = True) -> BlockingTopic:
         """Returns a topic to send messages to. `resend`: see `BlockingTopic`. Raises InvalidArgument."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Final, cast
 
-from eventstore.client.session.broker_info import GroupQueue, PulledQueue
-from eventstore.client.session.calls import Call
-from eventstore.client.session.results import field_types, read_messages, rows
-from eventstore.errors import InvalidArgument, ProtocolError, UnknownTopic
+from eventstore.errors import InvalidArgument, ProtocolError
 from eventstore.fields import check_int, check_number, check_text, shown
 from eventstore.model import micros
+from eventstore.protocol.broker_info import PulledQueue, ShownRetries
 from eventstore.protocol.broker_requests import OffsetAt, Pull, WireWant
 from eventstore.protocol.group_requests import ResetGroup, SetRetries, UnsetRetries
 from eventstore.protocol.limits import (
@@ -24,6 +22,7 @@ from eventstore.protocol.limits import (
     PULL_MESSAGES_MAX,
     PULL_WAIT_MS_MAX,
 )
+from eventstore.protocol.message_answers import Messages
 from eventstore.records.consumer_groups import Retries
 from eventstore.records.message import Message, decode_messages
 from eventstore.records.topic_names import dead_topic
@@ -62,13 +61,6 @@ def offset_request(topic: str, queue: int, time: int | datetime) -> OffsetAt:
     return OffsetAt(topic, queue, cast(int, micros(time, "time")))
 
 
-def read_progress(call: Call[Any]) -> tuple[int, int, list[GroupQueue]]:
-    """Returns a group's generation, its number of queues in all, and the queues of this answer."""
-    values = call.ok().values
-    ((generation, total),) = rows(lambda *both: both, ((int,), (int,)), values[:2], "ShowGroup") or [(0, 0)]
-    return generation, total, rows(GroupQueue, field_types(GroupQueue), values[2:], "ShowGroup")
-
-
 def set_retries_request(group: str, retries: Retries | None) -> SetRetries | UnsetRetries:
     """Returns the request that changes a group's retry policy. Raises InvalidArgument."""
     if retries is None:
@@ -91,10 +83,9 @@ def _delay_ms(seconds: float) -> int:
     return round(1000 * check_number("delays", seconds, 0, DELAY_MS_MAX / 1000))
 
 
-def read_retries(call: Call[Any]) -> Retries:
-    """Reads a group's retry policy."""
-    attempts, dead_letters, *delays_ms = cast("Sequence[Any]", call.ok().values)
-    return Retries(tuple(each / 1000 for each in delays_ms), attempts, dead_letters)
+def retries_of(shown: ShownRetries) -> Retries:
+    """Returns a group's retry policy."""
+    return Retries(tuple(each / 1000 for each in shown.delays_ms), shown.attempts, shown.dead_letters)
 
 
 def dead_letters_request(group: str, offset: int, limit: int) -> Pull:
@@ -103,12 +94,14 @@ def dead_letters_request(group: str, offset: int, limit: int) -> Pull:
     return Pull(limit, PAGE_BYTES_MAX, wants=((dead_topic(check_text("group", group)), DEAD_QUEUE, offset, None),))
 
 
-def read_dead_letters(call: Call[Any]) -> list[Message]:
-    """Reads dead letters; the topic is created with the first one, so none are there before it is."""
-    try:
-        return read_messages(call)
-    except UnknownTopic:
-        return []
+def messages_of(found: Messages) -> list[Message]:
+    """Returns the messages of an answer."""
+    return decode_messages(bytes(found.records), found.count)
+
+
+def message_of(found: Messages) -> Message | None:
+    """Returns the message of an answer of one at most."""
+    return next(iter(messages_of(found)), None)
 
 
 def pull_request(wants: Sequence[WireWant], limit: int, size_bytes: int | None, wait_s: float) -> Pull:
@@ -133,9 +126,9 @@ def _check_limit(limit: int) -> None:
     check_int("limit", limit, 1, PULL_MESSAGES_MAX)
 
 
-def read_pulled(call: Call[Any]) -> Pulled:
-    """Reads the answer to a pull."""
-    wants, answer = cast(Pull, call.request).wants, call.messages()
+def pulled_of(request: Pull, answer: Messages) -> Pulled:
+    """Returns what a pull was answered by. Raises ProtocolError."""
+    wants = request.wants
     if len(answer.pages) != len(wants):
         raise ProtocolError(f"a pull of {len(wants)} queues was answered by {len(answer.pages)} pages")
     queues = (

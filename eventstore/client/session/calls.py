@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from eventstore.client.connection_errors import timed_out
 from eventstore.errors import EventStoreError, ProtocolError, TimedOut, copy_error
@@ -66,15 +66,17 @@ class PendingRequest(Protocol):
 
 
 class Call(Generic[S]):
-    """A request with one answer. `done` is set when the answer has arrived or the request has failed."""
+    """A request with one answer. `done` is set when the answer has arrived or the request has failed. `resend` None: as the
+    request's declaration says.
+    """
 
     lasting = False
 
-    def __init__(self, request: Request, done: S, *, resend: bool = True) -> None:
+    def __init__(self, request: Request, done: S, *, resend: bool | None = None) -> None:
         self.request_id = 0
         self.wanted = True
         self.left = False
-        self.resend = resend
+        self.resend = DECLARATIONS[type(request)].resend if resend is None else resend
         self.request = request
         self.done = done
         self._answer: Answer | None = None
@@ -100,8 +102,16 @@ class Call(Generic[S]):
         permission = DECLARATIONS[type(self.request)].needs.permission
         return timed_out(over.timeout_ms, changes=self.left and permission not in _READING)
 
+    def answer(self) -> Any:
+        """Returns what its request is declared to be answered by, once `done` is set. Raises the server's error, or
+        ConnectionLost; ProtocolError if the answer is another one.
+        """
+        declared = DECLARATIONS[type(self.request)]
+        found = self._answer_of(declared.answered)
+        return declared.form.decode(found.values) if isinstance(found, Ok) else found
+
     def ok(self) -> Ok:
-        """Returns the answer once `done` is set. Raises the server's error, or ConnectionLost."""
+        """As `answer`, with the values of an OK as they are."""
         return self._answer_of(Ok)
 
     def page(self) -> Page:

@@ -11,6 +11,7 @@ from eventstore.model import Committed
 from eventstore.protocol.answers import OUTCOME_VALUES, decode_all_committed, decode_outcome
 from eventstore.protocol.codes import OutcomeKind
 from eventstore.protocol.request_codec import encode_append
+from eventstore.protocol.requests import FoundCommand, FoundDurable
 from eventstore.records.raw_commit import RawCommit, condition_text
 
 _ENVELOPE_BYTES: Final = 40  # the marks and lengths of the five values, an expected version and a timestamp at most
@@ -42,3 +43,11 @@ class CommitRows:
 
 
 COMMITS: Final = CommitRows()
+
+
+def committed_of(aggregate_id: str, found: FoundCommand | FoundDurable | None) -> Committed | None:
+    """Returns what a command was committed as."""
+    if found is None:
+        return None
+    durability = found.durability if isinstance(found, FoundDurable) else None
+    return Committed(aggregate_id, found.version, found.sequence, duplicate=True, durability=durability)

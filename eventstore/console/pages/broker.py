@@ -11,9 +11,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from eventstore.client.aio.store import NetworkStore
-from eventstore.client.session.broker_info import GroupQueue, last_chunks
 from eventstore.console.console import Console, Visit, broker_of, link, number_of, route
 from eventstore.errors import EventStoreError, InvalidArgument, PermissionDenied, UnknownOperation, UnknownTopic
+from eventstore.protocol.broker_info import GroupQueue, last_chunks
 from eventstore.records.message import Message
 from eventstore.security.permissions import Permission
 

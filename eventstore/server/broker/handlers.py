@@ -1,42 +1,54 @@
 """Registers the handler of a request by the request's class: how it is routed and how its answer is encoded follow from that.
 
     @answers(ListTopics, size=LIST_BYTES)
-    async def list(self, _: ListTopics) -> Sequence[Scalar]: ...
+    async def list(self, _: ListTopics) -> list[TopicInfo]: ...
 
-A handler returns the values of an OK, or the records of a MESSAGES, as its request declares (or `FoundMessages`). A plain
-function is answered at once, so it must not wait; a coroutine later, in turn with the other requests of its connection.
+A handler returns what its request is declared to be answered by; if that is `Messages`, it is marked with `finds` and returns
+their records. A plain function is answered at once, so it must not wait; a coroutine later, in turn with the other requests of
+its connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from inspect import getmembers, iscoroutinefunction
 from typing import Any, Final, TypeAlias, TypeVar
 
 from eventstore.broker.message_lookups import FoundMessages
-from eventstore.protocol import encode_messages, encode_ok
+from eventstore.protocol import encode_answer, encode_messages
 from eventstore.protocol.codes import AnswerCode
-from eventstore.protocol.request_declaration import DECLARATIONS, Request
+from eventstore.protocol.message_answers import Messages
+from eventstore.protocol.request_declaration import DECLARATIONS, Answered, Request
 from eventstore.server.feature import Route
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.deferred_replies import DeferredReplies
 from eventstore.server.net.gate import Gate
 
-Handler = TypeVar("Handler", bound=Callable[..., Any])
+A = TypeVar("A")
+S = TypeVar("S")
+R = TypeVar("R", bound=Request)
+Handler: TypeAlias = Callable[[S, R], A | Awaitable[A]]
+Records: TypeAlias = Sequence[bytes] | FoundMessages
 Size: TypeAlias = int | Callable[[Any], int] | None
 _MARK: Final = "_answers"
 
 
-def answers(kind: type[Request], *, size: Size = None) -> Callable[[Handler], Handler]:
+def answers(kind: type[Answered[A]], *, size: Size = None) -> Callable[[Handler[S, R, A]], Handler[S, R, A]]:
     """Marks the method that answers requests of this class. `size`: as `DeferredReplies.later` takes it, or a function of
     the request.
     """
+    return partial(_mark, kind, size)
 
-    def mark(handler: Handler) -> Handler:
-        setattr(handler, _MARK, (kind, size))
-        return handler
 
-    return mark
+def finds(kind: type[Answered[Messages]], *, size: Size) -> Callable[[Handler[S, R, Records]], Handler[S, R, Records]]:
+    """As `answers`, for requests that are answered by messages."""
+    return partial(_mark, kind, size)
+
+
+def _mark(kind: type[Request], size: Size, handler: Any) -> Any:
+    setattr(handler, _MARK, (kind, size))
+    return handler
 
 
 def routes_of(handlers: object, gate: Gate, replies: DeferredReplies) -> dict[type[Request], Route]:
@@ -50,7 +62,7 @@ def routes_of(handlers: object, gate: Gate, replies: DeferredReplies) -> dict[ty
     }
 
 
-def _at_once(handle: Callable[[Any], Sequence[Any]], encode: _Encode, gate: Gate) -> Route:
+def _at_once(handle: Callable[[Any], Any], encode: _Encode, gate: Gate) -> Route:
     def route(connection: ServerConnection, request_id: int, request: Request) -> None:
         for piece in encode(request_id, handle(request)):
             gate.send(connection, piece)
@@ -68,15 +80,15 @@ def _later(handle: Callable[[Any], Any], encode: _Encode, size: Size, replies: D
     return route
 
 
-_Encode: TypeAlias = Callable[[int, Sequence[Any]], Sequence[bytes]]
+_Encode: TypeAlias = Callable[[int, Any], Sequence[bytes]]
 
 
-def _encoder(kind: type[Request]) -> _Encode:
+def _encoder(kind: type[Answered[Any]]) -> _Encode:
     if DECLARATIONS[kind].answer is AnswerCode.MESSAGES:
         return _encode_records
-    return lambda request_id, values: (encode_ok(request_id, *values),)
+    return lambda request_id, answer: (encode_answer(request_id, kind, answer),)
 
 
-def _encode_records(request_id: int, found: Sequence[bytes] | FoundMessages) -> Sequence[bytes]:
+def _encode_records(request_id: int, found: Records) -> Sequence[bytes]:
     records, next_before = found if isinstance(found, FoundMessages) else (found, None)
     return encode_messages(request_id, records, len(records), next_before=next_before)

@@ -8,7 +8,7 @@ from eventstore.broker.broker import Broker
 from eventstore.broker.message_lookups import FoundMessages
 from eventstore.protocol.broker_requests import FindKey, FindMessage, OffsetAt, ReadMessage
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT
-from eventstore.server.broker.handlers import answers
+from eventstore.server.broker.handlers import answers, finds
 
 
 class LookupHandlers:
@@ -17,21 +17,21 @@ class LookupHandlers:
     def __init__(self, broker: Broker) -> None:
         self._lookups = broker.lookups
 
-    @answers(FindMessage, size=PAGE_BYTES_DEFAULT)
+    @finds(FindMessage, size=PAGE_BYTES_DEFAULT)
     async def find(self, request: FindMessage) -> Sequence[bytes]:
         return _found(await self._lookups.find(request.message_id))
 
-    @answers(ReadMessage, size=PAGE_BYTES_DEFAULT)
+    @finds(ReadMessage, size=PAGE_BYTES_DEFAULT)
     async def read(self, request: ReadMessage) -> Sequence[bytes]:
         return _found(await self._lookups.message(request.topic, request.queue, request.offset))
 
-    @answers(FindKey, size=lambda request: request.bytes_max)
+    @finds(FindKey, size=lambda request: request.bytes_max)
     async def find_key(self, request: FindKey) -> FoundMessages:
         return await self._lookups.find_key(request.topic, request.key, request.messages_max, request.bytes_max, request.before)
 
     @answers(OffsetAt)
-    async def offset_at(self, request: OffsetAt) -> Sequence[int]:
-        return (await self._lookups.offset_at(request.topic, request.queue, request.time),)
+    async def offset_at(self, request: OffsetAt) -> int:
+        return await self._lookups.offset_at(request.topic, request.queue, request.time)
 
 
 def _found(record: bytes | None) -> Sequence[bytes]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import trio
 
-from eventstore import flat
 from eventstore.broker.broker import Broker
 from eventstore.broker.statistics import Rates
 from eventstore.errors import InvalidArgument
-from eventstore.flat import Scalar
+from eventstore.protocol.broker_info import ChunkInfo, QueueInfo, TopicInfo
 from eventstore.protocol.broker_requests import (
     AddQueues,
     CloseQueue,
@@ -35,7 +34,7 @@ class TopicHandlers:
         self._administration = broker.administration
 
     @answers(CreateTopic)
-    async def create(self, request: CreateTopic) -> Sequence[Scalar]:
+    async def create(self, request: CreateTopic) -> bool:
         is_new = True
         try:
             await self._administration.create_topic(request.topic, request.queues)
@@ -44,48 +43,46 @@ class TopicHandlers:
                 raise
             is_new = False
         await self._may_answer()
-        return (is_new,)
+        return is_new
 
     @answers(DeleteTopic)
-    async def delete(self, request: DeleteTopic) -> Sequence[Scalar]:
+    async def delete(self, request: DeleteTopic) -> None:
         await self._administration.delete_topic(request.topic, ignore_unconsumed=request.ignore_unconsumed)
         await self._may_answer()
-        return ()
 
     @answers(AddQueues)
-    async def add_queues(self, request: AddQueues) -> Sequence[Scalar]:
+    async def add_queues(self, request: AddQueues) -> list[int]:
         topic = await self._administration.add_queues(request.topic, request.count)
         await self._may_answer()
-        return range(topic.next_queue - request.count, topic.next_queue)
+        return list(range(topic.next_queue - request.count, topic.next_queue))
 
     @answers(CloseQueue)
-    async def close_queue(self, request: CloseQueue) -> Sequence[Scalar]:
+    async def close_queue(self, request: CloseQueue) -> None:
         await self._administration.close_queue(request.topic, request.queue)
         await self._may_answer()
-        return ()
 
     @answers(RemoveQueue)
-    async def remove_queue(self, request: RemoveQueue) -> Sequence[Scalar]:
+    async def remove_queue(self, request: RemoveQueue) -> None:
         await self._administration.remove_queue(request.topic, request.queue)
         await self._may_answer()
-        return ()
 
     @answers(ListTopics, size=LIST_BYTES)
-    async def list(self, _: ListTopics) -> Sequence[Scalar]:
+    async def list_topics(self, _: ListTopics) -> list[TopicInfo]:
         found = sorted(self._broker.topics.by_name.items())
-        return flat.chain((name, len(topic.queues), len(topic.open)) for name, topic in found)
+        return [TopicInfo(name, len(topic.queues), len(topic.open)) for name, topic in found]
 
     @answers(ShowTopic, size=LIST_BYTES)
-    async def show(self, request: ShowTopic) -> Sequence[Scalar]:
+    async def show(self, request: ShowTopic) -> list[QueueInfo]:
         found = self._broker.statistics.queues_of(self._broker.topics.get(request.topic))
-        return flat.chain((each.queue, each.state, each.begin, each.end, *_rates(each.rates)) for each in found)
+        return [QueueInfo(each.queue, each.state, each.begin, each.end, *_rates(each.rates)) for each in found]
 
     @answers(ListChunks, size=LIST_BYTES)
-    async def chunks(self, request: ListChunks) -> Sequence[Scalar]:
+    async def chunks(self, request: ListChunks) -> list[ChunkInfo]:
         found = [each for each in self._broker.statistics.chunks() if each.number > request.after]
-        return flat.chain(
-            (each.number, each.state, each.bytes, each.mapped, *_rates(each.rates)) for each in found[:ROWS_PER_ANSWER_MAX]
-        )
+        return [
+            ChunkInfo(each.number, each.state, each.bytes, each.mapped, *_rates(each.rates))
+            for each in found[:ROWS_PER_ANSWER_MAX]
+        ]
 
 
 def _rates(rates: Rates) -> tuple[int, int, int, int]:

@@ -8,15 +8,14 @@ with 16 of each of 1,000 connections, a page took the event loop 40 ms, and the 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from heapq import nsmallest
-from itertools import chain
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from eventstore.errors import InvalidArgument, Overloaded
-from eventstore.flat import Scalar
 from eventstore.metrics import Metric, MetricSource, gauge
-from eventstore.protocol import encode_ok
+from eventstore.protocol import encode_answer
+from eventstore.protocol.reaction_info import ProjectionInfo
 from eventstore.protocol.reaction_requests import PROJECTION_ROWS_MAX, ListProjections, NoteProjection
 from eventstore.server.feature import Feature
 from eventstore.server.net.connection import ServerConnection
@@ -29,17 +28,6 @@ PROJECTIONS_MAX: Final = 16
 class ProjectedLog(Protocol):
     @property
     def visible_sequence(self) -> int: ...
-
-
-class ConnectedProjection(NamedTuple):
-    """As LIST_PROJECTIONS answers it."""
-
-    name: str
-    address: str
-    position: int
-    lag_events: int
-    lag_microseconds: int
-    parked: int
 
 
 class ConnectedProjections:
@@ -55,14 +43,14 @@ class ConnectedProjections:
     def _count(self) -> int:
         return sum(len(noted) for connection, noted in self._noted.items() if not connection.closed)
 
-    def all(self) -> Iterator[ConnectedProjection]:
+    def all(self) -> Iterator[ProjectionInfo]:
         """Yields them in any order, on any thread."""
         end, now = self._log.visible_sequence, time.time_ns() // 1_000
         for connection, noted in list(self._noted.items()):
             for each in () if connection.closed else list(noted.values()):
                 lag = (0, 0) if each.oldest_us is None else (max(0, end - each.position), max(0, now - each.oldest_us))
                 address = f"{connection.host}:{connection.port}"
-                yield ConnectedProjection(each.projection, address, each.position, *lag, each.parked)
+                yield ProjectionInfo(each.projection, address, each.position, *lag, each.parked)
 
     def _note(self, connection: ServerConnection, request_id: int, request: NoteProjection) -> None:
         noted = self._noted.get(connection)
@@ -79,11 +67,11 @@ class ConnectedProjections:
             )
         noted[request.projection] = request
         connection.note_use(f"projects {request.projection}")
-        self._gate.send(connection, encode_ok(request_id))
+        self._gate.send(connection, encode_answer(request_id, NoteProjection, None))
 
     def _list(self, connection: ServerConnection, request_id: int, request: ListProjections) -> None:
-        rows: list[Sequence[Scalar]] = [*nsmallest(request.skip + PROJECTION_ROWS_MAX, self.all())]
-        self._gate.send(connection, encode_ok(request_id, *chain.from_iterable(rows[request.skip :])))
+        found = nsmallest(request.skip + PROJECTION_ROWS_MAX, self.all())
+        self._gate.send(connection, encode_answer(request_id, ListProjections, found[request.skip :]))
 
 
 CONNECTED_PROJECTION_METRICS: Final[tuple[Metric[ConnectedProjections], ...]] = (

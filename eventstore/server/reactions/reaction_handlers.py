@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import astuple
-from itertools import chain, islice
+from itertools import islice
 
 import trio
 
-from eventstore.flat import Scalar
 from eventstore.model import VERSION_MAX, NewEvent
+from eventstore.protocol.reaction_info import AppendedRecord, ParkedEvent, ParkedHandled, ReactionInfo
 from eventstore.protocol.reaction_requests import (
     PARKED_ROWS_MAX,
     CheckParking,
@@ -44,28 +43,28 @@ class _ReactionHandlers:
         self._runner = runner
 
     @answers(ListReactions, size=LIST_BYTES)
-    async def list(self, _: ListReactions) -> Sequence[Scalar]:
-        return list(chain.from_iterable(map(astuple, self._runner.progress())))
+    async def list_all(self, _: ListReactions) -> list[ReactionInfo]:
+        return [ReactionInfo(*astuple(each)) for each in self._runner.progress()]
 
     @answers(ListParked, size=LIST_BYTES)
-    async def list_parked(self, request: ListParked) -> Sequence[Scalar]:
+    async def list_parked(self, request: ListParked) -> list[ParkedEvent]:
         skip = min(request.skip, VERSION_MAX - PARKED_ROWS_MAX)  # islice counts no further
         rows = islice(self._runner.parked(request.reaction), skip, skip + PARKED_ROWS_MAX)
-        return list(chain.from_iterable(astuple(each)[1:] for each in rows))
+        return [ParkedEvent(*astuple(each)[1:]) for each in rows]
 
     @answers(RetryParked)
-    async def retry(self, request: RetryParked) -> Sequence[Scalar]:
+    async def retry(self, request: RetryParked) -> ParkedHandled:
         done = await self._runner.retry(request.reaction, request.aggregate_id, request.who, request.why)
-        return done, len(self._runner.parked(request.reaction))
+        return ParkedHandled(done, len(self._runner.parked(request.reaction)))
 
     @answers(SkipParked)
-    async def skip(self, request: SkipParked) -> Sequence[Scalar]:
+    async def skip(self, request: SkipParked) -> ParkedHandled:
         done = await self._runner.skip(request.reaction, request.aggregate_id, request.who, request.why)
-        return done, len(self._runner.parked(request.reaction))
+        return ParkedHandled(done, len(self._runner.parked(request.reaction)))
 
     @answers(ReplayReaction)
-    async def replay(self, request: ReplayReaction) -> Sequence[Scalar]:
-        return (await self._runner.replay(request.reaction, request.sequence, request.who, request.why),)
+    async def replay(self, request: ReplayReaction) -> int:
+        return await self._runner.replay(request.reaction, request.sequence, request.who, request.why)
 
 
 class _ParkingHandlers:
@@ -73,11 +72,10 @@ class _ParkingHandlers:
         self._store = store
 
     @answers(RecordParking)
-    async def record(self, request: RecordParking) -> Sequence[Scalar]:
+    async def record(self, request: RecordParking) -> AppendedRecord:
         done = await self._store.append_reserved(request.aggregate_id, NewEvent(request.type, request.data))
-        return done.version, done.sequence
+        return AppendedRecord(done.version, done.sequence)
 
     @answers(CheckParking)
-    async def check(self, _: CheckParking) -> Sequence[Scalar]:
+    async def check(self, _: CheckParking) -> None:
         """Answers that it may: one that may not is refused before."""
-        return ()

@@ -9,14 +9,15 @@ from typing import Final, TypeAlias
 
 from eventstore import __version__
 from eventstore.errors import EventStoreError, ProtocolError, UnknownOperation
+from eventstore.flat import Scalar
 from eventstore.metrics import Metric, MetricSource, StatValues, counter, gauge, text
 from eventstore.protocol import (
     BadRequest,
     RequestDecoder,
     Welcome,
     agreed_version,
+    encode_answer,
     encode_error,
-    encode_ok,
 )
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Hello, ListClients, Ping
@@ -112,21 +113,19 @@ class Dispatch:
         if self._seat is not None:
             cluster, map_version, shard, layout = self._seat()
             welcome = replace(welcome, cluster=cluster, map_version=map_version, shard=shard, layout=layout)
-        self.gate.send(connection, encode_ok(request_id, *welcome.values()))
+        self.gate.send(connection, encode_answer(request_id, Hello, welcome))
 
     def _list_clients(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, ListClients)
         rows = client_rows(self.gate, self._door, request.skip, request.limit)
-        self.gate.send(connection, encode_ok(request_id, *rows))
+        self.gate.send(connection, encode_answer(request_id, ListClients, rows))
 
     def _answer_stats(self, connection: ServerConnection, request_id: int, _: Request) -> None:
-        values: list[str | int | bool | None] = []
-        for name, value in self._stats().items():
-            values += (name, value)
-        self.gate.send(connection, encode_ok(request_id, *values))
+        values: dict[str, Scalar] = {**self._stats()}
+        self.gate.send(connection, encode_answer(request_id, StatsRequest, values))
 
     def _ping(self, connection: ServerConnection, request_id: int, _: Request) -> None:
-        self.gate.send(connection, encode_ok(request_id))
+        self.gate.send(connection, encode_answer(request_id, Ping, None))
 
 
 DISPATCH_METRICS: Final[tuple[Metric[Dispatch], ...]] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from eventstore.protocol import encode_ok
+from eventstore.protocol.handshake import map_values
 from eventstore.protocol.requests import Map
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.server.feature import Feature
@@ -36,7 +37,7 @@ class MapRequests:
         self.waiting: set[_Waiting] = set()
         self.current = current
         self.news = trio.lowlevel.ParkingLot()
-        self._encoded = current.encode()
+        self._values = map_values(current)  # one for all who wait for it
         self.feature = Feature(routes={Map: self.ask})
 
     def ask(self, connection: ServerConnection, request_id: int, request: Map) -> None:
@@ -56,7 +57,7 @@ class MapRequests:
         """Takes a newer map, and answers the requests that wait for one; an older one is ignored."""
         if newer.version <= self.current.version:
             return
-        self.current, self._encoded = newer, newer.encode()
+        self.current, self._values = newer, map_values(newer)
         self.news.unpark_all()
         for waiting in [each for each in self.waiting if each.after < newer.version]:
             self.waiting.discard(waiting)
@@ -65,4 +66,4 @@ class MapRequests:
         self._gate.flush()
 
     def _answer(self, request_id: int) -> bytes:
-        return encode_ok(request_id, self.current.version, self._encoded)
+        return encode_ok(request_id, *self._values)

@@ -12,11 +12,20 @@ from eventstore.aggregate_info import id_range
 from eventstore.chunks.files import NotCached
 from eventstore.metrics import Metric, MetricSource, counter
 from eventstore.model import ID_BYTES_MAX
-from eventstore.protocol import encode_ok, encode_page, encode_scan_page
+from eventstore.protocol import encode_answer, encode_page, encode_scan_page
 from eventstore.protocol.limits import FRAME_BYTES_MAX, PAGE_BYTES_DEFAULT
 from eventstore.protocol.reader_start import ReaderStart
 from eventstore.protocol.request_declaration import Request
-from eventstore.protocol.requests import FindCommand, ListAggregates, Read, ReadAll, Version, filter_of
+from eventstore.protocol.requests import (
+    FindCommand,
+    FoundCommand,
+    FoundDurable,
+    ListAggregates,
+    Read,
+    ReadAll,
+    Version,
+    filter_of,
+)
 from eventstore.records.splits import NEVER_SPLIT
 from eventstore.server.feature import Feature, Route
 from eventstore.server.net.connection import ServerConnection
@@ -102,7 +111,7 @@ class ReadRequests:
         assert isinstance(request, Version)
 
         def answer(cached_only: bool) -> bytes:
-            return encode_ok(request_id, self._engine.look_up_version(request.aggregate_id, cached_only))
+            return encode_answer(request_id, Version, self._engine.look_up_version(request.aggregate_id, cached_only))
 
         self._look_up(connection, request_id, answer)
 
@@ -111,10 +120,12 @@ class ReadRequests:
 
         def answer(cached_only: bool) -> bytes:
             view = self._engine.look_up_command(request.aggregate_id, request.command_id, cached_only)
-            if view is None:
-                return encode_ok(request_id)
-            told = () if connection.durability is None else (connection.durability(),)
-            return encode_ok(request_id, view.last_version, view.last_sequence, *told)
+            found: FoundCommand | FoundDurable | None = None
+            if view is not None and connection.durability is None:
+                found = FoundCommand(view.last_version, view.last_sequence)
+            elif view is not None and connection.durability is not None:
+                found = FoundDurable(view.last_version, view.last_sequence, connection.durability())
+            return encode_answer(request_id, FindCommand, found)
 
         self._look_up(connection, request_id, answer)
 
@@ -124,8 +135,7 @@ class ReadRequests:
         own = self._layout.filter_of(*request.layouts or (NEVER_SPLIT,))
 
         def page(_: int) -> bytes:
-            rows = self._engine.list_aggregates(wanted, request.limit, own)
-            return encode_ok(request_id, *(value for row in rows for value in row))
+            return encode_answer(request_id, ListAggregates, self._engine.list_aggregates(wanted, request.limit, own))
 
         self._scanned(connection, request_id, page, request.limit * _ROW_BYTES)
 

@@ -14,7 +14,7 @@ import trio
 from eventstore.errors import Elsewhere, EventStoreError
 from eventstore.event_identity import LogPosition, check_start
 from eventstore.metrics import Metric, MetricSource, gauge
-from eventstore.protocol import encode_error, encode_ok, encode_scan_page
+from eventstore.protocol import encode_answer, encode_error, encode_scan_page
 from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.limits import CREDIT_BYTES_MAX, PAGE_BYTES_DEFAULT
 from eventstore.protocol.reader_start import ReaderStart
@@ -119,7 +119,7 @@ class ServedSubscriptions:
         subscription = connection.bound.pop(request.subscription, None)
         if subscription is not None:
             subscription.cancel()
-        self._gate.send(connection, encode_ok(request_id))
+        self._gate.send(connection, encode_answer(request_id, Unsubscribe, None))
 
     @property
     def count(self) -> int:

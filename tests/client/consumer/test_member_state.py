@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 
 from eventstore.chunks.record import MARK, THROUGH_CRC, TRAILER, TRAILER_MARK
-from eventstore.client.consumer.assignment import decode_assignment
 from eventstore.client.consumer.commit_window import DeliveryTracker
 from eventstore.client.consumer.delivery import Delivery, RawBatch
 from eventstore.client.consumer.member_options import PULL_MESSAGES, PULL_WAIT_S, MemberOptions, Mode, tags_by_topic
@@ -503,14 +502,6 @@ def test_raw_batches_are_one_queue_each_and_finished_as_a_whole() -> None:
 
 
 # ---- malformed input
-
-
-@pytest.mark.parametrize(
-    "values", [(), ("g",), (1, "orders", 0, 5, None), (1, "orders", "0", 5, None, 0, None), (1, 2, 0, 5, None, 0, None)]
-)
-def test_a_malformed_assignment_is_a_protocol_error(values: tuple[str | int | None, ...]) -> None:
-    with pytest.raises(ProtocolError):
-        decode_assignment(values)
 
 
 def test_an_answer_that_does_not_fit_its_pull_is_a_protocol_error() -> None:

@@ -229,7 +229,7 @@ class NotAwaiting:
     def __init__(self, session: ClientSession[PolledSignal]) -> None:
         self._session = session
 
-    def call(self, request: Request, read: object, *, resend: bool = True) -> Any:
+    def call(self, request: Request, *, resend: bool | None = None) -> Any:
         self.pending = Call(request, PolledSignal(), resend=resend)
         self._session.add(self.pending)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventstore.client.session.calls import Call, PolledSignal
-from eventstore.client.session.results import read_command
+from eventstore.client.session.commit_rows import committed_of
 from eventstore.client.session.subscription import SessionSubscription
 from eventstore.errors import (
     Closed,
@@ -108,7 +108,7 @@ def test_a_commit_is_as_durable_as_the_server_says_and_an_older_one_says_nothing
     for values, durability in (((1, 1), None), ((1, 1, None), None), ((1, 1, 2), 2)):
         call = add_call(session, FindCommand("a", "c-0"))
         peer.ok(peer.received()[-1][0], *values)
-        assert read_command(call) == Committed("a", 1, 1, True, durability)
+        assert committed_of("a", call.answer()) == Committed("a", 1, 1, True, durability)
 
 
 def test_an_unwanted_request_is_not_sent_again_and_its_answer_is_dropped() -> None:

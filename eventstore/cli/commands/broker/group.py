@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from eventstore.client.blocking.broker import BlockingBroker
-    from eventstore.client.session.broker_info import MessageInHand
+    from eventstore.protocol.broker_info import MessageInHand
 
 HELD_MS_MAX: Final = 60_000  # as the consumers' own `warn_after`
 

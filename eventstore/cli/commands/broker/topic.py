@@ -16,7 +16,7 @@ from eventstore.errors import Unconsumed
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
-    from eventstore.client.session.broker_info import QueueInfo
+    from eventstore.protocol.broker_info import QueueInfo
 
 topic = command_group("topic", "Topics of the broker.")
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]

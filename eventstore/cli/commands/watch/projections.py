@@ -10,7 +10,7 @@ from eventstore.cli.terminal.shard_rows import print_rows
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 
 if TYPE_CHECKING:
-    from eventstore.client.session.reaction_info import ProjectionInfo
+    from eventstore.protocol.reaction_info import ProjectionInfo
 
 
 def projections(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:

@@ -17,7 +17,7 @@ from eventstore.fields import counted, shown
 
 if TYPE_CHECKING:
     from eventstore.client.blocking.store import BlockingStore
-    from eventstore.client.session.reaction_info import ParkedEvent, ParkedHandled
+    from eventstore.protocol.reaction_info import ParkedEvent, ParkedHandled
 
 reactions = command_group("reactions", "Reactions, and the events they failed on.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The reaction.")]

@@ -75,12 +75,11 @@ def _check_node(store: str, wait: float) -> None:
     from eventstore.client.address import parse_addresses
     from eventstore.client.blocking.connection import BlockingConnection
     from eventstore.client.options import ClientOptions
-    from eventstore.client.session.results import read_stats
     from eventstore.errors import ConnectionLost
     from eventstore.protocol.requests import Stats
 
     with BlockingConnection(parse_addresses(store), ClientOptions(name="eventstore stats")) as asked:
-        own = asked.call(Stats(), read_stats)  # those of the node itself, also if it has one shard
+        own = asked.call(Stats())  # those of the node itself, also if it has one shard
     if "shards" not in own:
         return
     _check_shards(store, wait)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 import anyio
 
@@ -21,7 +21,6 @@ from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.members.same_log import SameMemberLog
 from eventstore.client.aio.members.suspended import SuspendedMessages
 from eventstore.client.backoff import Backoff
-from eventstore.client.consumer.assignment import decode_assignment
 from eventstore.client.consumer.commit_window import DeliveryTracker
 from eventstore.client.consumer.long_handling import LongHandling
 from eventstore.client.consumer.member_options import MemberOptions
@@ -30,12 +29,12 @@ from eventstore.client.consumer.turns import Turns
 from eventstore.client.own_loop import on_this_loop
 from eventstore.client.session.broker_calls import set_retries_request
 from eventstore.client.session.calls import Call
-from eventstore.client.session.results import read_values
 from eventstore.errors import Closed, EventStoreError, Rebalanced, UnknownGroup, UnknownQueue, UnknownTopic
 from eventstore.failures import described
-from eventstore.flat import Scalar
 from eventstore.protocol.broker_requests import BrokerRequest
+from eventstore.records.consumer_groups import Assignment
 
+A = TypeVar("A")
 LEAVE_SECONDS: Final = 5.0  # a consumer that ends waits so long for the server to take its last commit,
 _LAST_COMMIT_SECONDS: Final = 1.0  # for which this is reserved while failures are still being reported
 _OUTDATED: Final = (Rebalanced, UnknownGroup, UnknownTopic, UnknownQueue)  # the next heartbeat returns the new assignment
@@ -144,8 +143,8 @@ class MemberTasks:
         if self.state.suspects.commit_due():
             self._report_due.set()
 
-    def _assigned(self, values: Sequence[Scalar]) -> None:
-        if self.state.assigned(*decode_assignment(values)):
+    def _assigned(self, assignment: Assignment) -> None:
+        if self.state.assigned(assignment.generation, assignment.queues):
             self._drop_pull()
         self._wake()
 
@@ -157,8 +156,8 @@ class MemberTasks:
             self._connection.drop(call)
             call.done.set()
 
-    async def _call(self, request: BrokerRequest) -> Sequence[Scalar]:
-        return await self._connection.call(request, read_values)
+    async def _call(self, request: BrokerRequest[A]) -> A:
+        return await self._connection.call(request)
 
     async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
         """Repeats a step forever; retries transient errors, and ends the member with any other."""
@@ -290,9 +289,9 @@ class MemberTasks:
             await self._heartbeat()
 
     async def _heartbeat(self) -> None:
-        values = await self._call(self.state.heartbeat())
-        if values:
-            self._assigned(values)
+        assignment = await self._call(self.state.heartbeat())
+        if assignment is not None:
+            self._assigned(assignment)
 
     async def _renew_assignment(self) -> None:
         """Asks for the current assignment; joins again if the group has expired the member."""

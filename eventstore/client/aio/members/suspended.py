@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import anyio
 
 from eventstore.client.consumer.commit_window import Window
 from eventstore.client.consumer.member_state import MemberState
 from eventstore.errors import InvalidArgument, ProtocolError
-from eventstore.flat import Scalar
 from eventstore.protocol.broker_requests import BrokerRequest
 
 
@@ -22,7 +22,7 @@ class SuspendedMessages:
         self._changed = anyio.Event()
 
     async def report(
-        self, call: Callable[[BrokerRequest], Awaitable[Sequence[Scalar]]], reason: str, places: Sequence[tuple[Window, int]]
+        self, call: Callable[[BrokerRequest[Any]], Awaitable[Any]], reason: str, places: Sequence[tuple[Window, int]]
     ) -> None:
         """Reports that messages have failed. Raises the server's error, or ConnectionLost."""
         places = [place for place in places if not place[0].closed]  # by a heartbeat between two reports
@@ -44,7 +44,7 @@ class SuspendedMessages:
             self._state.reported(places)
         self._wake()  # a message that must be handled alone may have waited for these
 
-    def _suspend(self, places: Sequence[tuple[Window, int]], delays_ms: Sequence[Scalar]) -> None:
+    def _suspend(self, places: Sequence[tuple[Window, int]], delays_ms: Sequence[bool | int | None]) -> None:
         """Takes the server's answer to failures in place: a message without a delay has become a dead letter."""
         if len(delays_ms) != len(places):
             raise ProtocolError(f"{len(places)} failures were answered by {len(delays_ms)} delays", field="delays")

@@ -28,23 +28,21 @@ from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.slot_order import SlotOrder, Ticket
 from eventstore.client.routing.table import RoutingTable
 from eventstore.client.session.batches import BATCH_ROWS, BatchQueue, RowQueue, valid_rows, with_refused
-from eventstore.client.session.calls import Call
 from eventstore.client.session.message_rows import with_shards
-from eventstore.client.session.results import read_cluster
 from eventstore.errors import Elsewhere, EventStoreError, TimedOut, copy_error
-from eventstore.protocol.request_declaration import Request
+from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import Map
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.slots import LOCAL, slot_of
 
-T = TypeVar("T")
+A = TypeVar("A")
 Queue = Callable[[NetworkConnection], BatchQueue[Any, Any, Any]]
 Ways = Mapping[int, RowQueue[Any, Any, Any]]
 
 
 async def open_router(entry: NetworkConnection) -> Router:
     """Returns the router of the cluster that `entry` has the map of."""
-    return Router(entry, RoutingTable(await entry.call(Map(), read_cluster), entry.address)).watched()
+    return Router(entry, RoutingTable(await entry.call(Map()), entry.address)).watched()
 
 
 @asynccontextmanager
@@ -142,31 +140,31 @@ class Router:
         """Returns the order of what is sent through a queue: commits and commands have one each."""
         return self._orders.get(queue) or self._orders.setdefault(queue, SlotOrder(anyio.Event))
 
-    async def call(self, aggregate_id: str, request: Request, read: Callable[[Call[Any]], T]) -> T:
+    async def call(self, aggregate_id: str, request: Answered[A]) -> A:
         """As `NetworkConnection.call`, at the shard of the aggregate; repeated with a newer map while it answers Elsewhere."""
         backoff = Looking(self)
         while True:
             try:
-                return await self.of(aggregate_id).call(request, read)
+                return await self.of(aggregate_id).call(request)
             except Elsewhere as error:
                 await self.look_again(backoff, error)
 
-    async def call_all(self, request_of: Callable[[int], Request], read: Callable[[Call[Any]], T]) -> list[T]:
+    async def call_all(self, request_of: Callable[[int], Answered[A]]) -> list[A]:
         """Makes the call at all shards at once, each with its layout; again if one was split. Raises the first error."""
         backoff = Looking(self)
         while True:
             layouts = self.table.known.layouts().items()
-            answers = await together([partial(self._call_one, shard, request_of(layout), read) for shard, layout in layouts])
+            answers = await together([partial(self._call_one, shard, request_of(layout)) for shard, layout in layouts])
             error = next((each for each in answers if isinstance(each, EventStoreError)), None)
             if error is None:
-                return cast("list[T]", answers)
+                return cast("list[A]", answers)
             if not isinstance(error, Elsewhere):
                 raise error
             await self.look_again(backoff, error)
 
-    async def _call_one(self, number: int, request: Request, read: Callable[[Call[Any]], T]) -> T | EventStoreError:
+    async def _call_one(self, number: int, request: Answered[A]) -> A | EventStoreError:
         try:
-            return await self.shard(number).call(request, read)
+            return await self.shard(number).call(request)
         except EventStoreError as error:
             return error
 
@@ -330,4 +328,4 @@ class Router:
 
     async def ask(self) -> None:
         """Asks for the map."""
-        self.learn(await self.entry.call(Map(), read_cluster))
+        self.learn(await self.entry.call(Map()))

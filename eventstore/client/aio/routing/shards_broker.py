@@ -18,7 +18,8 @@ from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.limited import limited
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.connection_errors import timed_out_after
-from eventstore.client.session.broker_info import (
+from eventstore.errors import EventStoreError, InvalidArgument, TimedOut, Unconsumed, UnknownGroup, UnknownQueue, UnknownTopic
+from eventstore.protocol.broker_info import (
     ChunkInfo,
     GroupInfo,
     GroupProgress,
@@ -28,8 +29,6 @@ from eventstore.client.session.broker_info import (
     ResetQueue,
     TopicInfo,
 )
-from eventstore.client.session.results import read_cluster
-from eventstore.errors import EventStoreError, InvalidArgument, TimedOut, Unconsumed, UnknownGroup, UnknownQueue, UnknownTopic
 from eventstore.protocol.requests import Map
 from eventstore.records.consumer_groups import Retries
 from eventstore.records.message import Message
@@ -267,7 +266,7 @@ class ShardsBroker(NetworkBroker):
             for number, shard in missing.items():
                 try:
                     found[number] = await change(NetworkBroker(shard))
-                    self._router.learn(await shard.call(Map(), read_cluster))
+                    self._router.learn(await shard.call(Map()))
                 except TimedOut as over:
                     raise timed_out_after(over, changed=bool(found)) from None
         return found

@@ -22,7 +22,6 @@ from eventstore.client.consumer.delivery import Delivery, DeliveryItem, RawBatch
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.consumer.turns import Turns
 from eventstore.client.routing.merging import RETRY_S, Away
-from eventstore.client.session.broker_calls import read_progress
 from eventstore.errors import (
     Closed,
     ConnectionLost,
@@ -97,7 +96,7 @@ class ShardsMember(Entered):
 
     async def _is_known(self, connection: NetworkConnection) -> bool:
         try:
-            await connection.call(ShowGroup(self.options.group, 0), read_progress)
+            await connection.call(ShowGroup(self.options.group, 0))
         except (UnknownGroup, PermissionDenied):
             return False
         return True

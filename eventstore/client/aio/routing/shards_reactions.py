@@ -14,8 +14,8 @@ from eventstore.client.aio.reactions import NetworkReactions
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.connection_errors import timed_out_after
 from eventstore.client.routing.looking import Looking
-from eventstore.client.session.reaction_info import ParkedEvent, ParkedHandled, ReactionInfo
 from eventstore.errors import Elsewhere, InvalidArgument, TimedOut
+from eventstore.protocol.reaction_info import ParkedEvent, ParkedHandled, ReactionInfo
 from eventstore.protocol.reaction_requests import PARKED_ROWS_MAX
 
 

@@ -14,7 +14,6 @@ import anyio
 from eventstore.client.address import Address, Addresses
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.routing.table import RoutingTable
-from eventstore.client.session.results import read_cluster
 from eventstore.errors import EventStoreError
 from eventstore.protocol.requests import Map
 from eventstore.records.cluster_map import ClusterMap
@@ -61,6 +60,6 @@ class MapSurvey:
             try:
                 async with NetworkConnection(Addresses([address]), self._entry.options) as node:
                     while True:
-                        self._learn(await node.call(Map(self._table.known.version), read_cluster))
+                        self._learn(await node.call(Map(self._table.known.version)))
             except EventStoreError:
                 await anyio.sleep(_AGAIN_S)

@@ -10,7 +10,6 @@ import anyio
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.limit import shortened
 from eventstore.client.routing.table import RoutingTable
-from eventstore.client.session.results import read_cluster
 from eventstore.errors import Closed, EventStoreError
 from eventstore.protocol.requests import Map
 from eventstore.records.cluster_map import ClusterMap
@@ -66,7 +65,7 @@ async def _watch(
     with scope:
         while True:
             try:
-                learn(await entry.call(Map(table.known.version), read_cluster))
+                learn(await entry.call(Map(table.known.version)))
             except Closed:
                 return
             except EventStoreError:  # the next call says it

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from eventstore.protocol.answer_form import OfShard
+
 
 class ReactionInfo(NamedTuple):
     """A reaction. `state`: running, stopped (waits at an event) or refused (its checkpoint does not fit the store);
@@ -19,7 +21,7 @@ class ReactionInfo(NamedTuple):
     lag_microseconds: int
     parked: int
     error: str | None
-    shard: int | None = None
+    shard: OfShard = None
 
 
 class ProjectionInfo(NamedTuple):
@@ -36,7 +38,7 @@ class ProjectionInfo(NamedTuple):
     lag_events: int
     lag_microseconds: int
     parked: int
-    shard: int | None = None
+    shard: OfShard = None
 
 
 class ParkedEvent(NamedTuple):
@@ -53,7 +55,7 @@ class ParkedEvent(NamedTuple):
     attempts: int
     when: int
     record: int
-    shard: int | None = None
+    shard: OfShard = None
 
 
 class ParkedHandled(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from eventstore.protocol.answer_form import OfShard
+
 
 class ClientInfo(NamedTuple):
     """A connection. `name`: what its client calls itself; may be empty. `address`: host and port it comes from. `identity`:
@@ -20,7 +22,7 @@ class ClientInfo(NamedTuple):
     does: str
     last_request: str
     unsent_bytes: int
-    shard: int | None = None
+    shard: OfShard = None
 
 
 class AlarmInfo(NamedTuple):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from eventstore.protocol.answer_form import OfShard
 
 
 class TopicInfo(NamedTuple):
@@ -30,7 +32,7 @@ class QueueInfo(NamedTuple):
     written_bytes: int
     read: int
     read_bytes: int
-    shard: int | None = None
+    shard: OfShard = None
 
 
 class ChunkInfo(NamedTuple):
@@ -44,7 +46,7 @@ class ChunkInfo(NamedTuple):
     written_bytes: int
     read: int
     read_bytes: int
-    shard: int | None = None
+    shard: OfShard = None
 
 
 def last_chunks(chunks: Sequence[ChunkInfo], most: int) -> list[ChunkInfo]:
@@ -83,7 +85,7 @@ class MessageInHand(NamedTuple):
     queue: int
     offset: int
     held_ms: int
-    shard: int | None = None
+    shard: OfShard = None
 
 
 class GroupQueue(NamedTuple):
@@ -98,7 +100,7 @@ class GroupQueue(NamedTuple):
     begin: int
     end: int
     member: str | None
-    shard: int | None = None
+    shard: OfShard = None
 
     @property
     def backlog(self) -> int:
@@ -120,6 +122,30 @@ class GroupProgress:
         return sum(queue.backlog for queue in self.queues)
 
 
+class GroupPage(NamedTuple):
+    """A part of a group's progress. `total`: how many queues there are in all."""
+
+    generation: int
+    total: Annotated[int, "number of queues in all"]
+    queues: tuple[GroupQueue, ...]
+
+
+class CommittedPlace(NamedTuple):
+    """A group's offset in a queue after a commit. `clamped`: it differs from the given one, because the queue ends earlier or
+    the group was already further."""
+
+    offset: int
+    clamped: bool
+
+
+class ShownRetries(NamedTuple):
+    """A group's retry policy, as `SetRetries` sets it."""
+
+    attempts: int | None
+    dead_letters: str | None
+    delays_ms: tuple[int, ...]
+
+
 class ResetQueue(NamedTuple):
     """A group's offset in a queue after a reset. `clamped`: the nearest, as the queue does not hold the requested one.
 
@@ -129,7 +155,7 @@ class ResetQueue(NamedTuple):
     queue: int
     offset: int
     clamped: bool
-    shard: int | None = None
+    shard: OfShard = None
 
 
 class PulledQueue(NamedTuple):
