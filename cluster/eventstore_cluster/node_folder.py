@@ -31,7 +31,7 @@ class NodeFolder:
 
     def changes(self) -> Changes:
         """Returns what the registry has to hold and does not; nothing if it does."""
-        entries, wanted = self.registry.read().entries, self.layout.changes()
+        entries, wanted = self.registry.state.entries, self.layout.changes()
         if entries.keys() == wanted.keys():
             return {}
         gone: Changes = dict.fromkeys(entries)

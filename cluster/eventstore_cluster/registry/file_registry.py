@@ -53,10 +53,16 @@ class FileRegistry:
         self._one_at_a_time = trio.Lock()
         self._news = trio.Event()
 
-    def read(self) -> RegistrySnapshot:
+    @property
+    def state(self) -> RegistrySnapshot:
+        """The latest state."""
         return self._state
 
-    async def transact(self, compared: Mapping[str, int], changes: Changes, *, leased: bool = False) -> RegistrySnapshot | None:
+    async def read(self) -> RegistrySnapshot:
+        return self._state
+
+    async def transact(self, compared: Mapping[str, int], changes: Changes, *, leased: bool = False) -> int | None:
+        """As `Registry.transact`. `leased`: the keys that are written are gone when this process is."""
         async with self._one_at_a_time:
             before = self._state
             if any(before.revision_of(key) != revision for key, revision in compared.items()):
@@ -77,7 +83,7 @@ class FileRegistry:
             self._state, self._leased = state, kept
             self._news.set()
             self._news = trio.Event()
-            return state
+            return revision
 
     def _write(self, state: RegistrySnapshot, leased: set[str]) -> None:
         keys: Tree = {
@@ -85,8 +91,8 @@ class FileRegistry:
         }
         write_document(self._files, self._path / DOCUMENT, {"format": FORMAT, "revision": state.revision, "keys": keys})
 
-    async def changed(self, after: int) -> RegistrySnapshot:
-        while self._state.revision <= after:
+    async def changed(self, seen: RegistrySnapshot) -> RegistrySnapshot:
+        while self._state.entries == seen.entries:
             await self._news.wait()
         return self._state
 

@@ -42,20 +42,23 @@ class RegistrySnapshot:
 
 
 class Registry(Protocol):
-    """What the nodes of a cluster share."""
+    """What the nodes of a cluster share. `FileRegistry` and `EtcdRegistry` implement it."""
 
-    def read(self) -> RegistrySnapshot:
-        """Returns the latest state."""
-
-    async def transact(self, compared: Mapping[str, int], changes: Changes, *, leased: bool = False) -> RegistrySnapshot | None:
-        """Changes the keys if each compared key was last written by that revision (0: it does not exist).
-
-        Durable on return. Returns the new state; None if a comparison failed, and nothing was changed. `leased`: the keys
-        that are written are gone when this process is.
+    async def read(self) -> RegistrySnapshot:
+        """Returns the latest state.
 
         Raises:
-            EventStoreError: the registry cannot be written; nothing was changed.
+            EventStoreError: the registry cannot be read.
         """
 
-    async def changed(self, after: int) -> RegistrySnapshot:
-        """Waits until the state is newer than the revision, and returns it."""
+    async def transact(self, compared: Mapping[str, int], changes: Changes) -> int | None:
+        """Changes the keys if each compared key was last written by that revision (0: it does not exist).
+
+        The changes are durable on return. Returns their revision, or None if a comparison failed and nothing was changed.
+
+        Raises:
+            EventStoreError: the registry cannot be written. Only OutcomeUnknown leaves open whether the keys were changed.
+        """
+
+    async def changed(self, seen: RegistrySnapshot) -> RegistrySnapshot:
+        """Waits until the keys differ from those in `seen`, and returns the latest state. Raises as `read`."""

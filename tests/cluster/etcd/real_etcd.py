@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -58,8 +59,11 @@ class Etcd:
         return b"serving client traffic" in said
 
     def send(self, what: signal.Signals) -> None:
+        """Sends a signal. After SIGSTOP, returns when the process has stopped: until then it may answer."""
         assert self._process is not None
         self._process.send_signal(what)
+        if what is signal.SIGSTOP:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def lose_data(self) -> None:
         """Ends it, and starts it again as a new one."""

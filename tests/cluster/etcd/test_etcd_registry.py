@@ -39,22 +39,6 @@ async def connected(*etcds: Etcd, name: str = "test", timeout_s: float = 5.0) ->
         yield gateway, EtcdRegistry(gateway, name)
 
 
-async def test_a_key_is_changed_only_by_who_has_seen_its_last_revision(etcd: Etcd) -> None:
-    async with connected(etcd, name="compared") as (_, registry):
-        first = await registry.transact({"shard/0": 0}, {"shard/0": {"epoch": 1}})
-        assert first is not None
-        assert await registry.transact({"shard/0": 0}, {"shard/0": {"epoch": 9}}) is None
-        second = await registry.transact({"shard/0": first}, {"shard/0": {"epoch": 2}, "map": {"version": 7}})
-        assert second == first + 1
-        seen = await registry.read()
-        assert {key: (entry.value, entry.revision) for key, entry in seen.entries.items()} == {
-            "shard/0": ({"epoch": 2}, second),
-            "map": ({"version": 7}, second),
-        }
-        assert await registry.transact({"map": second}, {"map": None}) == second + 1
-        assert set((await registry.read()).entries) == {"shard/0"}
-
-
 async def test_clusters_with_other_names_do_not_see_each_other(etcd: Etcd) -> None:
     async with connected(etcd, name="a") as (gateway, a):
         assert await a.transact({}, {"key": {"of": "a"}})
