@@ -6,16 +6,15 @@ It is another program because it lives long and must stay small: what reads sett
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from eventstore.errors import Corrupt, DomainRefused, EventStoreError, InvalidArgument
 from eventstore.server.bootstrap import run_to_end
+from eventstore.server.logs import configure_logs, get_logger
 from eventstore.settings.server import ServerSettings, server_settings
-from eventstore_cluster.log_lines import configure_node_logs, log
-from eventstore_cluster.supervisor import NodeOptions, supervise
+from eventstore_cluster.local_shards import NodeOptions, supervise
 
 _WRONG_USAGE: Final = 2
 _INTERRUPTED: Final = 130
@@ -26,14 +25,10 @@ def main(text: str) -> int:
     try:
         given = json.loads(text)
         settings = server_settings(given["settings"])
-        configure_node_logs(settings.log_format, settings.log_level)
+        configure_logs(settings.log_format, settings.log_level)
         for name, meant in given["misspelled"].items():
-            log(
-                logging.getLogger("eventstore.cluster"),
-                logging.WARNING,
-                "an environment variable is not a setting",
-                variable=name,
-                did_you_mean=meant,
+            get_logger("eventstore.cluster").warning(
+                "an environment variable is not a setting", variable=name, did_you_mean=meant
             )
         run_to_end(_node(settings, given))
     except KeyboardInterrupt:
@@ -56,7 +51,7 @@ def _node(settings: ServerSettings, given: Mapping[str, Any]) -> Callable[[], Aw
     from eventstore_cluster.nodes.options import read_options
 
     replicated = read_options(settings, given["settings"], given["replicated"])
-    from eventstore_cluster.nodes.replicated_node import supervise_replicas
+    from eventstore_cluster.nodes.replicated_shards import supervise_replicas
 
     return lambda: supervise_replicas(replicated)
 

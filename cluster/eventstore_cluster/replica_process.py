@@ -48,8 +48,8 @@ from eventstore_cluster.replication.peer_frames import PeerHello
 from eventstore_cluster.replication.replica_metrics import REPLICA_METRICS, Leads, ReplicaCollector
 from eventstore_cluster.replication.run import ReplicaRun, key_of
 from eventstore_cluster.replication.shard_registry import ShardRegistry
-from eventstore_cluster.shard_process import ShardProcess
-from eventstore_cluster.shard_start import ReplicaStart, ShardStart, plain
+from eventstore_cluster.shard_process import ShardProcess, run_process
+from eventstore_cluster.shard_start import ShardStart, plain
 
 _RETRY_S: Final = 0.5
 _REVOKE_S: Final = 1.0
@@ -66,9 +66,10 @@ _log = get_logger("eventstore.cluster")
 class ReplicaProcess(ShardProcess):
     """As `ShardProcess`, which is a leader without followers."""
 
-    def __init__(self, channel: Channel, start: ShardStart, settings: ServerSettings, replica: ReplicaStart) -> None:
+    def __init__(self, channel: Channel, start: ShardStart, settings: ServerSettings) -> None:
         super().__init__(channel, start, settings)
-        self._replica = replica
+        assert start.replica is not None
+        self._replica = start.replica
         self._driver: ReplicaDriver | None = None
         self._news = trio.Event()
         self._identity = start.identity
@@ -309,3 +310,7 @@ class ReplicaProcess(ShardProcess):
             self._channel.send_at_once({"failed": [plain(each) for each in to_wire(EventStoreError(reason))]})
         sys.stderr.flush()
         os._exit(0 if led else 1)
+
+
+def main() -> int:
+    return run_process(ReplicaProcess)

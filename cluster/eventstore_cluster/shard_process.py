@@ -6,14 +6,14 @@ the server starts inherits it.
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import trio
 
@@ -130,7 +130,10 @@ class ShardProcess:
                 await trio.sleep(_LOCK_POLL_S)
 
 
-async def _main(taken: socket.socket) -> None:
+Made: TypeAlias = Callable[[Channel, ShardStart, ServerSettings], ShardProcess]
+
+
+async def _main(taken: socket.socket, made: Made) -> None:
     async with Channel(trio.SocketStream(trio.socket.from_stdlib_socket(taken))) as channel:
         message = await channel.receive()
         if message is None:  # the node is gone already
@@ -142,7 +145,7 @@ async def _main(taken: socket.socket) -> None:
             folder = str(settings.data)
             configure_logs(settings.log_format, settings.log_level, start.identity.shard)
             _name_process(f"shard-{start.identity.shard}")
-            await _process_of(channel, start, settings).run()
+            await made(channel, start, settings).run()
         except* EventStoreError as group:
             error = _first(group)
             await channel.send({"failed": [plain(each) for each in to_wire(error)]})
@@ -168,14 +171,6 @@ def _of_the_system(folder: str, error: OSError) -> EventStoreError:
     return EventStoreError(f"{error.filename or folder}: {error.strerror or error}")
 
 
-def _process_of(channel: Channel, start: ShardStart, settings: ServerSettings) -> ShardProcess:
-    if start.replica is None:
-        return ShardProcess(channel, start, settings)
-    module = importlib.import_module("eventstore_cluster.replica_process")  # above this one; with what only a replica needs
-    made: ShardProcess = module.ReplicaProcess(channel, start, settings, start.replica)
-    return made
-
-
 def _first(group: BaseExceptionGroup[E]) -> E:
     error: E | BaseExceptionGroup[E] = group
     while isinstance(error, BaseExceptionGroup):
@@ -192,18 +187,22 @@ def _take_channel() -> socket.socket:
     return taken
 
 
-def main() -> int:
-    """Returns the exit code: 1 after an error, which the node was told."""
+def run_process(made: Made) -> int:
+    """Runs the process that its node asked for. Returns the exit code: 1 after an error, which the node was told."""
     try:
         taken = _take_channel()
     except OSError:
         print("error: this program is started by `eventstore node`", file=sys.stderr)
         return 2
     try:
-        run_to_end(lambda: _main(taken))
+        run_to_end(lambda: _main(taken, made))
     except EventStoreError:
         return 1
     return 0
+
+
+def main() -> int:
+    return run_process(ShardProcess)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ import trio
 
 from eventstore.chunks.documents import DocumentValue, Tree
 from eventstore.errors import EventStoreError, from_wire
+from eventstore.server.logs import get_logger
 from eventstore.store.data_folder import ShardIdentity
 from eventstore_cluster.channel import Channel
-from eventstore_cluster.log_lines import log
 from eventstore_cluster.processes.starter import ShardStarter
 from eventstore_cluster.shard_questions import ShardQuestions
 from eventstore_cluster.shard_start import ShardStart
@@ -33,7 +33,7 @@ STABLE_S: Final = 60.0
 STOPS_S: Final = 20.0
 """A shard that takes longer to stop is named in the log, again and again."""
 _HANGING: Final = "if it hangs, kill -KILL ends it, and loses nothing that was acknowledged"
-_log = logging.getLogger("eventstore.cluster")
+_log = get_logger("eventstore.cluster")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class ShardRunner:
                 return
             if left:  # a replica that ceased to lead, or to be one that may
                 delay = FIRST_DELAY_S
-                log(_log, logging.INFO, "a replica has ended its run and is started again", shard=self.identity.shard)
+                _log.info("a replica has ended its run and is started again", shard=self.identity.shard)
                 waits_s = SPARED_S if said is not None and said.spare else 0.0  # the next leader begins: a start takes a core
                 with trio.move_on_after(waits_s):
                     await self._stopping.wait()
@@ -134,7 +134,7 @@ class ShardRunner:
     def log_end(self) -> None:
         """Logs why the shard does not serve."""
         error = None if self.error is None else self.error.message
-        log(_log, logging.ERROR, "a shard has ended and is started again", shard=self.identity.shard, error=error)
+        _log.error("a shard has ended and is started again", shard=self.identity.shard, error=error)
 
     @property
     def up(self) -> bool:
@@ -199,13 +199,13 @@ class ShardRunner:
 
     def _note_hanging(self, hangs: bool) -> None:
         level, event = (logging.ERROR, "a shard does not answer") if hangs else (logging.INFO, "a shard answers again")
-        log(_log, level, event, shard=self.identity.shard, pid=self.pid)
+        _log.log(level, event, shard=self.identity.shard, pid=self.pid)
 
     async def _name_if_it_stays(self) -> None:
         await self._stopping.wait()
         while True:
             await trio.sleep(STOPS_S)
-            log(_log, logging.WARNING, "waiting for a shard to stop", shard=self.identity.shard, pid=self.pid, hint=_HANGING)
+            _log.warning("waiting for a shard to stop", shard=self.identity.shard, pid=self.pid, hint=_HANGING)
 
     async def _say(self, channel: Channel) -> None:
         first = self._start(self._last_address)

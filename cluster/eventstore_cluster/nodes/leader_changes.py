@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,9 +9,8 @@ from typing import Final
 
 from eventstore.errors import EventStoreError
 from eventstore.metrics import LabelledMetric
-from eventstore_cluster.log_lines import log
-from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
-from eventstore_cluster.registry.registry import RegistrySnapshot
+from eventstore.server.logs import get_logger
+from eventstore_cluster.registry.registry import Registry, RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import LEADERS, LEFT, LeftKey, read_leader, read_left, read_since
 
 LEADER_CHANGES: Final = LabelledMetric(
@@ -23,7 +21,7 @@ LEADER_CHANGES: Final = LabelledMetric(
 )
 _NEW: Final = "the shard is new"
 _SILENT: Final = "the last leader could not say why: its node was killed, hung, or was cut off from etcd"
-_log = logging.getLogger("eventstore.cluster")
+_log = get_logger("eventstore.cluster")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +53,12 @@ def leader_change(shard: int, epoch: int, snapshot: RegistrySnapshot) -> LeaderC
     return LeaderChange(epoch, node, read_since(entry), None, None if leader is None else _NEW if epoch == 1 else _SILENT)
 
 
-async def say_left(registry: EtcdRegistry, shard: int, left: LeftKey) -> None:
+async def say_left(registry: Registry, shard: int, left: LeftKey) -> None:
     """Tells the registry why a leader leads no more, for a process that cannot any more."""
     try:
         await registry.transact({}, {f"{LEFT}{shard}": left.value()})
     except EventStoreError as error:
-        log(_log, logging.INFO, "the registry was not told why a leader left", shard=shard, error=error.message)
+        _log.info("the registry was not told why a leader left", shard=shard, error=error.message)
 
 
 class LeaderChanges:

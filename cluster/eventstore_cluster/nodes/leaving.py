@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection
 from typing import Final
@@ -10,21 +9,21 @@ from typing import Final
 import trio
 
 from eventstore.errors import EventStoreError
-from eventstore_cluster.log_lines import log
+from eventstore.server.logs import get_logger
 from eventstore_cluster.nodes.left_folders import LeftFolders
 from eventstore_cluster.nodes.options import ReplicatedOptions
-from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.registry import Registry
 
 _AGAIN_S: Final = 5.0
 _LOOK_S: Final = 30.0
-_log = logging.getLogger("eventstore.cluster")
+_log = get_logger("eventstore.cluster")
 
 
 class Leaving:
     """`shards`: whose folders are being put away; no process of them may be started meanwhile."""
 
     def __init__(
-        self, options: ReplicatedOptions, registry: EtcdRegistry, wanted: Callable[[int], bool], changed: Callable[[], None]
+        self, options: ReplicatedOptions, registry: Registry, wanted: Callable[[int], bool], changed: Callable[[], None]
     ) -> None:
         """`wanted`: whether a shard is to have a process by now; `changed`: called when a folder is put away, or not."""
         self._folders = LeftFolders(options.settings.data, options.name)
@@ -57,10 +56,10 @@ class Leaving:
                 seen = await self._registry.read()
                 if not self._folders.is_named(shard, seen):
                     path = await trio.to_thread.run_sync(self._folders.put_away, shard)
-                    log(_log, logging.INFO, "a replica has moved away", shard=shard, folder=str(path), kept_s=self._kept_s)
+                    _log.info("a replica has moved away", shard=shard, folder=str(path), kept_s=self._kept_s)
                 break
             except (EventStoreError, OSError) as error:
-                log(_log, logging.WARNING, "the folder of a replica that moved away stays", shard=shard, error=str(error))
+                _log.warning("the folder of a replica that moved away stays", shard=shard, error=str(error))
                 await trio.sleep(_AGAIN_S)
         self.shards.discard(shard)
         self._changed()
@@ -72,11 +71,9 @@ class Leaving:
             try:
                 if self._folders.may_be_deleted(left, await self._registry.read()):
                     await trio.to_thread.run_sync(self._folders.delete, left)
-                    log(_log, logging.INFO, "the folder of a replica that moved away is deleted", folder=str(left.path))
+                    _log.info("the folder of a replica that moved away is deleted", folder=str(left.path))
             except (EventStoreError, OSError) as error:
-                log(
-                    _log,
-                    logging.WARNING,
+                _log.warning(
                     "a folder is not deleted, which is tried again",
                     path=str(left.path),
                     error=str(error),

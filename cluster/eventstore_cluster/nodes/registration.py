@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import uuid
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import trio
 from eventstore import __version__
 from eventstore.chunks.documents import Tree
 from eventstore.errors import EventStoreError, InvalidArgument
-from eventstore_cluster.log_lines import log
+from eventstore.server.logs import get_logger
 from eventstore_cluster.nodes.addresses import check_apart
 from eventstore_cluster.nodes.first_read import START_S, first_read
 from eventstore_cluster.nodes.options import ReplicatedOptions
@@ -41,7 +40,7 @@ _CLOCK_MOVED_S: Final = 1.0
 """What others are told of the own clock is renewed when it is wrong by more."""
 _SHARE_TOLD: Final = 16
 """A change of the free space by this part of it is told."""
-_log = logging.getLogger("eventstore.cluster")
+_log = get_logger("eventstore.cluster")
 
 
 class Registration:
@@ -89,7 +88,7 @@ class Registration:
             if trio.current_time() >= deadline:
                 raise RegistryUnavailable(f"etcd does not write the key of the node: {why}. Check its quorum, and its disk")
             if not said:
-                log(_log, logging.WARNING, "waiting for etcd", error=why)
+                _log.warning("waiting for etcd", error=why)
                 said = True
             await trio.sleep(_RETRY_S)
             seen = await self._freed(await first_read(self._registry))
@@ -98,7 +97,7 @@ class Registration:
         """Returns the keys when no other process has the name. Raises as `take`."""
         if (holder := self._holder(seen)) is None:
             return seen
-        log(_log, logging.WARNING, "waiting for the name of the node", name=self._name, holder=holder.address)
+        _log.warning("waiting for the name of the node", name=self._name, holder=holder.address)
         with trio.move_on_after(max(self._lease_s, _LEASE_S_LEAST) + _GRACE_S):
             while self._holder(seen) is not None:
                 await self._registry.hint(seen.revision)
@@ -125,7 +124,7 @@ class Registration:
                 else:
                     await self._tell(self._lease)
             except EventStoreError as error:  # tried again; what watches the registry says that etcd is away
-                log(_log, logging.DEBUG, "the lease of the node is not renewed", name=self._name, error=error.message)
+                _log.debug("the lease of the node is not renewed", name=self._name, error=error.message)
 
     @property
     def _clock_s(self) -> float:
@@ -175,7 +174,7 @@ class Registration:
 
     async def _register_again(self) -> None:
         if self.lost is None:
-            log(_log, logging.WARNING, "the lease of the node has run out, and it registers again", name=self._name)
+            _log.warning("the lease of the node has run out, and it registers again", name=self._name)
             self.lost = "the node is not in the registry: its lease has run out"
         self._lease = None
         seen = await self._registry.read()
@@ -183,7 +182,7 @@ class Registration:
         if holder is not None:
             self.lost = f"the name {self._name} was taken by the node at {holder.address} meanwhile; stop one of the two"
         elif await self._write(seen):
-            log(_log, logging.INFO, "the node is registered again", name=self._name)
+            _log.info("the node is registered again", name=self._name)
             self.lost = None
 
     def _holder(self, seen: RegistrySnapshot) -> NodeKey | None:
@@ -215,4 +214,4 @@ async def revoke(gateway: Gateway, lease: Lease) -> None:
         try:
             await lease.revoke(gateway)
         except EventStoreError as error:
-            log(_log, logging.INFO, "a lease is left to run out", error=error.message)
+            _log.info("a lease is left to run out", error=error.message)

@@ -31,8 +31,9 @@ from eventstore_cluster.shard_folders import PlannedShard, check_folder
 from eventstore_cluster.shard_runner import LeaderEnded, ShardRunner
 from eventstore_cluster.shard_start import ReplicaStart, ShardStart, shard_values
 
-_LOADS: Final = ("eventstore_cluster.replica_process", "httpcore")
-"""What each replica needs; the latter once it speaks to etcd."""
+_PROGRAM: Final = "eventstore_cluster.replica_process"
+_LOADS: Final = ("httpcore",)
+"""What each replica needs once it speaks to etcd."""
 _SAY_S: Final = 0.5
 _FAILING_S: Final = 3.0
 """A process that ends and is started again takes less."""
@@ -49,7 +50,7 @@ class NodeReplicas:
             options.settings, options.values, options.settings.data
         )  # with the list of the node's start
         self.runners: list[ShardRunner] = []
-        self._starter = ShardStarter(loads=_LOADS)
+        self._starter = ShardStarter(_PROGRAM, _LOADS)
         self._known: ClusterMap | None = None
         self._registry = EtcdRegistry(gateway, options.cluster)
         self._wanted: dict[int, ShardIdentity] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import errno
 import json
-import logging
 import os
 import socket
 import sys
@@ -15,7 +14,7 @@ from typing import Final
 
 import trio
 
-from eventstore_cluster.log_lines import log
+from eventstore.server.logs import get_logger
 
 TEMPLATE: Final = "eventstore_cluster.processes.template"
 SHARD: Final = "eventstore_cluster.shard_process"
@@ -26,7 +25,7 @@ _REST_S: Final = 5.0
 """Before another template is started that no shard waits for: one that always ends is not to take a core."""
 _CODE_S: Final = 5.0
 """Only a template that is stopped takes so long to say the exit code of a process that has ended."""
-_log = logging.getLogger("eventstore.cluster")
+_log = get_logger("eventstore.cluster")
 
 
 class Started:
@@ -161,7 +160,7 @@ class _Template:
             self._process.kill()  # the end of its input ends it, too, but not while it is stopped
             with trio.CancelScope(shield=True):
                 code = await self._process.wait()
-        log(_log, logging.ERROR, "the program that starts shards has ended; another one is started", code=code)
+        _log.error("the program that starts shards has ended; another one is started", code=code)
 
     async def _said(self) -> bytes:
         try:

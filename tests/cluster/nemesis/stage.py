@@ -180,7 +180,7 @@ class Stage:
         folder = str(self.folder / name / f"shard-{shard}") + "/"
         for pid in self.family(name)[1:]:
             with suppress(OSError):
-                if b"shard_process" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"replica_process" not in Path(f"/proc/{pid}/cmdline").read_bytes():
                     continue
                 for descriptor in os.listdir(f"/proc/{pid}/fd"):
                     with suppress(OSError):

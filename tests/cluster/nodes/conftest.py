@@ -1,4 +1,4 @@
-"""An etcd for all tests of a module, and a name for the cluster of each."""
+"""An etcd for all tests of a module, a name for the cluster of each, and what this process logs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
 
 from tests.cluster.etcd.real_etcd import Etcd, running
 from tests.security.conftest import certificates as certificates
@@ -20,3 +22,10 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 @pytest.fixture
 def cluster() -> str:
     return f"c{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def logged() -> Iterator[list[EventDict]]:
+    """What this process logs meanwhile."""
+    with capture_logs() as events:
+        yield events

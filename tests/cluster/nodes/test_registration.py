@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+from structlog.typing import EventDict
 
 from eventstore.settings.server import ServerSettings
 from eventstore_cluster.nodes.options import ReplicatedOptions
@@ -36,11 +37,9 @@ def registration(
     return Registration(gateway, registry, options, ADDRESS, failing)
 
 
-async def test_an_etcd_that_hangs_while_a_node_registers_is_waited_for(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_etcd_that_hangs_while_a_node_registers_is_waited_for(tmp_path: Path, logged: list[EventDict]) -> None:
     async def waits() -> bool:
-        return "waiting for etcd" in caplog.text
+        return any(each["event"] == "waiting for etcd" for each in logged)
 
     with running(tmp_path) as (etcd,):
         async with Gateway(EtcdOptions((etcd.url,), request_timeout_s=1.0)) as gateway:
@@ -72,11 +71,9 @@ async def test_a_node_that_starts_again_with_its_etcd_gets_its_name(tmp_path: Pa
             assert key["address"] == ADDRESS
 
 
-async def test_an_etcd_that_dies_while_a_node_waits_for_its_name_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_etcd_that_dies_while_a_node_waits_for_its_name_is_named(tmp_path: Path, logged: list[EventDict]) -> None:
     async def waits() -> bool:
-        return "waiting for the name of the node" in caplog.text
+        return any(each["event"] == "waiting for the name of the node" for each in logged)
 
     with running(tmp_path) as (etcd,):
         async with Gateway(EtcdOptions((etcd.url,), request_timeout_s=1.0)) as gateway:

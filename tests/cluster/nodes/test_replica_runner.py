@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import uuid
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from structlog.typing import EventDict
 
 from eventstore.errors import Poisoned, to_wire
 from eventstore.records.cluster_map import ALL_SLOTS, single_map
@@ -77,7 +77,7 @@ async def run(told: Told) -> AsyncIterator[Told]:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_replica_that_ends_by_itself_is_started_again_as_it_asked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_replica_that_ends_by_itself_is_started_again_as_it_asked(logged: list[EventDict]) -> None:
     async with run(Told([{"lease": "77"}, {"sit_out": True}], 0)) as told:
         await told.is_up(1)
         assert told.runner.role == {"role": "joining", "sits_out": False}
@@ -88,7 +88,7 @@ async def test_a_replica_that_ends_by_itself_is_started_again_as_it_asked(caplog
         assert told.runner.role == {"role": "joining", "sits_out": True}
         assert told.reaped == [77]
     assert told.reaped == [77, 77]
-    assert [each.levelno for each in caplog.records if each.name == "eventstore.cluster" and each.levelno > logging.INFO] == []
+    assert [each for each in logged if each["log_level"] != "info"] == []
 
 
 async def test_a_replica_that_fails_is_started_again_later_and_its_lease_is_given_back_too() -> None:
@@ -152,7 +152,7 @@ async def test_a_replica_that_handed_over_is_started_again_at_once_only_if_it_is
 
 
 async def test_a_process_that_does_not_stop_is_named_in_the_log(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_runner, "STOPS_S", 0.01)
     async with run(Told([], 0)) as told:
@@ -162,7 +162,7 @@ async def test_a_process_that_does_not_stop_is_named_in_the_log(
         told.runner.stop()
 
         async def named() -> bool:
-            return any(each.getMessage() == "waiting for a shard to stop" for each in caplog.records)
+            return any(each["event"] == "waiting for a shard to stop" for each in logged)
 
         await eventually(named, "it is named")
         os.kill(told.runner.pid, signal.SIGCONT)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from structlog.typing import EventDict
 
 from eventstore import blocking
 from eventstore_cluster.processes import starter as starter_module
@@ -91,7 +92,7 @@ async def test_signals_do_not_end_the_template_before_its_node(number: signal.Si
             assert await second.wait() == 5
 
 
-async def test_processes_outlive_their_template_and_another_one_makes_the_next(caplog: pytest.LogCaptureFixture) -> None:
+async def test_processes_outlive_their_template_and_another_one_makes_the_next(logged: list[EventDict]) -> None:
     async with running() as starter:
         first, channel = await told(starter, 0)
         template = template_of(first)
@@ -111,7 +112,7 @@ async def test_processes_outlive_their_template_and_another_one_makes_the_next(c
         with trio.fail_after(30):
             assert await first.wait() is None
         assert has_ended(first.pid), "only then may another one have its lease"
-    assert "another one is started" in caplog.text
+    assert any("another one is started" in each["event"] for each in logged)
 
 
 async def test_another_template_is_there_before_a_process_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,19 +5,18 @@ It reads what the node has seen of the registry anyway; only what is done asks e
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from eventstore_cluster.log_lines import log
+from eventstore.server.logs import get_logger
 from eventstore_cluster.nodes.cluster_view import cluster_view
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.node_keys import MOVING, read_moving
 from eventstore_cluster.registry.registry import RegistrySnapshot
 
 _WAIT_S: Final = 8.0
-_log = logging.getLogger("eventstore.cluster")
+_log = get_logger("eventstore.cluster")
 
 
 class NodeClusterDoor:
@@ -63,7 +62,7 @@ class NodeClusterDoor:
         """Has the replica on this node lead; returns what has happened. Raises as `handing_over.hand_over`."""
         from eventstore_cluster.nodes.handing_over import hand_over
 
-        log(_log, logging.WARNING, "leadership is asked for in the console", shard=shard, to=node, by=who)
+        _log.warning("leadership is asked for in the console", shard=shard, to=node, by=who)
         found = hand_over(self._for(who), self._cluster, shard, node, _WAIT_S)
         return f"shard {shard} is led by {found.node}, in epoch {found.epoch}"
 
@@ -71,7 +70,7 @@ class NodeClusterDoor:
         """Takes back what is wanted of a shard; returns what has happened. Raises as `plans.take_back`."""
         from eventstore_cluster.nodes.moving.plans import take_back
 
-        log(_log, logging.WARNING, "what is wanted of a shard is taken back in the console", shard=shard, by=who)
+        _log.warning("what is wanted of a shard is taken back in the console", shard=shard, by=who)
         take_back(self._for(who), self._cluster, shard)
         return f"what was wanted of shard {shard} is taken back"
 
@@ -79,7 +78,7 @@ class NodeClusterDoor:
         """Pauses what is wanted of a shard, or all moves, or resumes it; returns what has happened. Raises as `plans.pause`."""
         from eventstore_cluster.nodes.moving.plans import pause
 
-        log(_log, logging.WARNING, "moves are paused or resumed in the console", paused=paused, shard=shard, by=who)
+        _log.warning("moves are paused or resumed in the console", paused=paused, shard=shard, by=who)
         return pause(self._for(who), self._cluster, paused, shard).text(shard)
 
     def _for(self, who: str) -> EtcdOptions:

@@ -1,4 +1,4 @@
-"""Supervises the replicas of a node: registers it, does what the registry says, and publishes the map of the cluster.
+"""The shards of a node with replicas: registers the node, runs the replicas that the registry gives it, and publishes the map.
 
 The registry is only read here, but for the node's own key: which replica leads and serves is written by its process. While
 etcd is away, the node continues with what it knows.
@@ -6,28 +6,17 @@ etcd is away, the node continues with what it knows.
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
 import time
 from dataclasses import replace
 from typing import Final
 
 import trio
 
-from eventstore import __version__
-from eventstore.alarms.alarms import Alarms
 from eventstore.errors import EventStoreError
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.security.loopback import is_loopback
-from eventstore.server.access.security import Security
-from eventstore.server.bootstrap import bind, gate_limits, listen, raise_descriptor_limit, stop_on_signals, until
-from eventstore.server.console_subject import console_subject
-from eventstore.server.http import http_server
-from eventstore_cluster.entry import ClusterEntry
-from eventstore_cluster.log_lines import log
-from eventstore_cluster.node_alarms import NodeAlarms
-from eventstore_cluster.node_reports import NodeReports, OnThreads
+from eventstore.server.bootstrap import until
+from eventstore.server.logs import get_logger
 from eventstore_cluster.nodes.addresses import ports_said
 from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view, kept_view, newer_map, nodes_of
 from eventstore_cluster.nodes.first_read import first_read
@@ -43,10 +32,11 @@ from eventstore_cluster.registry.failing import utc_text
 from eventstore_cluster.registry.kept_keys import kept_of
 from eventstore_cluster.registry.node_clocks import clock_trouble, clocks_apart
 from eventstore_cluster.registry.registry import RegistrySnapshot
+from eventstore_cluster.supervisor import Node, bound
 
 _RETRY_S: Final = 1.0
 _KEEP_AGAIN_S: Final = 60.0
-_log = logging.getLogger("eventstore.cluster")
+_log = get_logger("eventstore.cluster")
 
 
 async def supervise_replicas(options: ReplicatedOptions) -> None:
@@ -59,132 +49,79 @@ async def supervise_replicas(options: ReplicatedOptions) -> None:
     """
     settings = options.settings
     security = node_security(settings)
-    raise_descriptor_limit()
-    if settings.http is not None:
-        bind(settings.http, "http").close()
-    with bind(settings.listen) as listener, node_file(settings.data, options.name) as folder:
+    with bound(settings) as listener, node_file(settings.data, options.name) as folder:
         async with Gateway(options.etcd) as gateway:
-            await _Node(options, folder, gateway, listener, security).run()
-    log(_log, logging.INFO, "stopped")
+            shards = ReplicatedShards(options, folder, gateway, listener.getsockname()[1])
+            await Node(settings, listener, security, shards, shards.uncreated).run()
 
 
-class _Node:
-    def __init__(
-        self, options: ReplicatedOptions, folder: NodeFile, gateway: Gateway, listener: socket.socket, security: Security
-    ) -> None:
-        self._options, self._folder, self._listener, self._security = options, folder, listener, security
-        self._gateway = gateway
+class ReplicatedShards:
+    """Implements `NodeShards`."""
+
+    def __init__(self, options: ReplicatedOptions, folder: NodeFile, gateway: Gateway, port: int) -> None:
+        """`port`: where the node listens."""
+        self._options, self._folder = options, folder
         self._registry = EtcdRegistry(gateway, options.cluster)
-        self._address = f"{options.host}:{listener.getsockname()[1]}"
+        self.name, self.address = options.name, (options.host, port)
+        self._address = f"{options.host}:{port}"
+        self.source = f"{options.name}, {self._address}"
+        self._node: Node | None = None
         self._replicas = NodeReplicas(options, folder, gateway, self._fail)
+        self.runners = self._replicas.runners
         self._registration = Registration(gateway, self._registry, options, self._address, self._replicas.failing)
-        self._stopping = trio.Event()
-        self._failed: EventStoreError | None = None
         self._unusable: str | None = None
         self._unusable_since: float | None = None
         self._warned = False
         self._view: ClusterView | None = None
         self._seen: RegistrySnapshot | None = None
+        self.door = NodeClusterDoor(options.etcd, options.cluster, lambda: self._seen)
         self._known: ClusterMap | None = None
         self._changes = LeaderChanges(options.name)
-        settings = options.settings
-        self._alarms = NodeAlarms(Alarms(settings.alarms), settings.data, self._unserved, security.tls)
-        self._reports = NodeReports(
-            self._replicas.runners,
-            self._stopping.is_set,
-            self._trouble,
-            self._troubles,
-            self._clock_trouble,
-            self._changes.lines,
-            self._alarms,
-        )
+        self.metric_lines = self._changes.lines
         self._lost = False
         self._heard, self._kept_changed = trio.Event(), trio.Event()
         self._kept = folder.kept
-        self._uncreated = f"the cluster {options.cluster} has not been created: eventstore cluster create"
+        self.uncreated = f"the cluster {options.cluster} has not been created: eventstore cluster create"
         if folder.cluster is not None:
-            self._uncreated = folder.without_cluster(options.cluster)
-        limits = gate_limits(options.settings)
-        self._entry = ClusterEntry(
-            listener, limits, self._reports.stats, closed=self._uncreated, security=security, alarms=self._alarms.alarms
-        )
+            self.uncreated = folder.without_cluster(options.cluster)
 
-    async def run(self) -> None:
+    async def run(self, node: Node) -> None:
+        self._node = node
         async with trio.open_nursery() as beside:
-            await beside.start(stop_on_signals, self._stopping, self._security.reload)
-            beside.start_soon(self._security.run)
-            beside.start_soon(self._alarms.run, f"node {self._options.name}, {self._address}")
-            seen = await self._begin()
-            if seen is not None:
+            seen: RegistrySnapshot | None = None
+            async with until(node.stopping):
+                try:
+                    seen = await self._begin()
+                except EventStoreError as error:
+                    node.fail(error)
+            if seen is not None and not node.stopping.is_set():
                 beside.start_soon(self._registration.keep)
                 beside.start_soon(self._watch, seen)
                 beside.start_soon(self._keep)
-                try:
-                    await self._serve()
-                except EventStoreError as error:  # another process listens there by now
-                    self._failed = error
+                node.ready.set()
+                await self._replicas.run(node.stopping)
             beside.cancel_scope.cancel()
         await self._registration.give_up()
-        if self._failed is not None:
-            raise self._failed
 
-    async def _begin(self) -> RegistrySnapshot | None:
-        """Reads the registry and registers the node. Returns None if it is to stop, or has failed."""
-        seen: RegistrySnapshot | None = None
-        async with until(self._stopping):
-            try:
-                seen = await first_read(self._registry, waits=_note_waiting)
-                view = cluster_view(seen)
-                if view is not None:
-                    check_durability(self._options.settings, view.cluster.replicas)
-                else:
-                    self._folder.refuse_without_cluster(self._options.cluster)
-                await self._registration.take(seen)
-                self._apply(seen)
-            except EventStoreError as error:
-                self._failed = error
-        return None if self._stopping.is_set() or self._failed is not None else seen
+    async def _begin(self) -> RegistrySnapshot:
+        """Reads the registry and registers the node."""
+        seen = await first_read(self._registry, waits=_note_waiting)
+        view = cluster_view(seen)
+        if view is not None:
+            check_durability(self._options.settings, view.cluster.replicas)
+        else:
+            self._folder.refuse_without_cluster(self._options.cluster)
+        await self._registration.take(seen)
+        self._apply(seen)
+        return seen
 
-    async def _serve(self) -> None:
-        settings, token = self._options.settings, trio.lowlevel.current_trio_token()
-        reports = OnThreads(self._reports, token)
-        listens = self._options.host, self._listener.getsockname()[1]
-        door = NodeClusterDoor(self._options.etcd, self._options.cluster, lambda: self._seen)
-        about = console_subject(
-            settings, self._security, listens, reports.health, self._options.name, to_self=False, cluster=door
-        )
-        with http_server(settings.http, reports.metrics, reports.health, self._security, about) as http_address:
-            listen(self._listener, settings.listen)
-            async with trio.open_nursery() as serving:
-                await serving.start(self._entry.run)
-                self._say_serving(http_address)
-                async with trio.open_nursery() as running:
-                    running.start_soon(self._replicas.run, self._stopping)
-                    await self._stopping.wait()
-                    log(_log, logging.INFO, "stopping", shards=len(self._replicas.runners))
-                    self._entry.say_goodbye()
-                serving.cancel_scope.cancel()
-
-    def _say_serving(self, http_address: str | None) -> None:
+    def said(self) -> dict[str, object]:
         options = self._options
-        log(
-            _log,
-            logging.INFO,
-            "the node serves",
-            version=__version__,
-            node=options.name,
-            address=f"{self._security.scheme}://{self._address}",
-            http=http_address,
-            shards_listen=ports_said(options.settings.listen),
-            data=str(options.settings.data),
-            cluster=options.cluster,
-            pid=os.getpid(),
-        )
+        return {"cluster": options.cluster, "node": options.name, "shards_listen": ports_said(options.settings.listen)}
 
     def _fail(self, error: EventStoreError) -> None:
-        """Stops the node, in order, with this error."""
-        self._failed = self._failed or error
-        self._stopping.set()
+        assert self._node is not None
+        self._node.fail(error)
 
     # ---- the registry
 
@@ -209,13 +146,13 @@ class _Node:
 
     def _note_unusable(self, why: str) -> None:
         if self._unusable is None:
-            log(_log, logging.WARNING, "the registry cannot be used, and the node continues with what it knows", error=why)
+            _log.warning("the registry cannot be used, and the node continues with what it knows", error=why)
         self._unusable_since = self._unusable_since or time.time()
         self._unusable = why
 
     def _note_usable(self) -> None:
         if self._unusable is not None:
-            log(_log, logging.INFO, "the registry can be used again")
+            _log.info("the registry can be used again")
         self._unusable = self._unusable_since = None
 
     def _apply(self, seen: RegistrySnapshot) -> None:
@@ -240,7 +177,8 @@ class _Node:
         if newer is not None:
             self._known = newer
             self._replicas.publish(newer)
-            self._entry.publish(newer)
+            assert self._node is not None
+            self._node.publish(newer)
         self._replicas.want(view)
 
     def _note_lost(self) -> None:
@@ -248,7 +186,7 @@ class _Node:
         if self._folder.cluster is None or self._lost:
             return
         self._lost = True
-        log(_log, logging.ERROR, "etcd has lost the cluster", error=self._folder.without_cluster(self._options.cluster))
+        _log.error("etcd has lost the cluster", error=self._folder.without_cluster(self._options.cluster))
         if self._kept is not None:  # which is later than what an etcd said that was restored from an older copy
             found = kept_view(self._kept)
             if self._view is None:
@@ -266,7 +204,7 @@ class _Node:
             try:
                 await trio.to_thread.run_sync(self._folder.keep, self._kept)
             except (EventStoreError, OSError) as error:
-                log(_log, logging.WARNING, "what the registry says is not kept, which is tried again", error=str(error))
+                _log.warning("what the registry says is not kept, which is tried again", error=str(error))
                 await trio.sleep(_KEEP_AGAIN_S)
                 self._kept_changed.set()
 
@@ -275,15 +213,13 @@ class _Node:
         outside = [each for each in others if not is_loopback(each.rpartition(":")[0])]
         if outside and is_loopback(self._options.host) and not self._warned:
             self._warned = True
-            log(
-                _log,
-                logging.WARNING,
+            _log.warning(
                 "other nodes cannot reach this one: name an address of this machine with --listen",
                 address=self._address,
                 other=outside[0],
             )
 
-    def _trouble(self) -> str | None:
+    def trouble(self) -> str | None:
         """Returns what keeps the node from its work: the processes have theirs because of it."""
         if self._unusable is not None and self._unusable_since is not None:
             return f"the registry cannot be used since {utc_text(self._unusable_since)}: {self._unusable}"
@@ -292,19 +228,19 @@ class _Node:
         if self._lost:
             return self._folder.without_cluster(self._options.cluster)
         if self._view is None:
-            return self._uncreated
+            return self.uncreated
         return None if self._kept is None else self._kept.unknown_to(self._view.shards)
 
-    def _unserved(self) -> list[int]:
+    def unserved(self) -> list[int]:
         return [] if self._view is None else self._view.unserved()
 
-    def _troubles(self) -> dict[int, str]:
+    def troubles(self) -> dict[int, str]:
         return {} if self._view is None or self._unusable is not None else self._view.troubles()
 
-    def _clock_trouble(self) -> str | None:
+    def clock_trouble(self) -> str | None:
         found = {} if self._view is None else clocks_apart(self._view.nodes)
         return clock_trouble(found | self._registration.clock_apart())
 
 
 def _note_waiting(why: str) -> None:
-    log(_log, logging.WARNING, "waiting for etcd", error=why)
+    _log.warning("waiting for etcd", error=why)
