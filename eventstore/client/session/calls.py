@@ -124,7 +124,7 @@ class Call(Generic[S]):
 
     def _answer_of(self, kind: type[AnswerT]) -> AnswerT:
         if self._error is not None:
-            raise self._error
+            raise copy_error(self._error)
         assert self._answer is not None, "the answer has not arrived"
         if not isinstance(self._answer, kind):
             raise ProtocolError(f"{type(self.request).__name__} was answered by {type(self._answer).__name__}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from eventstore.client.session.calls import Call, PolledSignal
@@ -63,6 +66,30 @@ def test_an_error_is_raised_where_the_answer_is_asked_for() -> None:
     assert call.done.is_set()
     with pytest.raises(ReadFailed, match="EIO"):
         call.ok()
+
+
+def test_an_error_that_was_raised_holds_nothing_of_its_caller() -> None:
+    """At once: the garbage collector may not run for long."""
+    session = new_session()
+    peer = Peer(session)
+    call = add_call(session, Version("a"))
+    ((request_id, _),) = peer.received()
+    peer.error(request_id, ReadFailed("no"))
+
+    class Held:
+        """What a caller has at hand."""
+
+    def held() -> weakref.ref[Held]:
+        at_hand = Held()
+        with pytest.raises(ReadFailed):
+            call.ok()
+        return weakref.ref(at_hand)
+
+    gc.disable()
+    try:
+        assert held()() is None
+    finally:
+        gc.enable()
 
 
 def test_after_a_reconnect_everything_unanswered_is_sent_again_in_the_old_order() -> None:
