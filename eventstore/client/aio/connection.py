@@ -198,7 +198,7 @@ class NetworkConnection:
             raise
         return cast(A, call.answer())
 
-    def drop(self, call: Call[anyio.Event]) -> None:
+    def drop(self, call: Call[Any]) -> None:
         """Discards the answer of a call when it arrives."""
         call.wanted = False
         if isinstance(call.request, Pull):  # the server would wait up to a minute, and limits the number of such pulls

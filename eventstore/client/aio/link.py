@@ -38,6 +38,7 @@ class NetworkLink:
         self._start = start
         self._backlog = bytearray()
         self._receive_bytes = _RECEIVE_BYTES
+        self._more = False  # may have arrived, too: then a page takes one wake-up, not two
 
     def write(self, data: bytes) -> None:
         """Sends data, or buffers it. Errors of the connection surface in `read`."""
@@ -72,10 +73,13 @@ class NetworkLink:
         """Waits for data and returns it; b"" at the end of the connection, for any reason."""
         try:
             while True:
-                await anyio.wait_readable(self._socket)
+                if not self._more:
+                    await anyio.wait_readable(self._socket)
+                self._more = False
                 with contextlib.suppress(BlockingIOError):
                     data = self._socket.recv(self._receive_bytes)
                     full = len(data) == self._receive_bytes
+                    self._more = full and self._receive_bytes < _RECEIVE_BYTES_MAX
                     self._receive_bytes = _RECEIVE_BYTES_MAX if full else _RECEIVE_BYTES
                     return data
         except (OSError, ValueError, anyio.ClosedResourceError):

@@ -27,10 +27,10 @@ from eventstore.client.limit import active, current, taken_in_time
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.table import RoutingTable
 from eventstore.client.session.batches import ROWS_PER_TURN
-from eventstore.client.session.calls import PendingRequest, PolledSignal
+from eventstore.client.session.calls import Call, PendingRequest, PolledSignal
 from eventstore.client.session.session import ClientSession
 from eventstore.client.session.subscription import SessionSubscription, SubscriptionItem
-from eventstore.errors import Closed, EventStoreError, TimedOut
+from eventstore.errors import Closed, Elsewhere, EventStoreError, TimedOut
 from eventstore.event_identity import LogPosition
 from eventstore.forks import of_parent
 from eventstore.model import Event
@@ -65,6 +65,7 @@ class BlockingRouter:
         self.entry = entry
         self.table = table
         self._hosted: Hosted[Router] | None = None
+        self._shards: dict[int, BlockingShardConnection] = {}
         self._closed = False
 
     @property
@@ -128,7 +129,8 @@ class BlockingRouter:
 
     def shard(self, number: int) -> BlockingConnection:
         """Returns what has the methods of a connection to a shard."""
-        return cast(BlockingConnection, BlockingShardConnection(self, number))
+        found = self._shards.get(number) or self._shards.setdefault(number, BlockingShardConnection(self, number))
+        return cast(BlockingConnection, found)
 
     def connections(self) -> dict[int, BlockingConnection]:
         """As of `Router`."""
@@ -136,7 +138,10 @@ class BlockingRouter:
 
     def call(self, aggregate_id: str, request: Answered[A]) -> A:
         """As of `Router`."""
-        return self.run(lambda router: router.call(aggregate_id, request))
+        try:
+            return self.of(aggregate_id).call(request)
+        except Elsewhere:  # the router looks where
+            return self.run(lambda router: router.call(aggregate_id, request))
 
     def call_all(self, request_of: Callable[[int], Answered[A]]) -> list[A]:
         """As of `Router`."""
@@ -166,15 +171,20 @@ class BlockingShardConnection:
 
     def __init__(self, router: BlockingRouter, number: int) -> None:
         self._router, self._number = router, number
-        self._thread: LoopThread | None = None
-        self._found: NetworkConnection | None = None
+        self._found: tuple[LoopThread, NetworkConnection] | None = None
+
+    @property
+    def _own(self) -> tuple[LoopThread, NetworkConnection]:
+        """The event loop of this process, and the connection there."""
+        found = self._found
+        if found is None or found[0].is_of_parent:
+            found = self._found = loop_thread(), self._run(_itself)
+        return found
 
     @property
     def _shard(self) -> NetworkConnection:
         """The connection, to look at."""
-        if self._found is None or self._thread is not loop_thread():
-            self._thread, self._found = loop_thread(), self._run(_itself)
-        return self._found
+        return self._own[1]
 
     def _run(self, call: Callable[[NetworkConnection], Awaitable[T]]) -> T:
         return self._router.run(lambda router: call(router.shard(self._number)))
@@ -213,7 +223,19 @@ class BlockingShardConnection:
         self._run(_closed)
 
     def call(self, request: Answered[A], *, resend: bool | None = None) -> A:
-        return self._run(lambda shard: shard.call(request, resend=resend))
+        """As of `BlockingConnection`. It takes no task of the event loop, whose every step costs a turn of the loop."""
+        thread, shard = self._own
+        call = Call(request, _LoopSignal(thread), resend=resend)
+        try:
+            thread.post(partial(_add, shard, call))
+            call.done.wait()
+        except BaseException as error:
+            call.wanted = False
+            thread.post(partial(shard.drop, call))
+            if isinstance(error, TimedOut):
+                raise call.given_up(error) from None
+            raise
+        return cast(A, call.answer())
 
     def put(self, queue: Any, row: Any) -> Any:
         return self._run(lambda shard: shard.put(queue, row))
@@ -227,15 +249,8 @@ class BlockingShardConnection:
 
     def add(self, request: PendingRequest) -> None:
         """Sends a request without waiting, either for its answer or for the event loop: what is wrong is its outcome."""
-        shard = self._shard
-
-        def add() -> None:
-            try:
-                shard.add(request)
-            except EventStoreError as error:
-                request.fail(error)
-
-        loop_thread().post(add)
+        thread, shard = self._own
+        thread.post(partial(_add, shard, request))
 
     def finish(self, done: PolledSignal) -> None:
         """Waits until it is set. Raises TimedOut."""
@@ -261,6 +276,13 @@ async def _itself(shard: NetworkConnection) -> NetworkConnection:
 
 async def _closed(shard: NetworkConnection) -> None:
     shard.close()
+
+
+def _add(shard: NetworkConnection, request: PendingRequest) -> None:
+    try:
+        shard.add(request)
+    except EventStoreError as error:
+        request.fail(error)
 
 
 class _LoopSignal(PolledSignal):
