@@ -253,10 +253,9 @@ class BlockingShardConnection:
         thread.post(partial(_add, shard, request))
 
     def finish(self, done: PolledSignal) -> None:
-        """Waits until it is set. Raises TimedOut."""
+        """Waits until it is set. Raises TimedOut; ConnectionLost in a child."""
         assert isinstance(done, _LoopSignal)
-        if not done.is_set():
-            done.wait()
+        done.wait()
 
     def apart(self) -> Self:
         """Itself: what waits here holds up no other call."""
@@ -298,7 +297,9 @@ class _LoopSignal(PolledSignal):
         self._ended.put((None, None))
 
     def wait(self) -> None:
-        """Returns when it is set. Raises TimedOut; ConnectionLost in a child."""
+        """As `finish`."""
+        if self.is_set() and not self._thread.is_of_parent:
+            return
         limit = current() if active else None
         try:
             self._thread.wait(self._ended, None if limit is None else limit.left_s)

@@ -22,7 +22,7 @@ from eventstore.client.limit import within
 from eventstore.client.session.calls import PolledSignal
 from eventstore.client.session.page_requests import Cursor, PageCall
 from eventstore.client.session.subscription import SessionSubscription, SubscriptionItem
-from eventstore.errors import Closed, EventStoreError
+from eventstore.errors import Closed, ConnectionLost, EventStoreError
 from eventstore.event_identity import LogPosition
 from eventstore.model import Event
 from eventstore.position import Position, Reading
@@ -103,36 +103,40 @@ class EventPages:
     def __init__(self, connection: BlockingConnection, cursor: Cursor, timeout: float | None = None) -> None:
         """`timeout`: seconds to wait for each page."""
         self._requested: PageCall[PolledSignal] | None = None
-        self._connection = connection
+        self._asked = self._connection = connection
         self._cursor = cursor
         self._timeout = timeout
 
     def page(self) -> list[Event] | None:
         """Returns the events of the next page; None at the end."""
         connection = self._connection.current
-        self._release_if_elsewhere(connection)
+        if self._asked is not connection:  # a signal's handler has another one, and cannot wait for what this one was asked for
+            self._release()
         with within(self._timeout):
             call = self._requested = self._requested or self._request(connection)
             if call is None:
                 return None
-            connection.finish(call.done)
+            try:
+                connection.finish(call.done)
+            except ConnectionLost:  # in a child: the page goes to the parent
+                self._release()
+                raise
         self._requested = None
         events = self._cursor.take(call.page())
         with suppress(EventStoreError), within(self._timeout):  # what has arrived is handed out before
             self._requested = self._request(connection)  # travels while these are consumed
         return events
 
-    def _release_if_elsewhere(self, connection: BlockingConnection) -> None:
-        """Drops a page that another connection was asked for, which cannot be waited for here: a signal's handler has one of
-        its own.
-        """
-        if self._requested is not None and self._requested.session is not connection.session:
+    def _release(self) -> None:
+        """Wants the requested page no longer."""
+        if self._requested is not None:
             self._requested.wanted = False
             self._requested = None
 
     def _request(self, connection: BlockingConnection) -> PageCall[PolledSignal] | None:
         if self._cursor.done:
             return None
+        self._asked = connection
         call = PageCall(self._cursor, connection.session, connection.signal(), self)
         try:
             connection.add(call)

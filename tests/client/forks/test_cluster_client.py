@@ -80,6 +80,24 @@ def test_a_subscription_to_all_shards_goes_on_in_the_parent_and_is_refused_in_th
         assert type(next(items)) is es.Event
 
 
+def test_a_read_of_one_aggregate_goes_on_in_the_parent_and_is_refused_in_the_child(led: LedShards) -> None:
+    mine = led.id_of(1)
+    with blocking.connect(led.address) as store:
+        for _ in range(4):
+            store.append(mine, [NewEvent("Happened", bytes(100_000))] * 10, es.ANY)  # more than a page
+        events = store.read(mine)
+        assert next(events).version == 1
+
+        def reads_on() -> list[Any]:
+            refused = error_of(lambda: [each.version for each in events])
+            return [refused, len(list(store.read(mine)))]
+
+        refused, own = in_child(reads_on)
+        assert refused.startswith(f"ConnectionLost: this process was forked from process {os.getpid()}")
+        assert own == 40
+        assert [each.version for each in events] == list(range(2, 41))
+
+
 def test_a_consumer_of_all_shards_is_refused_in_the_child(led: LedShards) -> None:
     with blocking.connect(led.address) as store:
         store.broker.create_topic("orders")
