@@ -7,12 +7,12 @@ encoded in the thread that calls, and the iterator that they come from runs ther
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from eventstore.client.address import Addresses
 from eventstore.client.blocking.broker import BlockingBroker
@@ -308,14 +308,12 @@ class _LoopSignal(PolledSignal):
             raise limit.over() from None
 
 
-class BlockingMergedEvents:
-    """The stored events of all shards, up to the last one of each. After TimedOut it continues; any other exception ends it,
-    and then it raises Closed.
-    """
+class _Merged(Generic[Item]):
+    """Items of all shards, from a stream that runs in the event loop."""
 
-    def __init__(self, merged: MergedEvents) -> None:
+    def __init__(self, merged: MergedEvents | MergedSubscription, items: Iterator[Item]) -> None:
         self._merged = merged
-        self._events = chained(_turning(merged, merged.turn, answered_in_parent), (TimedOut,))
+        self._items = items
 
     @property
     def position(self) -> Position:
@@ -330,44 +328,40 @@ class BlockingMergedEvents:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Event:
-        return next(self._events)
+    def __next__(self) -> Item:
+        return next(self._items)
 
 
-class BlockingMergedSubscription:
+class BlockingMergedEvents(_Merged[Event]):
+    """The stored events of all shards, up to the last one of each. After TimedOut it continues; any other exception ends it,
+    and then it raises Closed.
+    """
+
+    def __init__(self, merged: MergedEvents) -> None:
+        super().__init__(merged, chained(_turning(merged, merged.turn, answered_in_parent), (TimedOut,)))
+
+
+class BlockingMergedSubscription(_Merged[SubscriptionItem]):
     """The events of all shards as they are appended, and CaughtUp once, when all shards have delivered what they had stored.
 
     A shard that is away is waited for, and the log says so; it ends with the last error when no shard can be reached.
     """
 
     def __init__(self, merged: MergedSubscription) -> None:
-        self._merged = merged
-        self._items = chained(_turning(merged, merged.turn, _subscription_of_parent))
+        super().__init__(merged, chained(_turning(merged, merged.turn, _subscription_of_parent)))
+        self._subscription = merged
         self._closed = False
         self._end = partial(loop_thread().begin, merged.aclose)
 
     @property
-    def position(self) -> Position:
-        """The place after the last event: pass it as `after` to continue there."""
-        return self._merged.position
-
-    @property
-    def shard(self) -> int:
-        """The shard of the last event, whose sequence counts there."""
-        return self._merged.shard
-
-    @property
     def resumptions(self) -> int:
         """How often a shard's part continued after a lost connection, perhaps on a store that was restored from a copy."""
-        return self._merged.resumptions
-
-    def __iter__(self) -> Self:
-        return self
+        return self._subscription.resumptions
 
     def __next__(self) -> SubscriptionItem:
         if self._closed:
             raise StopIteration
-        return next(self._items)
+        return super().__next__()
 
     def close(self) -> None:
         """Ends the subscription, also for a thread that waits for its next item."""
