@@ -8,10 +8,13 @@ by one, so that a bad message refuses only itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import add
 from typing import Annotated, Generic, TypeAlias, TypeVar
 
+from eventstore.errors import UnknownQueue, UnknownTopic
 from eventstore.fields import check_text
 from eventstore.protocol import limits
+from eventstore.protocol.across import ANY, FIRST_FOUND, nothing, one_shard, rows_by_name, rows_of_each
 from eventstore.protocol.answers import Outcomes
 from eventstore.protocol.broker_info import ChunkInfo, QueueInfo, TopicInfo
 from eventstore.protocol.message_answers import Messages
@@ -58,6 +61,10 @@ def _want(topic: object, queue: object, offset: object, tags: object) -> None:
     check_tags("tags", tags)
 
 
+def _chunk(request: ListChunks) -> tuple[str, str] | None:
+    return ("the number of a chunk", "chunks") if request.after else None
+
+
 # ---- messages
 
 
@@ -69,7 +76,7 @@ class SendMessages(BrokerRequest[Outcomes]):
     messages: Annotated[Sequence[WireMessage], UncheckedRows(5)]
 
 
-@request(14, needs=on_topics("wants"))
+@request(14, needs=on_topics("wants"), across=one_shard("pull"))
 class Pull(BrokerRequest[Messages]):
     """Asks for the next messages of some queues, and waits up to `wait_ms` for one. `group`, `member`: who will handle them."""
 
@@ -81,14 +88,14 @@ class Pull(BrokerRequest[Messages]):
     wants: Annotated[tuple[WireWant, ...], Rows(_want, limits.PULL_QUEUES_MAX)] = ()
 
 
-@request(34, needs=on(Permission.CONSUME))
+@request(34, needs=on(Permission.CONSUME), across=FIRST_FOUND)
 class FindMessage(BrokerRequest[Messages]):
     """Asks for the message with this id."""
 
     message_id: Name
 
 
-@request(35, needs=on_topic())
+@request(35, needs=on_topic(), across=one_shard("message_at"))
 class ReadMessage(BrokerRequest[Messages]):
     """Asks for the message at this place."""
 
@@ -108,7 +115,7 @@ class FindKey(BrokerRequest[Messages]):
     before: Count = limits.INT64_MAX
 
 
-@request(37, needs=on_topic())
+@request(37, needs=on_topic(), across=one_shard("offset_at"))
 class OffsetAt(BrokerRequest[int]):
     """Asks for the first offset of a queue whose message is of this time (microseconds) or later."""
 
@@ -120,7 +127,7 @@ class OffsetAt(BrokerRequest[int]):
 # ---- topics, queues, chunks
 
 
-@request(27, needs=on(Permission.TOPICS, "topic"), resend=False)
+@request(27, needs=on(Permission.TOPICS, "topic"), resend=False, across=ANY)
 class CreateTopic(BrokerRequest[bool]):
     """Creates a topic. `queues` None: the server's default. `if_missing`: an existing topic is not an error."""
 
@@ -129,19 +136,19 @@ class CreateTopic(BrokerRequest[bool]):
     if_missing: Flag = False
 
 
-@request(28, needs=on(Permission.STATS))
+@request(28, needs=on(Permission.STATS), across=rows_by_name(queues=add, open_queues=add))
 class ListTopics(BrokerRequest[list[TopicInfo]]):
     """Asks for all topics."""
 
 
-@request(29, needs=on(Permission.STATS))
+@request(29, needs=on(Permission.STATS), across=rows_of_each(UnknownTopic))
 class ShowTopic(BrokerRequest[list[QueueInfo]]):
     """Asks for the queues of a topic."""
 
     topic: Name
 
 
-@request(30, needs=on(Permission.TOPICS, "topic"), resend=False)
+@request(30, needs=on(Permission.TOPICS, "topic"), resend=False, across=nothing(UnknownTopic))
 class DeleteTopic(BrokerRequest[None]):
     """Deletes a topic; with `ignore_unconsumed`, even if groups have messages left to consume."""
 
@@ -157,7 +164,7 @@ class AddQueues(BrokerRequest[list[int]]):
     count: Annotated[int, integer(1, limits.QUEUES_MAX)]
 
 
-@request(32, needs=on(Permission.TOPICS, "topic"))
+@request(32, needs=on(Permission.TOPICS, "topic"), across=nothing(UnknownQueue))
 class CloseQueue(BrokerRequest[None]):
     """Hides a queue from producers, while consumers drain it."""
 
@@ -165,7 +172,7 @@ class CloseQueue(BrokerRequest[None]):
     queue: _Queue
 
 
-@request(33, needs=on(Permission.TOPICS, "topic"), resend=False)
+@request(33, needs=on(Permission.TOPICS, "topic"), resend=False, across=nothing(UnknownQueue))
 class RemoveQueue(BrokerRequest[None]):
     """Removes a queue that was closed and drained."""
 
@@ -173,7 +180,7 @@ class RemoveQueue(BrokerRequest[None]):
     queue: _Queue
 
 
-@request(38, needs=on(Permission.STATS))
+@request(38, needs=on(Permission.STATS), across=rows_of_each(about_one=_chunk))
 class ListChunks(BrokerRequest[list[ChunkInfo]]):
     """Asks for the message chunks with higher numbers than `after`."""
 

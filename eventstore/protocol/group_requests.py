@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import add
 from typing import Annotated, Final, TypeAlias
 
-from eventstore.errors import InvalidArgument
+from eventstore.errors import InvalidArgument, UnknownGroup, UnknownTopic
 from eventstore.fields import check_int, check_text, shown
 from eventstore.protocol import limits
+from eventstore.protocol.across import FIRST, largest_of_each_name, nothing, one_shard, rows_by_name, rows_of_each
 from eventstore.protocol.broker_info import (
     CommittedPlace,
     GroupInfo,
@@ -46,6 +48,11 @@ def _dead_letter(offset: object) -> None:
 def _attempted(topic: object, queue: object, offset: object, attempts: object) -> None:
     _place(topic, queue, offset)
     check_int("attempts", attempts, 1, limits.ATTEMPTS_MAX)
+
+
+def _reset(request: ResetGroup) -> tuple[str, str] | None:
+    about_one = request.queue is not None or request.to == "offset"
+    return ("a reset of a queue, or to an offset,", "reset") if about_one else None
 
 
 def _delay(delay_ms: object) -> None:
@@ -104,7 +111,7 @@ class FailMessages(BrokerRequest[list[bool]]):
     places: Annotated[tuple[WirePlace, ...], Rows(_place, limits.FAILED_PER_FRAME_MAX)] = ()
 
 
-@request(20, needs=on(Permission.GROUPS, "group"), resend=False)
+@request(20, needs=on(Permission.GROUPS, "group"), resend=False, across=one_shard("replay"))
 class ReplayDead(BrokerRequest[int]):
     """Delivers dead letters of a group to it again: offsets in queue 0 of `dead:GROUP`."""
 
@@ -112,7 +119,7 @@ class ReplayDead(BrokerRequest[int]):
     offsets: Annotated[tuple[int, ...], Rows(_dead_letter, limits.FAILED_PER_FRAME_MAX)] = ()
 
 
-@request(21, needs=on(Permission.GROUPS, "group"))
+@request(21, needs=on(Permission.GROUPS, "group"), across=rows_of_each(UnknownGroup, UnknownTopic, about_one=_reset))
 class ResetGroup(BrokerRequest[list[ResetQueue]]):
     """Sets a group's offsets in one queue of a topic, or in all (None), to one of `RESETS`; the last two take a value."""
 
@@ -145,7 +152,7 @@ class FailInPlace(BrokerRequest[list[int | None]]):
     places: Annotated[tuple[tuple[str, int, int, int], ...], Rows(_attempted, limits.FAILED_PER_FRAME_MAX)] = ()
 
 
-@request(41, needs=replace(on(Permission.GROUPS, "group"), writes="dead_letters"))  # whoever its members are
+@request(41, needs=replace(on(Permission.GROUPS, "group"), writes="dead_letters"), across=nothing())  # whoever its members are
 class SetRetries(BrokerRequest[None]):
     """Gives a group its own retry policy. `attempts` None: one more than delays. `dead_letters` None: `dead:GROUP`."""
 
@@ -155,21 +162,21 @@ class SetRetries(BrokerRequest[None]):
     delays_ms: Annotated[tuple[int, ...], Rows(_delay, limits.DELAYS_MAX, low=0)] = ()
 
 
-@request(42, needs=on(Permission.GROUPS, "group"))
+@request(42, needs=on(Permission.GROUPS, "group"), across=nothing())
 class UnsetRetries(BrokerRequest[None]):
     """Gives a group the server's retry policy again."""
 
     group: Name
 
 
-@request(43, needs=on(Permission.STATS))
+@request(43, needs=on(Permission.STATS), across=FIRST)
 class ShowRetries(BrokerRequest[ShownRetries]):
     """Asks for the retry policy of a group."""
 
     group: Name
 
 
-@request(22, needs=on(Permission.STATS))
+@request(22, needs=on(Permission.STATS), across=rows_by_name(generation=max, members=max))
 class ListGroups(BrokerRequest[list[GroupInfo]]):
     """Asks for all consumer groups."""
 
@@ -182,28 +189,28 @@ class ShowGroup(BrokerRequest[GroupPage]):
     skip: Count = 0
 
 
-@request(24, needs=on(Permission.STATS))
+@request(24, needs=on(Permission.STATS), across=rows_by_name(UnknownGroup, silent_ms=min, queues=add))
 class ListMembers(BrokerRequest[list[MemberInfo]]):
     """Asks for the members of a group."""
 
     group: Name
 
 
-@request(44, needs=on(Permission.STATS))
+@request(44, needs=on(Permission.STATS), across=largest_of_each_name("held_ms", UnknownGroup))
 class ListInHand(BrokerRequest[list[MessageInHand]]):
     """Asks for the message that a member of the group has had in hand for the longest; None: for that of each group."""
 
     group: Annotated[str | None, optional(check_text)] = None
 
 
-@request(25, needs=on(Permission.GROUPS, "group"), resend=False)
+@request(25, needs=on(Permission.GROUPS, "group"), resend=False, across=nothing(UnknownGroup))
 class DeleteGroup(BrokerRequest[None]):
     """Deletes a group without members: its offsets, its messages to retry, its dead letters."""
 
     group: Name
 
 
-@request(26, needs=on(Permission.GROUPS, "group"))
+@request(26, needs=on(Permission.GROUPS, "group"), across=nothing(UnknownGroup))
 class ForgetTopic(BrokerRequest[None]):
     """Deletes a group's offsets in a topic that none of its members reads, since they hold back the deletion of messages."""
 

@@ -7,6 +7,7 @@ from typing import Annotated, Final, TypeAlias
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
 from eventstore.model import ID_BYTES_MAX, VERSION_MAX
+from eventstore.protocol.across import rows_of_each
 from eventstore.protocol.limits import INT64_MAX, INT64_MIN, SILENCE_S_MAX
 from eventstore.protocol.reaction_info import (
     AppendedRecord,
@@ -64,7 +65,7 @@ class CheckParking(Answered[None]):
     """Asks whether the client may record what its reactions have parked, of some aggregates at least."""
 
 
-@request(62, needs=on(Permission.STATS))
+@request(62, needs=on(Permission.STATS), across=rows_of_each())
 class ListReactions(Answered[list[ReactionInfo]]):
     """Asks how far each reaction is."""
 
@@ -119,7 +120,7 @@ class NoteProjection(Answered[None]):
     parked: Count
 
 
-@request(73, needs=on(Permission.STATS))
+@request(73, needs=on(Permission.STATS), across=rows_of_each())
 class ListProjections(Answered[list[ProjectionInfo]]):
     """Asks how far the projections are of those who are connected, after the first `skip` of them."""
 

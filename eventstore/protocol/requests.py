@@ -18,6 +18,7 @@ from eventstore.fields import check_text
 from eventstore.flat import Scalar
 from eventstore.model import ID_BYTES_MAX, TYPE_BYTES_MAX, VERSION_MAX
 from eventstore.protocol import limits
+from eventstore.protocol.across import rows_of_each
 from eventstore.protocol.answer_form import Form
 from eventstore.protocol.answers import Outcomes, Page
 from eventstore.protocol.handshake import Welcome, map_values, read_map, read_welcome
@@ -231,7 +232,7 @@ class ListAggregates(Answered[list[AggregateInfo]]):
     layouts: _Layouts = ()
 
 
-@request(71, needs=on(Permission.STATS))
+@request(71, needs=on(Permission.STATS), across=rows_of_each())
 class ListClients(Answered[list[ClientInfo]]):
     """Asks for up to `limit` of those who are connected, after the first `skip` of them."""
 

@@ -36,6 +36,7 @@ class Permission(StrEnum):
 
 EVERYTHING: Final = ""
 """The prefix of every name."""
+_READING: Final = (None, Permission.READ, Permission.SUBSCRIBE, Permission.CONSUME, Permission.STATS)
 _OF_GROUPS: Final = ("retry:", "dead:")
 
 Wanted = Iterable[tuple[Permission, str | None]]
@@ -53,6 +54,11 @@ class Needs:
     wanted: Callable[[Any], Wanted] | None = None
     alone: bool = False
     writes: str | None = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether the request may change something."""
+        return self.permission not in _READING
 
 
 ANYONE: Final = Needs(None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import subprocess
 import sys
@@ -15,9 +14,7 @@ import trio
 
 import eventstore as es
 from eventstore import NewMessage, blocking
-from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.consumer import Consumer
-from eventstore.client.aio.routing.shards_broker import OF_A_SHARD, ShardsBroker
 from tests.cancelled_at import CancelledAt
 from tests.cluster.node_process import NodeProcess, kill_process
 from tests.consumers.deadly_process import ATTEMPTS, GROUP
@@ -172,11 +169,6 @@ def test_what_names_a_queue_is_for_the_broker_of_a_shard(tmp_path: Path) -> None
         assert [len(shard.broker.queues("orders")) for shard in store.shards.values()] == [2, 2]
         store.broker.delete_topic("orders", ignore_unconsumed=True)
         assert node.terminate() == 0
-
-
-def test_each_method_of_a_broker_is_for_all_shards_or_refused_by_name() -> None:
-    methods = {name for name, method in vars(NetworkBroker).items() if inspect.isfunction(method) and name[0] != "_"}
-    assert methods - vars(ShardsBroker).keys() == {*OF_A_SHARD}
 
 
 def test_queues_of_all_shards_are_spread_evenly_over_few_and_many_members(tmp_path: Path) -> None:

@@ -76,12 +76,12 @@ class NetworkBroker:
 
     @limited
     async def topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
-        """Lists all topics, also those of retries and dead letters."""
+        """Lists all topics, also those of retries and dead letters; of several shards, with the queues of all."""
         return await self._call(requests.ListTopics())
 
     @limited
     async def queues(self, topic: str, *, timeout: float | None = None) -> list[QueueInfo]:
-        """Lists the queues of a topic: state, offsets, and the rates of writes and reads. Raises UnknownTopic."""
+        """Lists the queues of a topic, on each shard: state, offsets, rates of writes and reads. Raises UnknownTopic."""
         return await self._call(requests.ShowTopic(topic))
 
     @limited
@@ -108,7 +108,11 @@ class NetworkBroker:
 
     @limited
     async def close_queue(self, topic: str, queue: int, *, timeout: float | None = None) -> None:
-        """Closes a queue for new messages; those in it can be consumed. Raises UnknownTopic, UnknownQueue."""
+        """Closes a queue for new messages, that of this number on each shard; those in it can be consumed.
+
+        Raises:
+            UnknownTopic, UnknownQueue
+        """
         await self._call(requests.CloseQueue(topic, queue))
 
     @limited
@@ -125,14 +129,16 @@ class NetworkBroker:
 
     @limited
     async def chunks(self, after: int = 0, *, timeout: float | None = None) -> list[ChunkInfo]:
-        """Lists the message chunks after number `after`, the oldest first, up to 10,000."""
+        """Lists the message chunks after number `after`, the oldest first, up to 1,000; of several shards, those of each, from
+        the first one on.
+        """
         return await self._call(requests.ListChunks(after))
 
     # ---- groups
 
     @limited
     async def groups(self, *, timeout: float | None = None) -> list[GroupInfo]:
-        """Lists all consumer groups."""
+        """Lists all consumer groups. Of several shards, a member is one on each; `generation` is the largest of theirs."""
         return await self._call(group_requests.ListGroups())
 
     @limited
@@ -147,7 +153,11 @@ class NetworkBroker:
 
     @limited
     async def members(self, group: str, *, timeout: float | None = None) -> list[MemberInfo]:
-        """Lists the members of a group. Raises UnknownGroup."""
+        """Lists the members of a group; of several shards, with the queues of all, and `silent_ms` at the one that heard last.
+
+        Raises:
+            UnknownGroup
+        """
         return await self._call(group_requests.ListMembers(group))
 
     @limited
@@ -205,7 +215,7 @@ class NetworkBroker:
         self, group: str, topic: str, to: str | int | datetime, *, queue: int | None = None, timeout: float | None = None
     ) -> list[ResetQueue]:
         """Sets a group's offset in one queue of a topic, or in all: "start", "end", an offset, or the first message at a time
-        (an aware datetime) or later. Members continue from there.
+        (an aware datetime) or later. Members continue from there. Of several shards, in all queues of each, not to an offset.
 
         Raises:
             UnknownGroup, UnknownTopic, UnknownQueue, InvalidArgument

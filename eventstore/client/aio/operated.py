@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import limited
@@ -10,9 +12,12 @@ from eventstore.client.aio.routing import Router, ShardsBroker, ShardsReactions
 from eventstore.flat import Scalar
 from eventstore.protocol.reaction_info import ProjectionInfo
 from eventstore.protocol.reaction_requests import ListProjections, NoteProjection
+from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import CLIENT_ROWS_MAX, ListClients, Map, Stats
 from eventstore.protocol.server_info import ClientInfo
 from eventstore.records.cluster_map import ClusterMap
+
+A = TypeVar("A")
 
 
 class NetworkOperated:
@@ -28,6 +33,9 @@ class NetworkOperated:
     def _only(self, wanted: str) -> NetworkConnection:
         return self._connection if self._router is None else self._router.only(wanted)
 
+    async def _ask(self, request: Answered[A]) -> A:
+        return await (self._connection.call(request) if self._router is None else self._router.call_across(request))
+
     @limited
     async def stats(self, *, timeout: float | None = None) -> dict[str, Scalar]:
         """Returns the server's figures, by name; of several shards, or of one that no process serves, those of their node."""
@@ -40,19 +48,14 @@ class NetworkOperated:
         """Returns who is connected, oldest first: at most `limit` (1 to 1,000), after the first `skip`; of several shards, as
         many of each.
         """
-        several = {None: self._only("`clients`")} if self._several is None else self._several.connections()
-        request = ListClients(skip, limit)
-        rows = [(shard, await each.call(request)) for shard, each in several.items()]
-        return [row._replace(shard=shard) for shard, found in rows for row in found]
+        return await self._ask(ListClients(skip, limit))
 
     @limited
     async def projections(self, skip: int = 0, *, timeout: float | None = None) -> list[ProjectionInfo]:
         """Returns how far the projections are that connected clients run, by name: at most 1,000, after the first `skip`; of
         several shards, those of each.
         """
-        several = {None: self._only("`projections`")} if self._several is None else self._several.connections()
-        rows = [(shard, await each.call(ListProjections(skip))) for shard, each in several.items()]
-        return [row._replace(shard=shard) for shard, found in rows for row in found]
+        return await self._ask(ListProjections(skip))
 
     @limited
     async def note_projection(

@@ -21,7 +21,7 @@ class NetworkReactions:
 
     @limited
     async def progress(self, *, timeout: float | None = None) -> list[ReactionInfo]:
-        """Returns how far each reaction is."""
+        """Returns how far each reaction is, on each shard."""
         return await self._call(requests.ListReactions())
 
     @limited

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.limited import limited
@@ -11,9 +13,12 @@ from eventstore.client.blocking.routing import BlockingRouter, shards_broker, sh
 from eventstore.flat import Scalar
 from eventstore.protocol.reaction_info import ProjectionInfo
 from eventstore.protocol.reaction_requests import ListProjections, NoteProjection
+from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import CLIENT_ROWS_MAX, ListClients, Map, Stats
 from eventstore.protocol.server_info import ClientInfo
 from eventstore.records.cluster_map import ClusterMap
+
+A = TypeVar("A")
 
 
 class BlockingOperated:
@@ -29,6 +34,9 @@ class BlockingOperated:
     def _only(self, wanted: str) -> BlockingConnection:
         return self._connection if self._router is None else self._router.only(wanted)
 
+    def _ask(self, request: Answered[A]) -> A:
+        return self._connection.call(request) if self._router is None else self._router.call_across(request)
+
     @limited
     def stats(self, *, timeout: float | None = None) -> dict[str, Scalar]:
         """Returns the server's figures, by name; of several shards, or of one that no process serves, those of their node."""
@@ -41,19 +49,14 @@ class BlockingOperated:
         """Returns who is connected, oldest first: at most `limit` (1 to 1,000), after the first `skip`; of several shards, as
         many of each.
         """
-        several = {None: self._only("`clients`")} if self._several is None else self._several.connections()
-        request = ListClients(skip, limit)
-        rows = [(shard, each.call(request)) for shard, each in several.items()]
-        return [row._replace(shard=shard) for shard, found in rows for row in found]
+        return self._ask(ListClients(skip, limit))
 
     @limited
     def projections(self, skip: int = 0, *, timeout: float | None = None) -> list[ProjectionInfo]:
         """Returns how far the projections are that connected clients run, by name: at most 1,000, after the first `skip`; of
         several shards, those of each.
         """
-        several = {None: self._only("`projections`")} if self._several is None else self._several.connections()
-        rows = [(shard, each.call(ListProjections(skip))) for shard, each in several.items()]
-        return [row._replace(shard=shard) for shard, found in rows for row in found]
+        return self._ask(ListProjections(skip))
 
     @limited
     def note_projection(

@@ -22,7 +22,7 @@ class BlockingReactions:
 
     @limited
     def progress(self, *, timeout: float | None = None) -> list[ReactionInfo]:
-        """Returns how far each reaction is."""
+        """Returns how far each reaction is, on each shard."""
         return self._call(requests.ListReactions())
 
     @limited

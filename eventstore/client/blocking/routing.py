@@ -147,6 +147,10 @@ class BlockingRouter:
         """As of `Router`."""
         return self.run(lambda router: router.call_all(request_of))
 
+    def call_across(self, request: Answered[A], *, resend: bool | None = None) -> A:
+        """As of `Router`."""
+        return self.run(lambda router: router.call_across(request, resend=resend))
+
     def put(self, queue: Callable[[Any], Any], aggregate_id: str, row: Any) -> Any:
         """As of `Router`."""
         return self.run(lambda router: router.put(queue, aggregate_id, row))

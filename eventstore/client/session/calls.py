@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from eventstore.client.connection_errors import timed_out
 from eventstore.errors import EventStoreError, ProtocolError, TimedOut, copy_error
@@ -10,7 +10,6 @@ from eventstore.protocol.answers import Answer, Failure, Ok, Page
 from eventstore.protocol.message_answers import Messages
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.request_declaration import DECLARATIONS, Request
-from eventstore.security.permissions import Permission
 
 
 class Signal(Protocol):
@@ -23,8 +22,6 @@ class Signal(Protocol):
 
 S = TypeVar("S", bound=Signal)
 AnswerT = TypeVar("AnswerT", bound=Answer)
-_READING: Final = (None, Permission.READ, Permission.SUBSCRIBE, Permission.CONSUME, Permission.STATS)
-"""What the requests need that change nothing."""
 
 
 class PolledSignal:
@@ -99,8 +96,7 @@ class Call(Generic[S]):
 
     def given_up(self, over: TimedOut) -> TimedOut:
         """Returns the error of a call that is no longer `wanted`: its time is over."""
-        permission = DECLARATIONS[type(self.request)].needs.permission
-        return timed_out(over.timeout_ms, changes=self.left and permission not in _READING)
+        return timed_out(over.timeout_ms, changes=self.left and DECLARATIONS[type(self.request)].needs.changes)
 
     def answer(self) -> Any:
         """Returns what its request is declared to be answered by, once `done` is set. Raises the server's error, or

@@ -18,6 +18,7 @@ import anyio
 from eventstore.client.address import Addresses
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import in_time
+from eventstore.client.aio.routing.across import ask_across
 from eventstore.client.aio.routing.shard_connection import ShardConnection
 from eventstore.client.aio.routing.survey import MapSurvey
 from eventstore.client.aio.routing.together import News, together, watch_map
@@ -161,6 +162,10 @@ class Router:
             if not isinstance(error, Elsewhere):
                 raise error
             await self.look_again(backoff, error)
+
+    async def call_across(self, request: Answered[A], *, resend: bool | None = None) -> A:
+        """As `NetworkConnection.call`, at all shards: their answers are merged as the request declares."""
+        return await ask_across(self, request, resend)
 
     async def _call_one(self, number: int, request: Answered[A]) -> A | EventStoreError:
         try:

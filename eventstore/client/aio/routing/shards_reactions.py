@@ -15,7 +15,7 @@ from eventstore.client.aio.routing.router import Router
 from eventstore.client.connection_errors import timed_out_after
 from eventstore.client.routing.looking import Looking
 from eventstore.errors import Elsewhere, InvalidArgument, TimedOut
-from eventstore.protocol.reaction_info import ParkedEvent, ParkedHandled, ReactionInfo
+from eventstore.protocol.reaction_info import ParkedEvent, ParkedHandled
 from eventstore.protocol.reaction_requests import PARKED_ROWS_MAX
 
 
@@ -24,19 +24,11 @@ class ShardsReactions(NetworkReactions):
 
     def __init__(self, router: Router) -> None:
         self._router = router
+        self._call = router.call_across
 
     @property
     def _by_shard(self) -> dict[int, NetworkReactions]:
         return {number: NetworkReactions(shard) for number, shard in self._router.connections().items()}
-
-    @limited
-    async def progress(self, *, timeout: float | None = None) -> list[ReactionInfo]:
-        """As `NetworkReactions.progress`, of each shard."""
-        shards = self._by_shard
-        found = [(number, await each.progress()) for number, each in shards.items()]
-        if len(shards) == 1:
-            return found[0][1]
-        return [reaction._replace(shard=number) for number, reactions in found for reaction in reactions]
 
     @limited
     async def parked(self, reaction: str, skip: int = 0, *, timeout: float | None = None) -> list[ParkedEvent]:
