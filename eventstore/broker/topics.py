@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, cast
 
-from eventstore.chunks.documents import PREVIOUS, Tree, read_tree, write_document
+from eventstore.chunks.documents import PREVIOUS, Tree, read_tree, unknown_members, write_document
 from eventstore.chunks.files import Files
 from eventstore.errors import Corrupt, InvalidArgument, UnknownQueue, UnknownTopic
 from eventstore.fields import check_int, counted, shown
@@ -36,6 +36,8 @@ class Topic:
     id: int
     queues: dict[int, QueueState]
     next_queue: int
+    unknown: Tree = field(default_factory=dict)
+    """Members of the document that a newer program has written."""
     open: tuple[int, ...] = field(init=False)
     readable: tuple[int, ...] = field(init=False)
 
@@ -68,12 +70,14 @@ class Topics:
         self._files = files
         self._path = path
         self._next_id = 1
+        self._unknown: Tree = {}
 
     def load(self) -> None:
         """Raises Corrupt or FileNotFoundError."""
         tree = read_tree(self._files, self._path)
         try:
             self._next_id = cast(int, tree["next_id"])
+            self._unknown = unknown_members(tree, ("next_id", "topics"))
             self.by_name = {name: _topic(name, cast(Tree, rest)) for name, rest in cast(Tree, tree["topics"]).items()}
             ids = {topic.id for topic in self.by_name.values()}
             if len(ids) != len(self.by_name) or any(topic_id >= self._next_id for topic_id in ids):
@@ -167,33 +171,37 @@ class Topics:
 
     def _write(self, topics: dict[str, Topic], next_id: int, changed: Topic | None = None) -> None:
         try:
-            write_document(self._files, self._path, _tree(topics, next_id))
+            write_document(self._files, self._path, self._tree(topics, next_id))
         except OSError:  # it may be in place nevertheless, and a restart would load it: messages of a topic would be lost
             with contextlib.suppress(OSError):
-                write_document(self._files, self._path, _tree(self.by_name, self._next_id))
+                write_document(self._files, self._path, self._tree(self.by_name, self._next_id))
             raise
         if changed is not None:
             self.before_visible(changed)
         self.by_name, self._next_id = topics, next_id
 
+    def _tree(self, topics: dict[str, Topic], next_id: int) -> Tree:
+        return {**self._unknown, "next_id": next_id, "topics": _members(topics)}
 
-def _tree(topics: dict[str, Topic], next_id: int) -> Tree:
-    members: Tree = {
+
+def _members(topics: dict[str, Topic]) -> Tree:
+    return {
         topic.name: {
+            **topic.unknown,
             "id": topic.id,
             "next_queue": topic.next_queue,
             "queues": {str(number): state for number, state in topic.queues.items()},
         }
         for topic in topics.values()
     }
-    return {"next_id": next_id, "topics": members}
 
 
 def _topic(name: str, rest: Tree) -> Topic:
     queues = {int(number): cast(QueueState, state) for number, state in cast(Tree, rest["queues"]).items()}
     if any(state not in STATES for state in queues.values()):
         raise ValueError(f"{name}: the state of a queue is not one of {', '.join(STATES)}")
-    topic = Topic(name, cast(int, rest["id"]), queues, cast(int, rest["next_queue"]))
+    unknown = unknown_members(rest, ("id", "next_queue", "queues"))
+    topic = Topic(name, cast(int, rest["id"]), queues, cast(int, rest["next_queue"]), unknown)
     if topic.next_queue <= max(queues, default=-1):
         raise ValueError(f"{name}: the number of a queue is not below next_queue")
     return topic

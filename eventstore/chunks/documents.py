@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -101,6 +101,14 @@ def read_tree(files: Files, path: Path) -> Tree:
     if not isinstance(document, dict):
         raise Corrupt(str(path), 0, f"not a JSON object; the previous copy is {path.name}{PREVIOUS}")
     return document
+
+
+def unknown_members(document: Tree, known: Collection[str]) -> Tree:
+    """Returns the members of a document that this program does not know.
+
+    Who replaces a document writes them again: a newer program has put them there, and may run again after this one.
+    """
+    return {name: value for name, value in document.items() if name not in known}
 
 
 def write_file(files: Files, path: Path, raw: bytes) -> None:

@@ -26,18 +26,24 @@ _TIME_END: Final = 253_402_300_800  # the year 10000, which no datetime holds
 
 def requests_with(value: Tree | None, id_: str, by: str, at: int, details: Tree) -> Tree:
     """Returns the value of the key with one more request, the next by its number."""
-    known = read_requests(value)
-    number = known[-1].number + 1 if known else 1
-    latest = (*known, ClusterRequest(number, id_, by, at, _details(details)))[-REQUESTS_MAX:]
-    return {"latest": [_value(each) for each in latest]}
+    known = _valid(value)
+    number = known[-1][1].number + 1 if known else 1
+    added = _value(ClusterRequest(number, id_, by, at, _details(details)))
+    latest: list[DocumentValue] = [*(written for written, _ in known), added]  # as a newer program wrote them
+    return {**(value or {}), "latest": latest[-REQUESTS_MAX:]}
 
 
 def read_requests(value: Tree | None) -> tuple[ClusterRequest, ...]:
     """Returns the requests in order; without those that something else wrote."""
+    return tuple(request for _, request in _valid(value))
+
+
+def _valid(value: Tree | None) -> list[tuple[Tree, ClusterRequest]]:
+    """Returns each request as it is written, and as it is read."""
     match value:
         case {"latest": list(latest)}:
-            return tuple(_read(latest[-REQUESTS_MAX:]))
-    return ()
+            return list(_read(latest[-REQUESTS_MAX:]))
+    return []
 
 
 def _value(request: ClusterRequest) -> Tree:
@@ -50,13 +56,13 @@ def _value(request: ClusterRequest) -> Tree:
     }
 
 
-def _read(latest: list[Any]) -> Iterator[ClusterRequest]:
+def _read(latest: list[Any]) -> Iterator[tuple[Tree, ClusterRequest]]:
     for each in latest:
         match each:
             case {"number": int(number), "id": str(id_), "by": by, "at": int(at), "details": dict(details)} if (
                 0 < len(id_) <= _ID_CHARACTERS_MAX and id_.isascii() and id_.isalnum() and 0 <= at < _TIME_END
             ):
-                yield ClusterRequest(number, id_, read_asked_by(by), at, _details(details))
+                yield each, ClusterRequest(number, id_, read_asked_by(by), at, _details(details))
 
 
 def _details(found: Tree) -> dict[str, str | int | bool | None]:

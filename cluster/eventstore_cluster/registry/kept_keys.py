@@ -7,10 +7,10 @@ may be older than the registry was: it says which shards and replicas there are,
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from eventstore.chunks.documents import DocumentValue, Tree
+from eventstore.chunks.documents import DocumentValue, Tree, unknown_members
 from eventstore.errors import Corrupt, FolderRefused
 from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replicated_keys import SHARDS, ClusterKey, ShardKey, read_cluster, read_shard
@@ -51,10 +51,12 @@ class Kept:
 
     cluster: ClusterKey
     shards: Mapping[int, KeptShard]
+    unknown: Tree = field(default_factory=dict)
+    """Members of the document that a newer program has written."""
 
     def value(self) -> Tree:
         shards: dict[str, DocumentValue] = {str(number): each.value() for number, each in self.shards.items()}
-        return {"format": _FORMAT, "cluster": self.cluster.value(), "shards": shards}
+        return {**self.unknown, "format": _FORMAT, "cluster": self.cluster.value(), "shards": shards}
 
     def newest(self, earlier: Kept | None) -> Kept:
         """Returns the same, with what was kept of a shard if that is later, or if the registry does not know it: that may be
@@ -64,7 +66,7 @@ class Kept:
             return self
         shards = {number: each.newest(earlier.shards.get(number)) for number, each in self.shards.items()}
         cluster = max(self.cluster, earlier.cluster, key=lambda key: (key.layout, key.next_shard))
-        return Kept(cluster, {**earlier.shards, **shards})
+        return Kept(cluster, {**earlier.shards, **shards}, earlier.unknown)
 
     def unknown_to(self, shards: Collection[int]) -> str | None:
         """Returns what is wrong with a registry that has only these shards, if it lacks some: they are never taken away."""
@@ -97,7 +99,8 @@ def read_kept(path: str, document: Tree) -> Kept:
         raise FolderRefused(path, f"format {document.get('format')}; this program knows format {_FORMAT}. Use a newer one")
     match document:
         case {"cluster": dict(cluster), "shards": dict(shards)}:
-            return Kept(read_cluster(cluster), dict(_shards(path, shards)))
+            unknown = unknown_members(document, ("format", "cluster", "shards"))
+            return Kept(read_cluster(cluster), dict(_shards(path, shards)), unknown)
     raise Corrupt(path, 0, "not the keys of a cluster; remove it: it is written again when the registry has the cluster")
 
 
@@ -106,7 +109,7 @@ def _shards(path: str, shards: Mapping[str, object]) -> Iterator[tuple[int, Kept
         match value:
             case {"revision": int(revision)} if number.isdecimal():
                 found: Any = value
-                yield int(number), KeptShard(revision, read_shard(int(number), found))
+                yield int(number), KeptShard(revision, read_shard(int(number), unknown_members(found, ("revision",))))
             case _:
                 raise Corrupt(path, 0, f"{number} is not a shard that was in the registry")
 
@@ -136,5 +139,5 @@ def read_offers(seen: RegistrySnapshot) -> dict[str, Kept]:
         head, prefix = seen.entries[key].value, f"{key}/"
         parts = {each.removeprefix(prefix): entry.value for each, entry in seen.entries.items() if each.startswith(prefix)}
         if len(parts) == head.get("shards"):
-            found[node] = Kept(read_cluster(head), dict(_shards(key, parts)))
+            found[node] = Kept(read_cluster(unknown_members(head, ("shards",))), dict(_shards(key, parts)))
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from eventstore.chunks.documents import DocumentValue as Value
-from eventstore.chunks.documents import Tree
+from eventstore.chunks.documents import Tree, unknown_members
 from eventstore.chunks.folder import Ancestor
 from eventstore.records.cluster_map import SlotRange, read_slots
 from eventstore.records.splits import Split, read_split
@@ -28,9 +28,12 @@ class Birth:
     end: int = 0
     checksum: int = 0
     places: Tree = field(default_factory=dict)
+    unknown: Tree = field(default_factory=dict)
+    """Members that a newer program has written."""
 
     def value(self) -> Tree:
         return {
+            **self.unknown,
             "parent": self.parent,
             "slots": slots_value(self.slots),
             "end": self.end,
@@ -65,6 +68,9 @@ class Lineage:
 
 
 NO_LINEAGE: Final = Lineage()
+LINEAGE_MEMBERS: Final = frozenset({"splits", "ancestors", "birth", "broker"})
+"""Of the key of a shard."""
+_BIRTH_MEMBERS: Final = frozenset({"parent", "slots", "end", "checksum", "places"})
 
 
 def read_lineage(found: Any) -> Lineage:
@@ -81,7 +87,8 @@ def _read_birth(found: Any) -> Birth | None:
     if found is None:
         return None
     slots = read_slots(found["slots"])
-    return Birth(int(found["parent"]), slots, int(found["end"]), int(found["checksum"]), dict(found["places"]))
+    unknown = unknown_members(found, _BIRTH_MEMBERS)
+    return Birth(int(found["parent"]), slots, int(found["end"]), int(found["checksum"]), dict(found["places"]), unknown)
 
 
 def slots_value(slots: Sequence[SlotRange]) -> list[Value]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from eventstore.chunks.documents import Tree
+from eventstore.chunks.documents import Tree, unknown_members
 from eventstore.errors import Corrupt
 from eventstore_cluster.registry.failing import Failing, failing_value, read_failing
 from eventstore_cluster.registry.registry import RegistrySnapshot
@@ -93,16 +93,20 @@ class MovingKey:
     at_once: int = 2
     rate: int | None = None
     pause: Pause = NOT_PAUSED
+    unknown: Tree = field(default_factory=dict)
+    """Members that a newer program has written."""
 
     def value(self) -> Tree:
-        return {"at_once": self.at_once, "rate": self.rate, "paused": self.pause.on, "paused_by": self.pause.by}
+        own: Tree = {"at_once": self.at_once, "rate": self.rate, "paused": self.pause.on, "paused_by": self.pause.by}
+        return {**self.unknown, **own}
 
 
 def read_moving(value: Tree | None) -> MovingKey:
     """Returns the limits of moves; the defaults if none were written."""
     match value:
         case {"at_once": int(at_once), "rate": int() | None as rate, **rest} if at_once > 0:
-            return MovingKey(at_once, rate, Pause(rest.get("paused") is True, read_asked_by(rest.get("paused_by"))))
+            pause = Pause(rest.get("paused") is True, read_asked_by(rest.get("paused_by")))
+            return MovingKey(at_once, rate, pause, unknown_members(value or {}, ("at_once", "rate", "paused", "paused_by")))
     return MovingKey()
 
 

@@ -21,17 +21,17 @@ creating      who writes the shards of a cluster that is being created
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from eventstore import __version__
 from eventstore.chunks.documents import DocumentValue as Value
-from eventstore.chunks.documents import Tree
+from eventstore.chunks.documents import Tree, unknown_members
 from eventstore.errors import Corrupt, UnsupportedVersion
 from eventstore.records.cluster_map import SlotRange, read_slots
 from eventstore.store.data_folder import ShardIdentity
 from eventstore_cluster.registry.cluster_requests import REQUESTS, read_requests
-from eventstore_cluster.registry.lineage import NO_LINEAGE, Lineage, read_lineage, slots_value
+from eventstore_cluster.registry.lineage import LINEAGE_MEMBERS, NO_LINEAGE, Lineage, read_lineage, slots_value
 from eventstore_cluster.registry.node_keys import MOVING, read_asked_by, read_moving, tickets
 from eventstore_cluster.registry.registry import RegistryEntry, RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import running_replicas
@@ -47,6 +47,27 @@ FORMAT: Final = 1
 """Of these keys and of what replicas say to each other. A change that an older program would misread takes the next number."""
 NEW: Final = "new"
 """The incarnation of a replica that has never been started: it is empty, so it is in sync with a new shard."""
+_CLUSTER_MEMBERS: Final = frozenset({"uuid", "format", "layout", "replicas", "in_sync_min", "next_shard"})
+_SHARD_MEMBERS: Final = LINEAGE_MEMBERS | {
+    "store",
+    "slots",
+    "epoch",
+    "in_sync",
+    "replicas",
+    "in_sync_min",
+    "generation",
+    "leader",
+    "nonce",
+    "successor",
+    "wanted",
+    "before",
+    "split",
+    "split_times",
+    "history",
+    "by",
+    "leader_by",
+    "pause",
+}
 _REASON_CHARACTERS_MAX: Final = 200
 _SINCE_END: Final = 253_402_300_800  # the year 10000, which no datetime holds
 
@@ -62,9 +83,12 @@ class ClusterKey:
     replicas: int
     in_sync_min: int
     next_shard: int = 0
+    unknown: Tree = field(default_factory=dict)
+    """Members that a newer program has written."""
 
     def value(self) -> Tree:
         return {
+            **self.unknown,
             "uuid": self.uuid.hex,
             "format": FORMAT,
             "layout": self.layout,
@@ -82,6 +106,8 @@ class ShardKey:
     slots: tuple[SlotRange, ...]
     state: ShardState
     lineage: Lineage = NO_LINEAGE
+    unknown: Tree = field(default_factory=dict)
+    """Members that a newer program has written."""
 
     def identity(self, cluster: uuid.UUID, number: int) -> ShardIdentity:
         """Returns what a folder of the shard must say of itself."""
@@ -92,6 +118,7 @@ class ShardKey:
         state = self.state
         members: list[Value] = [_flat(each) for each in sorted(state.in_sync)]
         return {
+            **self.unknown,
             "store": self.store.hex,
             "slots": slots_value(self.slots),
             "epoch": state.epoch,
@@ -146,6 +173,7 @@ def read_cluster(value: Tree) -> ClusterKey:
             int(found["replicas"]),
             int(found["in_sync_min"]),
             int(found.get("next_shard", 0)),
+            unknown_members(value, _CLUSTER_MEMBERS),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(CLUSTER, 0, f"not a cluster in the registry ({error!r})") from None
@@ -190,7 +218,8 @@ def read_shard(number: int, value: Tree) -> ShardKey:
             read_asked_by(found.get("leader_by")),
             _read_pause(found.get("pause")),
         )
-        return ShardKey(uuid.UUID(str(found["store"])), read_slots(found["slots"]), state, read_lineage(found))
+        unknown = unknown_members(value, _SHARD_MEMBERS)
+        return ShardKey(uuid.UUID(str(found["store"])), read_slots(found["slots"]), state, read_lineage(found), unknown)
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{SHARDS}{number}", 0, f"not a shard in the registry ({error!r})") from None
 

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Final, TypeAlias, cast
 
 from eventstore.broker.retry_policy import RetryPolicy
-from eventstore.chunks.documents import PREVIOUS, Tree, read_tree, write_document
+from eventstore.chunks.documents import PREVIOUS, Tree, read_tree, unknown_members, write_document
 from eventstore.chunks.files import NO_SPACE, Files
 from eventstore.errors import Corrupt, FolderRefused, InvalidArgument
 
 GENERATIONS_PER_START: Final = 1 << 20
 Offsets: TypeAlias = dict[str, dict[int, int]]
 """Topic → queue → the offset of the next message to consume."""
-
+_MEMBERS: Final = ("groups", "starts", "policies", "attempts", "deaths", "age_clock")
+_POLICY_MEMBERS: Final = ("delays_ms", "attempts", "dead_letters")
 _log = logging.getLogger(__name__)
 
 
@@ -50,6 +51,8 @@ class OffsetsDocument:
         self.age_clock: int | None = None
         self.starts = 0
         self.changed = False
+        self._unknown: Tree = {}
+        self._policies_read: dict[str, tuple[RetryPolicy, Tree]] = {}
         self._files = files
         self._path = path
 
@@ -101,6 +104,7 @@ class OffsetsDocument:
         }
         policies: Tree = {
             group: {
+                **self._unknown_of(group, each),
                 "delays_ms": [round(delay * 1000) for delay in each.delays_s],
                 "attempts": each.attempts,
                 "dead_letters": each.dead_letters,
@@ -120,6 +124,7 @@ class OffsetsDocument:
             for group, queues in self.attempts.items()
         }
         return {
+            **self._unknown,
             "groups": groups,
             "starts": self.starts,
             "policies": policies,
@@ -127,6 +132,11 @@ class OffsetsDocument:
             "deaths": deaths,
             "age_clock": self.age_clock,
         }
+
+    def _unknown_of(self, group: str, policy: RetryPolicy) -> Tree:
+        """Returns the members of a policy that a newer program has written, unless it was replaced since."""
+        read, unknown = self._policies_read.get(group, (None, {}))
+        return unknown if read is policy else {}
 
     def write(self, tree: Tree) -> None:
         """Writes the document; durable on return. Raises OSError."""
@@ -154,7 +164,11 @@ class OffsetsDocument:
         if not isinstance(starts, int):
             raise Corrupt(str(path), 0, f"not a number of starts; the previous copy is {self._path.name}{PREVIOUS}")
         self.groups, self.starts, self.policies, self.attempts = groups, starts, policies, attempts
-        self.age_clock = age_clock
+        self.age_clock, self._unknown = age_clock, unknown_members(tree, _MEMBERS)
+        written = cast(Tree, tree.get("policies", {}))
+        self._policies_read = {
+            group: (each, unknown_members(cast(Tree, written[group]), _POLICY_MEMBERS)) for group, each in policies.items()
+        }
 
 
 def _policy(tree: Tree) -> RetryPolicy:
