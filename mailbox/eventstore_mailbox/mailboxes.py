@@ -45,7 +45,8 @@ class Mailboxes(Generic[C, A, X, O]):
     def submit(self, entries: Sequence[Entry[C, O]]) -> list[Entry[C, O]]:
         """Accepts commands, in order. `Ports.answer` gets each once it is settled.
 
-        Returns those for which their mailbox has no room: not accepted, status OVERLOADED; they may be submitted again.
+        If a mailbox has no room for a command, it is not accepted: it is returned with status OVERLOADED, and may be submitted
+        again.
 
         Raises:
             Stopping: none was accepted.
@@ -59,15 +60,14 @@ class Mailboxes(Generic[C, A, X, O]):
         source: object = None,
         deliver_some: Callable[[Sequence[int], list[O]], None] | None = None,
     ) -> Sequence[int]:
-        """Accepts plain appends: changes with the sender's own expected version. `deliver` gets one outcome each, in order,
-        together.
+        """Accepts plain appends: changes with the sender's own expected version.
 
-        If some are of aggregates with commands in their mailbox, `deliver_some` gets all outcomes instead, each with its place
-        and as soon as it is there; returns the places of those that wait for the commands. Those that a mailbox has no room
-        for have the outcome `Ports.refusal(Overloaded)`.
+        `deliver` gets one outcome each, in order, together, if no aggregate has commands in its mailbox. Otherwise
+        `deliver_some` gets all outcomes, each with its place and as soon as it is there. Returns the places of the appends that
+        wait for commands. An append that a mailbox has no room for has the outcome `Ports.refusal(MailboxFull)`.
 
         Raises:
-            Stopping, Overloaded: none was accepted.
+            Stopping, MailboxFull: none was accepted.
         """
         return self._machine.append(changes, cast("Deliver", deliver), source, cast("DeliverSome | None", deliver_some))
 

@@ -12,10 +12,22 @@ from eventstore_mailbox.core.state import CommandMailbox
 
 
 class MailboxStats(NamedTuple):
-    """wait_s and handle_s are sums over `handled` commands: from acceptance to the handler, and in the handler (without the
-    waits of async handlers). `creation_races`: conflicts of commands that would have created their aggregate. `slow`:
-    handlers that blocked too long. `reruns`: commands to be handled again because they conflicted or followed one that did.
-    A tuple: of its many mailboxes a server makes these for each `stats`, in a third of the time of a frozen dataclass.
+    """The figures of one mailbox. A tuple: a server has many mailboxes and makes these for each `stats`, in a third of the time
+    of a frozen dataclass.
+
+    Attributes:
+        number: of the mailbox, from 0.
+        max_offset: commands accepted so far.
+        consume_offset: commands that the processor has seen.
+        depth: commands that are not answered yet.
+        unpersisted: changes that are not being persisted yet.
+        handled: commands that were handled.
+        wait_s: the sum over handled commands of the time from acceptance to the handler.
+        handle_s: the sum over handled commands of the time in the handler, without the waits of async handlers.
+        conflicts: changes that the store refused because another writer was first.
+        creation_races: conflicts of commands that would have created their aggregate.
+        reruns: commands to be handled again because they conflicted or followed a command that did.
+        slow: handlers that blocked too long.
     """
 
     number: int
@@ -34,9 +46,13 @@ class MailboxStats(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxesStats:
-    """hottest          aggregates with the most conflicts
-    busiest          aggregates with the most commands, from a sample of one in 64
-    fast_path_total  plain appends that took the fast path; fast_path_depth are in flight
+    """The figures of a set of mailboxes.
+
+    Attributes:
+        hottest: aggregates with the most conflicts.
+        busiest: aggregates with the most commands, from a sample of one in 64.
+        fast_path_total: plain appends that took the fast path.
+        fast_path_depth: plain appends that are in flight on the fast path.
     """
 
     mailboxes: tuple[MailboxStats, ...]
@@ -77,7 +93,7 @@ def stats_of(machine: Machine) -> MailboxesStats:
 
 
 def joined(sets: Sequence[MailboxesStats]) -> MailboxesStats:
-    """Returns the figures of several sets of mailboxes as those of one."""
+    """Returns the figures of several sets of mailboxes added up, with the mailboxes of all sets."""
 
     def total(name: str) -> int:
         return sum(getattr(each, name) for each in sets)

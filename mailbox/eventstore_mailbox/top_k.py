@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class TopK:
-    """Counts at most `size` keys. A count is too high by at most that of the rarest key kept."""
+    """Counts at most `size` keys. A count is too high by at most the count of the rarest key kept."""
 
     __slots__ = ("_counts", "_size")
 

@@ -143,7 +143,7 @@ class TrioDriver:
         self.machine.pump()
 
     async def _restore(self) -> None:
-        """Restores one aggregate after the other; those restored in the same turn are pumped together."""
+        """Restores one aggregate after the other. Pumps once for all that were restored in the same turn."""
         clock, turn_s, machine = self._ports.clock, self._options.turn_s, self.machine
         until = clock() + turn_s
         while self._to_restore:

@@ -14,8 +14,10 @@ DeliverSome: TypeAlias = Callable[[Sequence[int], list[object]], None]
 
 
 class AppendCall:
-    """Collects the outcomes of one call of plain appends; delivers them in order after the last one, or, with `deliver_some`,
-    those that are there."""
+    """Collects the outcomes of one call of plain appends.
+
+    Delivers all of them in order when the last one is there. With `deliver_some`, delivers each outcome when it is there.
+    """
 
     __slots__ = ("_deliver", "_deliver_some", "_missing", "_outcomes", "source")
 
@@ -61,7 +63,7 @@ class WaitingBytes:
         """Counts changes together.
 
         Raises:
-            Overloaded: there is no room for them; none is counted.
+            MailboxFull: there is no room for them; none is counted.
         """
         if self._size is None:
             return

@@ -42,7 +42,9 @@ SAMPLE: Final = 64
 class CommandProcessor:
     """Serves all mailboxes of a thread in turn; a mailbox has no other processor.
 
-    `dirty`: mailboxes that may have a draft to persist. `complete` is called with a lane whose first entry is final.
+    Attributes:
+        dirty: mailboxes that may have a draft to persist.
+        complete: is called with a lane whose first entry is final.
     """
 
     def __init__(self, ports: AnyPorts, options: Options, lanes: ResidentLanes, driver: Driver) -> None:

@@ -1,8 +1,8 @@
 """The share of a mailbox that one aggregate may fill while its handler waits, so that there is room for the others.
 
-Up to half of the mailbox anyone may use. Beyond that, an aggregate that waits for its handler, for its restore or in a pause
-holds a sixteenth at most: more of its commands are refused, those of others are accepted. One that only waits for the disk is
-not restricted: the others wait for the same disk.
+Any aggregate may use up to half of the mailbox. Beyond that, an aggregate that waits for its handler, for its restore or in a
+pause holds a sixteenth at most: more of its commands are refused, and commands of other aggregates are accepted. An aggregate
+that only waits for the disk is not restricted: the others wait for the same disk.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ _DUPLICATES_MAX: Final = 16
 
 
 class FairShare:
-    """`crowded`: the depth of a mailbox from which on shares matter."""
+    """Decides which commands are refused in a crowded mailbox.
+
+    Attributes:
+        crowded: the depth of a mailbox from which on shares matter.
+    """
 
     def __init__(self, capacity: int, duplicates: InFlightDuplicates) -> None:
         self.crowded = max(capacity // 2, 1)

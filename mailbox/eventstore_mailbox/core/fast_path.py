@@ -20,7 +20,11 @@ from eventstore_mailbox.errors import OutcomesMissing, Stopped
 
 
 class FastPathCall:
-    """One call in flight. `lanes` wait for it."""
+    """One call in flight.
+
+    Attributes:
+        lanes: wait until the call is done.
+    """
 
     __slots__ = ("changes", "deliver", "ids", "lanes", "number", "source")
 
@@ -34,7 +38,11 @@ class FastPathCall:
 
 
 class FastPath:
-    """`unblocked` is called with a lane each time a call that it waits for is done."""
+    """Sends calls of plain appends to the store, past the mailboxes.
+
+    Attributes:
+        unblocked: is called with a lane each time a call that it waits for is done.
+    """
 
     def __init__(self, ports: AnyPorts, options: Options, driver: Driver, unblocked: Callable[[AggregateQueue], None]) -> None:
         self.depth = self.total = self.failures = 0
@@ -59,7 +67,7 @@ class FastPath:
         return [*self._in_flight.values(), *self._queued]
 
     def check_invariants(self) -> None:
-        """For tests. Raises AssertionError unless the depth is that of its calls, and those that queue are retried."""
+        """For tests. Raises AssertionError unless `depth` is the sum over all calls, and queued calls have a retry scheduled."""
         depth, calls = sum(len(call.changes) for call in self.calls), [call.number for call in self.calls]
         assert self.depth == depth, f"the fast path counts {self.depth} changes, its calls {calls} have {depth}"
         assert len(calls) == len(set(calls)), f"a call is in flight and queued: {calls}"

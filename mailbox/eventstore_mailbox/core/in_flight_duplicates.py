@@ -12,7 +12,10 @@ from eventstore_mailbox.core.state import COMMITTED, DUPLICATE, PLAIN, Aggregate
 
 
 class InFlightDuplicates:
-    """Plain appends are not compared here: the store finds their duplicates. `same`: as in `Ports`."""
+    """The duplicates of each entry that is in flight. Plain appends are not compared here: the store finds their duplicates.
+
+    `same` is `Ports.same`.
+    """
 
     def __init__(self, same: Callable[[object, object], bool]) -> None:
         self._same = same
@@ -38,7 +41,7 @@ class InFlightDuplicates:
         return True
 
     def pop(self, entry: AnyEntry) -> list[AnyEntry]:
-        """Removes and returns the duplicates of this entry, with its answer; one that was committed is a duplicate for them."""
+        """Removes and returns the duplicates of this entry, with its answer. If it was COMMITTED, they get DUPLICATE."""
         duplicates = self.by_entry.pop(entry, [])
         status, result = entry.status, entry.result if duplicates else None
         if status == COMMITTED and isinstance(result, tuple):

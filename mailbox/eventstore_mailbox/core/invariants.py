@@ -1,7 +1,8 @@
 """What holds between the parts of a `Machine` after each of its steps. For tests and simulators: it walks over everything.
 
-Counts are the sums of what they count, indexes name what is there, and whatever waits is known to what wakes it: a lane that
-is READY to those that are served next, one that waits to the changes, calls, restores or handlers that it waits for.
+Each count is the sum of what it counts, and each index names what is there. Whatever waits is known to what wakes it: a lane
+that is READY is among the lanes that are served next, and a lane that waits is known to the changes, calls, restores or
+handlers that it waits for.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _of(lane: AggregateQueue) -> str:
 
 
 def _check_entries(lane: AggregateQueue) -> None:
-    """Entries before the cursor are handled, those from it on are to be handled, or were stored before a rewind."""
+    """Entries before the cursor were handled. Entries from the cursor on are to be handled, or were stored before a rewind."""
     entries = list(entries_of(lane))
     last = entries[-1] if entries else None
     assert lane.last is last, f"{_of(lane)} ends with {lane.last and lane.last.command_id}"

@@ -41,7 +41,7 @@ from eventstore_mailbox.errors import MailboxFull, OutcomesMissing, Stopped, Sto
 
 
 class Machine:
-    """For one thread. Call `pump` after `submit`, `append`, and the end of anything a `Driver` started."""
+    """The mailboxes of one thread. Call `pump` after `submit`, `append`, and the end of anything a `Driver` started."""
 
     def __init__(self, ports: AnyPorts, options: Options, driver: Driver) -> None:
         self.ports = ports
@@ -73,7 +73,8 @@ class Machine:
     # -- input --------------------------------------------------------------------------------------------------------
 
     def submit(self, entries: Sequence[AnyEntry]) -> list[AnyEntry]:
-        """Accepts commands in order; returns those whose mailbox, or share of it, is full, with status OVERLOADED.
+        """Accepts commands in order. Refuses a command if its mailbox, or its aggregate's share of it, is full; returns the
+        refused commands, with status OVERLOADED.
 
         Raises:
             Stopping: none was accepted.
@@ -118,20 +119,21 @@ class Machine:
     def append(
         self, changes: Sequence[object], deliver: Deliver, source: object, deliver_some: DeliverSome | None = None
     ) -> Sequence[int]:
-        """Accepts plain appends, in order. `deliver` gets their outcomes together. If some are of aggregates with commands in
-        their mailbox, `deliver_some` gets all outcomes instead, each as it is there; returns the places of those that wait.
+        """Accepts plain appends, in order.
 
-        What a mailbox has no room for is refused alone, see `Ports.refusal`.
+        `deliver` gets all outcomes together, if no aggregate has commands in its mailbox. Otherwise `deliver_some` gets each
+        outcome as soon as it is there. Returns the places of the appends that wait for commands. Appends that a mailbox has no
+        room for are refused alone (see `Ports.refusal`).
 
         Raises:
-            Stopping, Overloaded: none was accepted.
+            Stopping, MailboxFull: none was accepted.
         """
         if self.stopping:
             raise self.refuse()
         return self._appends.append(changes, deliver, source, deliver_some)
 
     def stop(self) -> None:
-        """Accepts no more commands; those already accepted are finished."""
+        """Accepts no more commands. Commands that were accepted are finished."""
         self.stopping = True
 
     def abandon(self) -> None:

@@ -3,9 +3,10 @@
 Entries are answered in the order of their lane, whatever their outcome: neither an error nor "nothing changed" may reveal a
 state that is not durable.
 
-After a conflict, the aggregate's later changes are removed: those in the batch come back as conflicts, because they depend on
-it, and those in the event mailbox are taken out. The aggregate in memory is dropped, and the cursor of its lane moves back to
-the command that conflicted; the processor restores the aggregate when it gets there. Lanes of other aggregates are not touched.
+After a conflict, the aggregate's later changes are removed: the changes in the batch come back as conflicts, because they
+depend on it, and the changes in the event mailbox are taken out. The aggregate in memory is dropped, and the cursor of its lane
+moves back to the command that conflicted; the processor restores the aggregate when it gets there. Lanes of other aggregates
+are not touched.
 
 A command whose change is stored is never handled again, wherever it is in its lane: if a batch was stored and its answer lost,
 all of it comes back as duplicates, and handling the second again would decide it on its own result.
@@ -46,7 +47,11 @@ from eventstore_mailbox.top_k import TopK
 
 
 class OutcomeProcessor:
-    """`answers` are the entries that have left their mailboxes and are not delivered to their senders yet."""
+    """Applies outcomes to lanes and collects what is to be answered.
+
+    Attributes:
+        answers: the entries that have left their mailboxes and are not delivered to their senders yet.
+    """
 
     def __init__(
         self,

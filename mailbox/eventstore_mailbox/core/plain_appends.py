@@ -1,9 +1,9 @@
 """Plain appends: changes that come ready made, with the sender's own expected version.
 
-One call has many. Those of an aggregate with commands in its mailbox follow these, as entries of its lane; those of one that
-the store must load first wait in its lane for that. All others take the fast path; if their aggregate is in memory, it is
-dropped, because it does not know of the change. The sender gets the outcomes of its call together and in order, or each as it
-is there.
+One call has many. If an aggregate has commands in its mailbox, its appends follow them, as entries of its lane. If the store
+must load an aggregate first, its appends wait in its lane for that. All others take the fast path; if their aggregate is in
+memory, it is dropped, because it does not know of the change. The sender gets the outcomes of its call together and in order,
+or each as it is there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ class PlainAppends:
     def append(
         self, changes: Sequence[object], deliver: Deliver, source: object, deliver_some: DeliverSome | None
     ) -> Sequence[int]:
-        """As `Machine.append`."""
+        """Same as `Machine.append`.
+
+        Raises:
+            MailboxFull: none was accepted.
+        """
         fast_path, by_id = self._fast_path, self._lanes.by_id
         if fast_path.full:
             raise MailboxFull("the fast path of plain appends", fast_path.depth, self._options.fast_path_max)
@@ -64,7 +68,7 @@ class PlainAppends:
         return ()
 
     def _busy(self, ids: set[str]) -> set[str]:
-        """Returns the aggregates with commands in their mailbox; drops those that are only in memory."""
+        """Returns the aggregates that have commands in their mailbox. Drops the others of `ids` from memory."""
         by_id, busy = self._lanes.by_id, set()
         for aggregate_id in ids:
             lane = by_id.get(aggregate_id)
@@ -76,7 +80,7 @@ class PlainAppends:
         return busy
 
     def _open_lanes(self, aggregate_ids: Collection[str]) -> None:
-        """Opens lanes for aggregates that the store must load first; those with commands are being restored anyway."""
+        """Opens lanes for aggregates that the store must load first. An aggregate that has a lane is being restored anyway."""
         for aggregate_id in aggregate_ids:
             if aggregate_id not in self._lanes.by_id:
                 lane = self._lanes.open(aggregate_id, self._mailbox_of(aggregate_id))
@@ -85,8 +89,9 @@ class PlainAppends:
                     self._fast_path.block(lane)
 
     def _append_to_lanes(self, changes: Sequence[object], busy: set[str], call: AppendCall) -> Sequence[int]:
-        """Sends changes of `busy` aggregates through the mailboxes, the others on the fast path. Returns the places of
-        those that went to mailboxes."""
+        """Sends changes of `busy` aggregates through the mailboxes, the others on the fast path. Returns the places of the
+        changes that went to mailboxes.
+        """
         places: dict[str, list[int]] = {aggregate_id: [] for aggregate_id in busy}
         others: list[int] = []
         for place, change in enumerate(changes):
@@ -107,7 +112,7 @@ class PlainAppends:
         return waiting
 
     def _refusal(self, aggregate_id: str, changes: Sequence[object]) -> MailboxFull | None:
-        """Returns why these changes have no room in the mailbox of their aggregate; counts their bytes if they have."""
+        """Returns the error if these changes have no room in the mailbox of their aggregate; counts their bytes otherwise."""
         lane = self._lanes.by_id[aggregate_id]
         mailbox = lane.mailbox
         if mailbox.depth >= self._options.capacity:

@@ -32,11 +32,12 @@ Ended: TypeAlias = Callable[["Batch[X, O]", "Sequence[O] | BaseException"], None
 class Batch(Generic[X, O]):
     """Changes that are persisted together: what a store sees of the mailboxes.
 
-    changes     in order; do not modify the list
-    dependents  ascending places of changes that depend on an earlier change of the same aggregate in this batch. Commit such a
-                change only if the one before it, by its command id, is the aggregate's latest; else its outcome is CONFLICT.
-                A change the store already has is DUPLICATE, dependent or not
-    source      the sender, if the batch has only one change; else the batch itself
+    Attributes:
+        changes: in order; do not modify the list.
+        dependents: ascending places of changes that depend on an earlier change of the same aggregate in this batch. Commit
+            such a change only if the one before it, by its command id, is the aggregate's latest; else its outcome is CONFLICT.
+            A change the store already has is DUPLICATE, dependent or not.
+        source: the sender, if the batch has only one change; else the batch itself.
     """
 
     __slots__ = ("_ended", "changes", "dependents", "source")
@@ -80,34 +81,36 @@ def _assume_modified(_: object) -> bool:
 class Ports(Generic[C, A, X, O]):
     """Functions that connect the mailboxes to domain, store and senders.
 
-    handle        runs a command on its aggregate, changes it in memory, and returns the change for the store, or None if
-                  nothing changed; or returns a coroutine that does. An exception becomes the command's error
-    restore       returns the aggregate as stored, an empty one if the store has none; never None. An exception means that the
-                  store cannot be reached, and the restore is retried; except `Unrestorable`
-    refresh       returns the aggregate, brought up to date with the store; raises as `restore`, and the aggregate is not used
-                  again then. For stores that others write to: before an error or "nothing changed" is answered, the aggregate
-                  is refreshed and the command handled again. None: this process is the only writer
-    persist       stores a batch: calls `batch.deliver` with one outcome per change, in order, once they are durable, or
-                  `batch.fail` if it does not know; at once or later, on the event loop's thread. An exception counts as `fail`.
-                  Batches take effect in the order of the calls; if one fails, the later ones in flight must fail too
-    answer        receives settled entries, many at once. Must not raise because of one of them
-    clock         returns seconds, monotonic
-    refusal       returns an outcome with status REFUSED for a plain append that is abandoned, or has no room in its mailbox
-    flush         is called after the last `persist` of a round
-    unloaded      returns those aggregates that the store must `load` before it can check a change without waiting for the
-                  disk; called on the event loop for each call of plain appends and each batch. None: the store never waits
-    load          loads such an aggregate; raises as `restore`. Until it returns, plain appends to it wait in its lane, and so
-                  does a batch with a change of it
-    unmodified    returns whether an aggregate is as it was before the handler that raised. If not, it is restored
-    same          returns whether two commands under the same id are the same, so that one that is in flight answers the other
-    size          returns the bytes of a change; None: batches are bounded by count alone
-    creates       returns whether a change creates its aggregate
-    slot          returns the number of an aggregate id, the same each time; its mailbox is this modulo `mailboxes`
-    random        returns a number from 0 to 1, for the pauses of an aggregate that conflicts repeatedly
-    on_slow       is called if a handler blocked the event loop, with the seconds
-    on_created    is called if a command that would have created its aggregate finds that another writer has; with the outcome.
-                  The command is handled again
-    on_error      is called if an operation failed and is retried, or an answer raised; for the log
+    Attributes:
+        handle: runs a command on its aggregate, changes it in memory, and returns the change for the store, or None if nothing
+            changed; or returns a coroutine that does. An exception becomes the command's error.
+        restore: returns the aggregate as stored, an empty one if the store has none; never None. `Unrestorable` fails the
+            command. Any other exception means that the store cannot be reached, and the restore is retried.
+        refresh: returns the aggregate, brought up to date with the store. Before an error or "nothing changed" is answered, the
+            aggregate is refreshed and the command handled again, because others may have written to the store. After an
+            exception, which means the same as from `restore`, the aggregate is not used again. None: this process is the only
+            writer.
+        persist: stores a batch: calls `batch.deliver` with one outcome per change, in order, once they are durable, or
+            `batch.fail` if it does not know; at once or later, on the event loop's thread. An exception counts as `fail`.
+            Batches take effect in the order of the calls; if one fails, the later ones in flight must fail too.
+        answer: receives settled entries, many at once. Must not raise because of one of them.
+        clock: returns seconds, monotonic.
+        refusal: returns an outcome with status REFUSED for a plain append that is abandoned, or has no room in its mailbox.
+        flush: is called after the last `persist` of a round.
+        unloaded: returns the aggregates that the store must `load` before it can check a change without waiting for the disk;
+            called on the event loop for each call of plain appends and each batch. None: the store never waits.
+        load: loads such an aggregate; an exception means the same as from `restore`. Until it returns, plain appends to the
+            aggregate wait in its lane, and so does a batch with a change of it.
+        unmodified: returns whether an aggregate is as it was before the handler that raised. If not, it is restored.
+        same: returns whether two commands under the same id are equal. If they are, a command in flight answers the other.
+        size: returns the bytes of a change; None: batches are bounded by count alone.
+        creates: returns whether a change creates its aggregate.
+        slot: returns the number of an aggregate id, the same each time; its mailbox is this modulo `mailboxes`.
+        random: returns a number from 0 to 1, for the pauses of an aggregate that conflicts repeatedly.
+        on_slow: is called if a handler blocked the event loop, with the seconds.
+        on_created: is called with the outcome if a command would have created its aggregate and another writer has created it.
+            The command is handled again.
+        on_error: is called if an operation failed and is retried, or an answer raised; for the log.
     """
 
     handle: Callable[[C, A], X | Coroutine[object, object, X | None] | None]

@@ -28,7 +28,9 @@ class ResidentLanes:
 
     @property
     def resident(self) -> int:
-        """Aggregates in memory; may include as many that were dropped since the hand last passed them."""
+        """Returns the number of aggregates in memory. It may include aggregates that were dropped since the hand last passed
+        them.
+        """
         return len(self._clock)
 
     def open(self, aggregate_id: str, mailbox: CommandMailbox) -> AggregateQueue:
@@ -59,11 +61,11 @@ class ResidentLanes:
         self._evict(_SHRINK_STEPS_MAX)
 
     def commands_left(self) -> None:
-        """Notes that commands were answered, so that aggregates which could not be evicted may be evicted now."""
+        """Notes that commands were answered, so their aggregates may be evicted now."""
         self._fruitless = 0
 
     def check_invariants(self) -> None:
-        """For tests. Raises AssertionError unless the clock has each lane once that is on it."""
+        """For tests. Raises AssertionError unless the clock has each of its lanes once."""
         clock = [lane.aggregate_id for lane in self._clock]
         assert len(self._clock) == len(set(self._clock)), f"a lane is twice on the clock: {clock}"
         assert all(lane.resident for lane in self._clock), f"a lane on the clock does not know it: {clock}"

@@ -1,5 +1,6 @@
-"""Aggregates that are being restored from the store, and those that wait for it: a bounded number at once, each retried until
-it succeeds."""
+"""Aggregates that are being restored from the store, and aggregates that wait for it: a bounded number at once, each retried
+until it succeeds.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """State of the mailboxes: commands (`Entry`), one lane for each aggregate, command mailboxes and event mailboxes.
 
 `ENTRY_TRANSITIONS` and `QUEUE_TRANSITIONS` are complete. A lane's next state is looked up in its table: a transition that is
-not there is a KeyError. Those of entries are looked up by the tests alone, which record each: two are made for every command,
-and a look-up for each of them would add 1 % to what it costs.
+not there is a KeyError. The table for entries is used by the tests alone, which record each transition: every command makes
+two, and a look-up for each would add 1 % to its cost.
 
 An entry with a final status (0 and above) is answered once it is the first of its lane. An in-flight duplicate stays WAITING
 and then takes the status of the entry it duplicates. `Machine` marks an entry OVERLOADED instead of accepting it, and STOPPED
@@ -103,11 +103,12 @@ PLAIN: Final = object()
 
 class Entry(Generic[Command, Outcome]):
     """A command for one aggregate, from acceptance until it is answered. Callers may subclass it (with `__slots__`) to carry
-    more.
+    more. Submit an entry once, or again after it was OVERLOADED.
 
-    `sender` belongs to the caller: it comes back with the answer, and with the batch if that holds no other change.
-    `status` and `result` are final when the entry is answered, and not before. Submit an entry once, or again after
-    it was OVERLOADED.
+    Attributes:
+        sender: belongs to the caller; comes back with the answer, and with the batch if that holds no other change.
+        status: final when the entry is answered, and not before.
+        result: the outcome or error; final when the entry is answered, and not before.
     """
 
     __slots__ = ("accepted", "aggregate_id", "command", "command_id", "lane", "next", "result", "sender", "status")
@@ -152,14 +153,15 @@ class AggregateQueue:
     An entry is linked once and keeps its place until it is answered, so an aggregate's order cannot be lost; a conflict only
     moves the cursor back. Entries leave only at `first`. Aggregates do not share a lane: what blocks one blocks no other.
 
-    aggregate        in memory, or None
-    in_flight        changes handed on and not durable yet
-    fast_path_calls  fast-path calls in flight that contain this aggregate; the lane waits until they are done
-    referenced       used since the clock hand last passed (see `ResidentLanes`)
-    resident         on the clock
-    last_draft       number of the last draft that has a handler's change of this aggregate
-    to_load          its first plain append waits until the store has loaded the aggregate
-    stale            the aggregate on which the command at the cursor failed or changed nothing, until it is refreshed
+    Attributes:
+        aggregate: in memory, or None.
+        in_flight: changes handed on and not durable yet.
+        fast_path_calls: fast-path calls in flight that contain this aggregate; the lane waits until they are done.
+        referenced: used since the clock hand last passed (see `ResidentLanes`).
+        resident: on the clock.
+        last_draft: number of the last draft that has a handler's change of this aggregate.
+        to_load: its first plain append waits until the store has loaded the aggregate.
+        stale: the aggregate on which the command at the cursor failed or changed nothing, until it is refreshed.
     """
 
     __slots__ = (
@@ -218,9 +220,10 @@ class AggregateQueue:
 class CommandMailbox:
     """Commands of all aggregates whose slot maps to this mailbox. `Machine` bounds it where entries are accepted.
 
-    max_offset      commands accepted so far: each gets the next number
-    consume_offset  commands the processor has seen; a command of a lane that is not READY then waits in its lane
-    depth           commands not answered yet. An entry leaves when its change is durable
+    Attributes:
+        max_offset: commands accepted so far; each gets the next number.
+        consume_offset: commands that the processor has seen. If a command's lane is not READY, it waits in its lane after that.
+        depth: commands not answered yet. An entry leaves when its change is durable.
     """
 
     __slots__ = (
@@ -256,7 +259,11 @@ _draft_numbers = count()
 
 
 class Draft:
-    """A batch being built. `number` is unique in the process: lanes remember it to know whether they are in this draft."""
+    """A batch being built.
+
+    Attributes:
+        number: unique in the process; lanes remember it to know whether they are in this draft.
+    """
 
     __slots__ = ("changes", "dependents", "entries", "number", "size_bytes")
 
