@@ -1,6 +1,6 @@
 """The channel between a node and the process of one of its shards: a pair of sockets that carries a JSON object in each line.
 
-Its end is a message as well. The node ends it to have the shard stop; if the node is killed, the kernel does.
+The end of the channel is a message as well. The node ends it to have the shard stop; if the node is killed, the kernel does.
 """
 
 from __future__ import annotations

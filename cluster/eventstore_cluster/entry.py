@@ -37,7 +37,7 @@ from eventstore_cluster.shard_folders import LOCK, PlannedShard
 from eventstore_cluster.shard_start import PORTS_BELOW
 
 _SEARCHED: Final = 1_000
-"""How many ports are tried to find one that is free."""
+"""How many ports are tried to find a free one."""
 _LET_GO_S: Final = 1.0
 """How long the process of a killed node, which has closed its store, is waited for until it has closed its address."""
 _LET_GO_POLL_S: Final = 0.05
@@ -46,10 +46,10 @@ _NO_STORE = uuid.UUID(int=0)
 
 
 class ClusterEntry:
-    """Answers HELLO, MAP, PING, STATS, LIST_CLIENTS and requests about alarms. `listener` must be bound; it listens
-    from `run` on.
+    """Answers HELLO, MAP, PING, STATS, LIST_CLIENTS and requests about alarms.
 
-    Until it knows a map, all requests fail with ConnectionLost, which says `closed`: why there is none, and the next step.
+    `listener` must be bound; the entry listens on it from `run` on. Until the entry knows a map, all requests fail with
+    ConnectionLost, whose text `closed` says why there is none, and the next step.
     """
 
     def __init__(
@@ -150,11 +150,12 @@ def shard_addresses(listen_at: str, shards: int) -> list[str]:
 
 
 def free_addresses(listen_at: str, http: str | None, shards: Sequence[PlannedShard]) -> list[str]:
-    """Returns where the shards listen, once no other process does there; those of a killed node may, until they have stopped.
+    """Returns where the shards listen, once no other process listens there. Waits for processes of a killed node that have not
+    let go of their addresses yet.
 
     Raises:
-        InvalidArgument: there are not that many ports, or the one of `http` is among them.
-        FolderRefused: one of them is taken; it names the next port for --listen where all are free.
+        InvalidArgument: there are not that many ports, or the port of `http` is among them.
+        FolderRefused: an address is taken; names the next port for --listen where all are free.
     """
     addresses = shard_addresses(listen_at, len(shards))
     if http in addresses and not http.endswith(":0"):

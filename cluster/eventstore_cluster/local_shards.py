@@ -33,7 +33,12 @@ _log = get_logger("eventstore.cluster")
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """`values`: the settings of `settings` as an operator writes them. `shards`: how many there must be, None: as there are."""
+    """What a node on one machine is told at its start.
+
+    Attributes:
+        values: the settings in `settings` as an operator writes them.
+        shards: how many there must be; None: as many as there are.
+    """
 
     settings: ServerSettings
     values: Mapping[str, object]
@@ -62,7 +67,7 @@ async def supervise(options: NodeOptions) -> None:
 
 
 class LocalShards:
-    """Implements `NodeShards`."""
+    """Implements `NodeShards` for the shards of one folder."""
 
     door = None
 
@@ -118,7 +123,9 @@ class LocalShards:
         }
 
     async def run(self, node: Node) -> None:
-        """As `NodeShards.run`. Fails with the error of the first shard if none could be started, or a setting is wrong."""
+        """Same as `NodeShards.run`. If no shard could be started, or a setting is wrong, calls `node.fail` with the error of
+        the first shard.
+        """
         async with trio.open_nursery() as beside:
             await beside.start(self._starter.run)
             beside.start_soon(self._keep_map, node)

@@ -21,7 +21,10 @@ NODE_FIGURES: Final = (SHARD_UNSERVED,)
 
 
 class NodeAlarms:
-    """`unserved`: returns the shards of the cluster that no process serves; called on a thread, as `figures` is."""
+    """Evaluates the alarms of a node.
+
+    `unserved` returns the shards of the cluster that no process serves. `unserved` and `figures` are called on a thread.
+    """
 
     def __init__(self, alarms: Alarms, data: Path, unserved: Callable[[], Iterable[int]], tls: ServerTls | None = None) -> None:
         self.alarms, self._unserved, self._data = alarms, unserved, data
@@ -29,7 +32,7 @@ class NodeAlarms:
         self._tls = None if tls is None else MetricSource(TLS_METRICS, lambda: tls)
 
     async def run(self, source: str) -> None:
-        """Evaluates until cancelled. `source`: which node says it."""
+        """Evaluates until cancelled. `source`: the node's name in the notices."""
         self.alarms.source = source
         self.alarms.keep_silences(self._data / NODE_SILENCES)
         await self.alarms.run(self.figures)

@@ -39,7 +39,12 @@ class NodeFolder:
 
 
 def open_node_folder(data: Path, shards: int | None) -> NodeFolder:
-    """As `open_checked_folder`, with nothing to check."""
+    """Opens the folder, or creates it. Same as `open_checked_folder` without a check.
+
+    Raises:
+        FolderRefused: another node has it, or it or its registry is not what it should be.
+        InvalidArgument: `shards` is out of range.
+    """
     return open_checked_folder(data, shards, lambda _: None)[0]
 
 

@@ -1,4 +1,4 @@
-"""The one `/metrics`, `/health` and STATS of a node: those of its shards, each named by its number.
+"""Makes `/metrics`, `/health` and STATS of a node from what its shards report, each named by its number.
 
 Nothing here knows the library of Prometheus: its text is taken apart by lines, and `shard` becomes the first label of each.
 """
@@ -46,8 +46,11 @@ class NodeReports:
         more: Callable[[], Iterable[str]] = tuple,
         alarms: NodeAlarms | None = None,
     ) -> None:
-        """`first`, `last`: what needs attention before and after all shards; None if nothing does. `troubles`: what is known of
-        shards besides what their own processes say, wherever they run. `more`: lines of /metrics. `alarms`: of the node itself.
+        """Takes what a report is made of. All but `shards` and `alarms` are called for each report.
+
+        `first`, `last`: return what needs attention before and after all shards; None if nothing does. `troubles`: returns what
+        is known of shards besides what their own processes say, wherever they run. `more`: returns lines of /metrics. `alarms`:
+        of the node itself.
         """
         self._shards, self._stopping, self._first, self._last, self._more = shards, stopping, first, last, more
         self._known, self._alarms = troubles, alarms
@@ -131,7 +134,7 @@ class NodeReports:
         return ("\n".join(lines) + "\n" + shards).encode()
 
     async def _ask_all(self, shards: Sequence[ShardRunner], what: str) -> list[DocumentValue]:
-        """Asks all shards at once: one that does not answer holds up no other."""
+        """Asks all shards at once, so a shard that does not answer holds up no other."""
         found: list[DocumentValue] = [None] * len(shards)
 
         async def ask(place: int) -> None:

@@ -64,7 +64,9 @@ _log = get_logger("eventstore.cluster")
 
 
 class ReplicaProcess(ShardProcess):
-    """As `ShardProcess`, which is a leader without followers."""
+    """What the node asks of the replica, before and while it leads or follows. `ShardProcess` is the same for a shard without
+    replicas.
+    """
 
     def __init__(self, channel: Channel, start: ShardStart, settings: ServerSettings) -> None:
         super().__init__(channel, start, settings)
@@ -201,7 +203,7 @@ class ReplicaProcess(ShardProcess):
             nursery.start_soon(verifying.run)
 
     def _owned(self, driver: ReplicaDriver) -> ShardIdentity:
-        """Returns what the shard is by the registry as it was read last, or when this replica was elected."""
+        """Returns the shard's identity, by the registry as it was read last, or when this replica was elected."""
         key = driver.run_of.registry.key
         return self._identity if key is None else key.identity(self._identity.cluster, self._identity.shard)
 
@@ -290,7 +292,7 @@ class ReplicaProcess(ShardProcess):
         return driver.attention(None if self._verifying is None else self._verifying.attention)
 
     def metrics(self) -> bytes | None:
-        """Returns also those of a follower, which are few."""
+        """Returns the text of /metrics, on any thread. A follower has a few metrics of its own."""
         if self._server is not None or not self._follows:
             return super().metrics()
         return text_of(self._follows)

@@ -50,7 +50,11 @@ NODE_FILE: Final = NODE
 
 @dataclass(frozen=True, slots=True)
 class PlannedShard:
-    """A shard and its folder. `created`: its store was opened once, so that it must be there from then on."""
+    """A shard and its folder.
+
+    Attributes:
+        created: its store was opened once, so that it must be there from then on.
+    """
 
     identity: ShardIdentity
     folder: Path
@@ -68,7 +72,11 @@ class PlannedShard:
 
 @dataclass(frozen=True, slots=True)
 class ShardLayout:
-    """All shards of a cluster. `number`: grows when slots change hands."""
+    """All shards of a cluster.
+
+    Attributes:
+        number: grows when slots change hands.
+    """
 
     cluster: uuid.UUID
     number: int
@@ -81,7 +89,7 @@ class ShardLayout:
 
 
 def plan(data: Path, shards: int | None, files: Files | None = None) -> ShardLayout:
-    """Returns the shards of the folder, as its stores and its registry say, or those of a new one. Writes nothing.
+    """Returns the shards of the folder, as its stores and its registry say, or the shards of a new one. Writes nothing.
 
     `shards`: how many there must be; None: as many as there are, one in a new folder.
 
@@ -116,7 +124,9 @@ def plan(data: Path, shards: int | None, files: Files | None = None) -> ShardLay
 
 
 def _refuse_others(data: Path, names: Sequence[str], layout: ShardLayout, files: Files) -> None:
-    """Refuses a shard of another cluster beside those of this one. One of this may be there: adopting begins with it."""
+    """Refuses a shard of another cluster in this folder. A shard of this cluster that the layout does not name may be there:
+    adopting begins with it.
+    """
     known = {each.folder for each in layout.shards}
     for name in names:
         if not SHARD_FOLDER.fullmatch(name) or data / name in known or (document := _document(files, data / name)) is None:
@@ -131,7 +141,12 @@ def _refuse_others(data: Path, names: Sequence[str], layout: ShardLayout, files:
 
 
 def _check_known(shard: PlannedShard, data: Path, registry: RegistrySnapshot | None, files: Files) -> None:
-    """As `check_folder`. If the registry says what the shard is, that may be wrong as well."""
+    """Checks a shard's folder, as `check_folder` does. If the registry says what the shard is, the error says that the registry
+    may be wrong as well.
+
+    Raises:
+        FolderRefused
+    """
     try:
         check_folder(shard, files)
     except FolderRefused as error:
@@ -212,8 +227,8 @@ def _folder(data: Path, shard: int, shards: int) -> Path:
 
 
 def _found(files: Files, data: Path, names: Sequence[str]) -> ShardLayout | None:
-    """Returns the shards in a folder without a registry: a single store, which gives its uuid to the cluster, or those of a
-    cluster that lost its registry.
+    """Returns the shards in a folder without a registry: a single store, which gives its uuid to the cluster, or the shards of
+    a cluster that lost its registry. None if there are none.
     """
     folders = [data] if STORE in names else [data / name for name in names if SHARD_FOLDER.fullmatch(name)]
     documents = [(folder, _document(files, folder)) for folder in folders]

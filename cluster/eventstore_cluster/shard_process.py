@@ -1,7 +1,7 @@
-"""The process of a shard: a server, told by its node over a channel what to serve, which stops when the channel ends.
+"""The process of a shard: a server, told by its node over a channel what to serve. It stops when the channel ends.
 
-So no process survives a killed node. The channel is standard input, and only until it is taken over: nothing that
-the server starts inherits it.
+So no process survives a killed node. The channel is standard input, and only until it is taken over: nothing that the server
+starts inherits it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class ShardProcess:
         """Returns what `/health` says; nothing while it does not serve."""
         if self._server is None:
             return {}
-        # On a thread, as those who ask by HTTP: formatting a thousand topics would hold up commits.
+        # On a thread, as for requests by HTTP: formatting a thousand topics would hold up commits.
         return dict(await trio.to_thread.run_sync(self._server.reports.health))
 
     async def _wait_for_folder(self) -> None:

@@ -25,9 +25,12 @@ class _Asked:
 
 
 class ShardQuestions:
-    """The questions to one process after another. `wake`: called when there is something to send.
+    """The questions to one process after another.
 
-    `hangs`: the process runs, and has left a question without an answer.
+    `wake` is called when there is something to send.
+
+    Attributes:
+        hangs: the process runs, and has left a question without an answer.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:

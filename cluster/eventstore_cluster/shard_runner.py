@@ -1,7 +1,4 @@
-"""The process of a shard, as its node sees it: started, told the map, asked for its figures, started again when it died.
-
-A shard that dies, is poisoned or does not answer affects no other one.
-"""
+"""The process of a shard, as its node sees it: started, told the map, asked for its figures, and started again when it died."""
 
 from __future__ import annotations
 
@@ -38,7 +35,11 @@ _log = get_logger("eventstore.cluster")
 
 @dataclass(frozen=True, slots=True)
 class LeaderEnded:
-    """A leader that has ended. `reason`: why it leads no more."""
+    """A leader that has ended.
+
+    Attributes:
+        reason: why it leads no more.
+    """
 
     epoch: int
     reason: str
@@ -46,19 +47,30 @@ class LeaderEnded:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What a leader says before it ends: why, and whether it is `spare`: no leader waits for it to follow."""
+    """What a leader says before it ends.
+
+    Attributes:
+        reason: why it ends.
+        spare: no leader waits for it to follow.
+    """
 
     reason: str
     spare: bool
 
 
 class ShardRunner:
-    """`start`: returns the first message to a new process, which is to listen at the address it is given, if any: that of the
-    last process, so that clients find the new one there. `changed`: called when the shard begins or ceases to serve.
+    """Runs the process of one shard, one after the other.
 
-    `address`: HOST:PORT while it serves. `role`: what the process of a replica said last about its part; it may follow and
-    serve no client. `error`: why it does neither. `starts`: how many processes it has had. `settled`: the first one serves or
-    follows, or has failed. `failing_since`: seconds of Unix time, while no process of it was up after one has ended.
+    `start` returns the first message to a new process. It is given the address of the last process, if any, so that clients
+    find the new process there. `changed` is called when the shard begins or ceases to serve.
+
+    Attributes:
+        address: HOST:PORT while it serves.
+        role: what the process of a replica said last about its part; it may follow and serve no client.
+        error: why it neither serves nor follows.
+        starts: how many processes it has had.
+        settled: the first process serves or follows, or has failed.
+        failing_since: seconds of Unix time, while no process of the shard was up after one has ended.
     """
 
     def __init__(
@@ -70,10 +82,10 @@ class ShardRunner:
         check: Callable[[], None],
         reaped: Callable[[int, LeaderEnded | None], Awaitable[None]] | None = None,
     ) -> None:
-        """`check`: called before each start; raises FolderRefused if the folder is not that of the shard any more.
+        """`check` is called before each start; it raises FolderRefused if the folder no longer holds the shard.
 
-        `reaped`: called with the lease of a process that has ended, which is not renewed, and what it led unless it said that
-        itself.
+        `reaped` is called with the lease of a process that has ended, which is not renewed, and with what it led, unless the
+        process said that itself.
         """
         self.identity = identity
         self._starter, self._start, self._changed, self._check, self._reaped = starter, start, changed, check, reaped
@@ -117,7 +129,7 @@ class ShardRunner:
             await self._give_up_lease(led)
             if self._stopping.is_set():
                 return
-            if left:  # a replica that ceased to lead, or to be one that may
+            if left:  # a replica that ceased to lead, or may not lead any more
                 delay = FIRST_DELAY_S
                 _log.info("a replica has ended its run and is started again", shard=self.identity.shard)
                 waits_s = SPARED_S if said is not None and said.spare else 0.0  # the next leader begins: a start takes a core

@@ -25,10 +25,14 @@ PORTS_BELOW: Final = 10
 class ReplicaStart:
     """What a process needs to be a replica of its shard.
 
-    `registry`: the name of the cluster in etcd. `node`: the name of its node. `peers`: HOST:PORT where the other replicas reach
-    it. `sit_out`: it leads only if no other replica does for the time of a lease. `host`: by which clients and replicas on
-    other machines reach this one; empty: by the addresses it listens on. `known`: what the node has heard of the shard last.
-    `parent`: the shard that it is split off from, on the same node.
+    Attributes:
+        registry: the name of the cluster in etcd.
+        node: the name of its node.
+        peers: HOST:PORT where the other replicas reach it.
+        sit_out: it leads only if no other replica does for the time of a lease.
+        host: by which clients and replicas on other machines reach this one; empty: by the addresses it listens on.
+        known: what the node has heard of the shard last.
+        parent: the shard that it is split off from, on the same node.
     """
 
     registry: str
@@ -58,7 +62,12 @@ class ReplicaStart:
 
 @dataclass(frozen=True, slots=True)
 class ShardStart:
-    """`values`: all settings as an operator writes them, by their names. `replica`: None, if there is only one."""
+    """The first message to the process of a shard.
+
+    Attributes:
+        values: all settings as an operator writes them, by their names.
+        replica: None if the shard has no replicas.
+    """
 
     values: Mapping[str, object]
     identity: ShardIdentity
@@ -86,7 +95,9 @@ class ShardStart:
 
 
 def shard_values(settings: ServerSettings, values: Mapping[str, object], folder: Path) -> dict[str, object]:
-    """Returns the settings of a shard: those of its node, with a folder of its own, no HTTP, and the node's list of access."""
+    """Returns the settings of a shard: the settings of its node, with a folder of its own, no HTTP, and the node's list of
+    access.
+    """
     access = access_path(settings)
     named = str(access) if access.exists() else None
     return {**values, "data": str(folder), "http": None, "access_file": named}

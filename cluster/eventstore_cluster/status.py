@@ -32,8 +32,12 @@ _AT_ONCE: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """How far a replica is behind its leader: seconds since it was level with it, bytes of events that it has not stored, and
-    seconds since it last asked for more, as it does several times a second. The last two are None while it is not connected.
+    """How far a replica is behind its leader.
+
+    Attributes:
+        seconds: since it was level with the leader.
+        bytes: of events that it has not stored; None while it is not connected.
+        silent_s: seconds since it last asked for more, as it does several times a second; None while it is not connected.
     """
 
     seconds: float
@@ -43,14 +47,22 @@ class Behind:
 
 @dataclass(frozen=True, slots=True)
 class ShardRow:
-    """A shard. What it does not say, or because it does not answer, is None; `error` is then why. `attention`: what an operator
-    has to know of it.
+    """A shard. A figure is None if the shard does not say it, or does not answer. Only the registry knows `node`, `replicas`,
+    `in_sync`, `leader_since`, `leader_reason` and `successor`.
 
-    `behind`: each other replica, by node, as the leader sees it. The rest only the registry knows: `node`, which leads it,
-    `replicas`, the nodes that keep one, those of them that are `in_sync`, since when it leads (`leader_since`, ISO 8601),
-    why the one before it left, or why there is none (`leader_reason`), and whom it is to hand over to (`successor`).
-    `log_bytes`: what a replica has to copy. `shared_bytes`: those of files from before a split, of which about
-    `foreign_bytes` are of events that other shards hand out.
+    Attributes:
+        error: why the shard does not answer.
+        node: the node that leads it.
+        replicas: the nodes that keep one.
+        in_sync: the nodes whose replicas are in sync.
+        behind: how far each other replica is behind, by node, as the leader sees it.
+        leader_since: since when it leads, ISO 8601.
+        leader_reason: why the leader before it left, or why there is none.
+        successor: whom it is to hand over to.
+        log_bytes: what a replica has to copy.
+        shared_bytes: of files from before a split.
+        foreign_bytes: about how many of the shared bytes are of events that other shards hand out.
+        attention: what an operator has to know of it.
     """
 
     shard: int
@@ -80,10 +92,16 @@ class ShardRow:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """`cluster`: its uuid; None: the store is none, and is shown as the one shard that it is. `nodes`: those that run.
-    `clocks`: by how many seconds those of nodes are ahead of etcd's, or behind it if negative, if by more than one.
-    `preparing`: how far each replica is of the shards that are to be split off. `paused`: what a person has paused.
-    `trouble`: what keeps the node that was asked from its work.
+    """A cluster and its shards.
+
+    Attributes:
+        cluster: its uuid; None if the server is a single store, which is shown as one shard.
+        nodes: the nodes that run.
+        clocks: by how many seconds each node's clock is ahead of etcd's, or behind it if negative; only nodes that differ by
+            more than a second.
+        preparing: how far each replica is of the shards that are to be split off.
+        paused: what a person has paused.
+        trouble: what keeps the node that was asked from its work.
     """
 
     cluster: str | None
@@ -97,7 +115,7 @@ class ClusterStatus:
     trouble: str | None = None
 
     def tree(self) -> dict[str, object]:
-        """Returns it for JSON."""
+        """Returns the status for JSON."""
         return asdict(self)
 
 
@@ -164,7 +182,11 @@ def address_of(known: ClusterMap, shard: Shard, asked: Address | None) -> Addres
 
 @dataclass(slots=True)
 class _Asked:
-    """A shard that is asked for its figures, until it does not answer. `error`: then why."""
+    """A shard that is asked for its figures, until it does not answer.
+
+    Attributes:
+        error: why it does not answer.
+    """
 
     shard: Shard
     address: Address | None
@@ -172,7 +194,7 @@ class _Asked:
     error: EventStoreError | None = None
 
     def first_figures(self) -> tuple[dict[str, Scalar], float]:
-        """Connects to it; then as `figures`."""
+        """Connects to the shard, then returns the same as `figures`."""
         if self.address is None:
             self.error = ConnectionLost("no process serves it")
         else:
@@ -185,7 +207,7 @@ class _Asked:
         return self.figures()
 
     def figures(self) -> tuple[dict[str, Scalar], float]:
-        """Returns what it says, nothing if it does not; and when."""
+        """Returns the shard's figures, empty if it does not answer, and when it was asked."""
         if self.store is not None and self.error is None:
             try:
                 return self.store.stats(), time.monotonic()
@@ -199,7 +221,7 @@ class _Asked:
             self.store.close()
 
     def row(self, before: dict[str, Scalar], now: dict[str, Scalar], seconds: float) -> ShardRow:
-        """`before` and `now`: its figures, `seconds` apart."""
+        """Returns the row of the shard, from its figures `before` and `now`, `seconds` apart."""
         then, events = _number(before, "events"), _number(now, "events")
         return ShardRow(
             shard=self.shard.shard,
@@ -223,7 +245,7 @@ class _Asked:
 
 
 def _why_lost(error: EventStoreError) -> str:
-    """Returns why a shard does not answer; where the process that would say it is away, where that is to be found."""
+    """Returns why a shard does not answer. If the process that would say it is away, returns where to find the reason."""
     if not isinstance(error, ConnectionLost) or str(error.fields.get("cause", "")).startswith("TLS failed"):
         return error.message  # a server has answered
     return f"{error.message}; the log of its node says why"

@@ -1,7 +1,7 @@
 """A node: runs the processes of its shards, tells clients which process serves which shard, and stops all of them in order.
 
-It does nothing on the way of data: clients talk to the shards. Which shards there are, and where the map comes from, is decided
-by `NodeShards`: those of one machine in `local_shards`, those with replicas in `nodes.replicated_shards`.
+It does nothing on the way of data: clients talk to the shards. `NodeShards` decides which shards there are, and where the map
+comes from. `local_shards` implements it for one machine, `nodes.replicated_shards` for shards with replicas.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class NodeShards(Protocol):
 
     @property
     def runners(self) -> Sequence[ShardRunner]:
-        """The processes, also those that still stop."""
+        """The processes, also processes that still stop."""
 
     @property
     def door(self) -> ClusterDoor | None:
@@ -72,7 +72,7 @@ class NodeShards(Protocol):
         """Returns lines for /metrics."""
 
     def said(self) -> Mapping[str, object]:
-        """Returns what the log says of them when the node begins to serve."""
+        """Returns the fields that the log has when the node begins to serve."""
 
     async def run(self, node: Node) -> None:
         """Runs the processes until `node.stopping`, and returns when all have ended.
@@ -82,7 +82,7 @@ class NodeShards(Protocol):
 
 
 class Node:
-    """`closed`: what clients are told until there is a map, with the next step."""
+    """Runs a node. Until there is a map, clients are told `closed`: why there is none, and the next step."""
 
     def __init__(
         self, settings: ServerSettings, listener: socket.socket, security: Security, shards: NodeShards, closed: str = ""
@@ -178,7 +178,7 @@ class Node:
 
 @contextmanager
 def bound(settings: ServerSettings) -> Iterator[socket.socket]:
-    """Binds the address of the node, so that one that is taken is refused before anything is changed.
+    """Binds the address of the node, so that a taken address is refused before anything is changed.
 
     Raises:
         FolderRefused: an address is taken.

@@ -1,9 +1,9 @@
-"""Has a replica lead that others would not: the word of a person who accepts that acknowledged events are lost (R12).
+"""Has a replica lead that others would not elect: a person accepts that acknowledged events are lost (R12).
 
-The leader is deposed first, with an empty set, so that no other is elected; and waited for until its process or its lease has
-ended: it answers no read after that. Then one transaction makes the replica the only member of the set, in a new generation;
-it is elected as any other member is. It may be in sync in a registry that was restored from an older copy, by which another
-one leads.
+The leader is deposed first, with an empty set, so that no other replica is elected. Then its process or its lease must end: it
+answers no read after that. Then one transaction makes the replica the only member of the set, in a new generation; it is
+elected as any other member is. It may be in sync in a registry that was restored from an older copy, by which another replica
+leads.
 """
 
 from __future__ import annotations
@@ -42,8 +42,13 @@ _NONCE: Final = "a person accepted loss"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A replica as it may lead. `in_sync`: who is, and has what it may lack; `leader`: the node that leads now.
-    `epoch`: the largest that anybody knows.
+    """A replica as it may lead.
+
+    Attributes:
+        replica: what its process says of itself in the registry.
+        in_sync: the nodes whose running replicas are in sync, and have what this replica may lack.
+        leader: the node that leads now.
+        epoch: the largest that anybody knows.
     """
 
     shard: int
@@ -83,7 +88,9 @@ def _candidate(seen: RegistrySnapshot, shard: int, node: str) -> Candidate:
 
 
 async def _seen_running(registry: EtcdRegistry, shard: int, node: str) -> RegistrySnapshot:
-    """Reads the registry, if need be until the replica runs: one that stops because of it is started again and again."""
+    """Reads the registry, and waits for the replica to run: if it stops because of what the registry says, it is started again
+    and again.
+    """
 
     def pending(seen: RegistrySnapshot) -> bool:
         return node not in running_replicas(shard, seen) and f"{NODES}{node}" in seen.entries
@@ -127,7 +134,8 @@ def keeps_none(node: str, shard: int, kept: Sequence[str]) -> str:
 
 
 def accept_loss(etcd: EtcdOptions, cluster: str, chosen: Candidate, lease_s: float) -> None:
-    """Has the replica lead. `lease_s`: the longest lease of a process of the cluster: none is waited for longer.
+    """Has the replica lead. `lease_s`: the longest lease of a process of the cluster, and so the longest wait for the last
+    leader.
 
     Raises:
         EventStoreError: the shard changed meanwhile, and nothing was done; look again.

@@ -53,11 +53,12 @@ def check_http(http: str | None, listen_at: str, shard: int) -> None:
 
 
 def check_apart(name: str, nodes: Mapping[str, str], shards: int) -> None:
-    """`nodes`: addresses of nodes, by name, whose replicas listen above them.
+    """Checks that no two nodes on one host need the same port. `nodes`: addresses of nodes, by name, whose replicas listen
+    above them.
 
     Raises:
-        InvalidArgument: the node `name`, or a replica on it, needs a port that another one on its host has; names the next port
-            for --listen that is free of this, also with twice as many shards.
+        InvalidArgument: the node `name`, or a replica on it, needs a port that another node on its host has; names the next
+            port for --listen that is free of this, also with twice as many shards.
     """
     host, port = _split(nodes[name])
     others = {each: _split(nodes[each])[1] for each in nodes if each != name and _split(nodes[each])[0] == host}

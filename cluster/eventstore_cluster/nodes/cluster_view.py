@@ -35,9 +35,14 @@ _REVISION_BITS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A cluster at one revision. `preparing`: the shards that have no slots yet. `leaders`: the node that leads each shard;
-    `serving`: where it takes commits; `changes`: why it has this leader, or none; `running`: its replicas whose processes have
-    a lease.
+    """A cluster at one revision.
+
+    Attributes:
+        preparing: the shards that have no slots yet.
+        leaders: the node that leads each shard.
+        serving: where each shard takes commits.
+        changes: why each shard has this leader, or none.
+        running: the replicas of each shard whose processes have a lease.
     """
 
     revision: int
@@ -55,7 +60,7 @@ class ClusterView:
         return [number for number in self.shards if number not in self.serving]
 
     def troubles(self) -> dict[int, str]:
-        """Returns what an operator has to know of shards, those first that are not served."""
+        """Returns what an operator has to know of shards, by number: first the shards that are not served."""
         found = {number: (self._trouble(number), self.failing(number)) for number in (*self.unserved(), *self.serving)}
         return {number: "; ".join(filter(None, said)) for number, said in found.items() if any(said)}
 
@@ -128,8 +133,11 @@ def kept_view(kept: Kept) -> ClusterView:
 
 
 def nodes_of(snapshot: RegistrySnapshot) -> dict[str, NodeKey]:
-    """Returns the nodes that run, by their names, in order. Those of their replicas that work by now are not said to fail: a
-    node tells that later. Raises Corrupt.
+    """Returns the nodes that run, by name, in order. A replica that works by now is not reported as failing, although its node
+    says so until it updates its key.
+
+    Raises:
+        Corrupt
     """
     names = sorted(key.removeprefix(NODES) for key in snapshot.entries if key.startswith(NODES))
     found = {name: read_node(name, snapshot.entries[NODES + name].value) for name in names}

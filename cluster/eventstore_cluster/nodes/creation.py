@@ -1,7 +1,7 @@
 """Creates a cluster in the registry: its shards and which nodes keep them, then the key by which nodes see them.
 
-A cluster that was half made, because its maker died, is made again by the next one: until the last transaction no node sees
-it, and of several makers at a time only the one that began last continues.
+If a maker died, the cluster is half made, and the next maker makes it again: no node sees it until the last transaction. Of
+several makers at a time, only the last one to begin continues.
 """
 
 from __future__ import annotations
@@ -82,7 +82,11 @@ async def write_cluster(
 
 
 async def wait_until_served(registry: EtcdRegistry, seconds: float) -> list[int]:
-    """Waits until every shard is served. Returns those that are not when the time is over. Raises as `EtcdRegistry.changed`."""
+    """Waits until every shard is served, for at most `seconds`. Returns the shards that are not served then.
+
+    Raises:
+        RegistryUnavailable, RegistryRefused
+    """
     return _unserved(await read_while(registry, _unserved, seconds))
 
 

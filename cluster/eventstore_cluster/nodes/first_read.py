@@ -36,7 +36,7 @@ def on_registry(etcd: EtcdOptions, cluster: str, do: Callable[[EtcdRegistry], Aw
 def wait_on_registry(
     etcd: EtcdOptions, cluster: str, pending: Callable[[RegistrySnapshot], object], wait_s: float
 ) -> tuple[RegistrySnapshot, float]:
-    """Returns as `read_while`, in an event loop of its own, and how many seconds that took."""
+    """Runs `read_while` in an event loop of its own. Returns its result, and how many seconds that took."""
 
     async def waited(registry: EtcdRegistry) -> tuple[RegistrySnapshot, float]:
         began = trio.current_time()
@@ -72,7 +72,13 @@ async def first_read(
 
 
 async def first_read_of_cluster(registry: EtcdRegistry, seconds: float = START_S) -> RegistrySnapshot:
-    """As `first_read`, of a cluster that was created. Raises EventStoreError as well: etcd has no such cluster."""
+    """Returns all keys of a cluster that was created, as soon as etcd answers.
+
+    Raises:
+        EventStoreError: etcd has no such cluster.
+        RegistryUnavailable: etcd has not answered in this time; names its endpoints.
+        RegistryRefused, Corrupt
+    """
     seen = await first_read(registry, seconds)
     if CLUSTER in seen.entries:
         return seen
@@ -94,8 +100,11 @@ async def first_read_of_cluster(registry: EtcdRegistry, seconds: float = START_S
 async def read_while(
     registry: EtcdRegistry, pending: Callable[[RegistrySnapshot], object], wait_s: float, seen: RegistrySnapshot | None = None
 ) -> RegistrySnapshot:
-    """Returns all keys as soon as nothing is pending in them, or as they are after `wait_s` seconds. `seen`: as they were read
-    last, if they were. Raises as `EtcdRegistry.changed`.
+    """Returns all keys as soon as nothing is pending in them, or as they are after `wait_s` seconds. `seen`: the keys as they
+    were read last, if they were.
+
+    Raises:
+        RegistryUnavailable, RegistryRefused
     """
     found = seen or await registry.read()
     with trio.move_on_after(wait_s):

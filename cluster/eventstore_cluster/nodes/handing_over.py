@@ -31,8 +31,13 @@ _RESTART_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class NewLeader:
-    """`node` leads the shard, since this epoch. `seconds`: how long it took; None if it led before. `left`: if that is not the
-    one that was asked for, which node led before it, and why it does not any more; None if that is not known.
+    """The leader after a hand-over.
+
+    Attributes:
+        node: leads the shard, since this epoch.
+        seconds: how long it took; None if it led before.
+        left: if another node leads than was asked for: which node led before it, and why it no longer does; None if that is not
+            known.
     """
 
     shard: int
@@ -43,12 +48,12 @@ class NewLeader:
 
 
 def hand_over(etcd: EtcdOptions, cluster: str, shard: int, node: str, wait_s: float) -> NewLeader:
-    """Has the replica on this node lead, and waits until one leads after that: this one, unless it died meanwhile. If it leads
-    already, what was asked for before is taken back.
+    """Has the replica on this node lead, and waits until a replica leads after that: this one, unless it died meanwhile. If it
+    leads already, a hand-over that was asked for before is cancelled.
 
     Raises:
-        InvalidArgument: there is no such shard, the node keeps no replica of it, or that does not run or is not in sync, nor
-            after some seconds, as one that has just led is.
+        InvalidArgument: there is no such shard, the node keeps no replica of it, or the replica does not run or is not in sync.
+            A replica that has just led is started again and catches up; it is waited for, for some seconds.
         EventStoreError: it was not done within `wait_s` seconds, and stays asked for.
         RegistryUnavailable, RegistryRefused, Corrupt
     """
@@ -108,7 +113,7 @@ def _why_not(seen: RegistrySnapshot, shard: int, node: str, wait_s: float) -> st
 
 
 def _comes_back(seen: RegistrySnapshot, shard: int, node: str) -> bool:
-    """Whether the replica is about to be able to lead: one that has just led is started again, and catches up."""
+    """Whether the replica will soon be able to lead. A replica that has just led is started again, and catches up."""
     check_format(seen)
     state, running = shard_key(seen, shard).state, running_replicas(shard, seen)
     if node not in state.replicas or f"{NODES}{node}" not in seen.entries:

@@ -26,8 +26,13 @@ _log = get_logger("eventstore.cluster")
 
 @dataclass(frozen=True, slots=True)
 class LeaderChange:
-    """The last change of a shard's leader. `leader`: the node that leads now; `since`: seconds of Unix time. Both None if none
-    does. `left`: the node that led before, if it said why it does not any more; `reason`: why, None if unknown.
+    """The last change of a shard's leader.
+
+    Attributes:
+        leader: the node that leads now; None if none does.
+        since: when it was elected, in seconds of Unix time; None if none leads.
+        left: the node that led before, if it said why it no longer does.
+        reason: why the leader changed; None if unknown.
     """
 
     epoch: int
@@ -42,7 +47,7 @@ class LeaderChange:
 
 
 def leader_change(shard: int, epoch: int, snapshot: RegistrySnapshot) -> LeaderChange:
-    """`epoch`: that of the shard in the snapshot."""
+    """Returns the last change of the shard's leader. `epoch`: the shard's epoch in the snapshot."""
     entry = snapshot.entries.get(f"{LEADERS}{shard}")
     leader, left = read_leader(entry), read_left(snapshot.value(f"{LEFT}{shard}"))
     if left is not None and left.epoch != (epoch if leader is None else epoch - 1):
@@ -54,7 +59,7 @@ def leader_change(shard: int, epoch: int, snapshot: RegistrySnapshot) -> LeaderC
 
 
 async def say_left(registry: Registry, shard: int, left: LeftKey) -> None:
-    """Tells the registry why a leader leads no more, for a process that cannot any more."""
+    """Tells the registry why a leader leads no more, on behalf of a process that cannot say it itself."""
     try:
         await registry.transact({}, {f"{LEFT}{shard}": left.value()})
     except EventStoreError as error:

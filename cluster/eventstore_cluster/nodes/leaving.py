@@ -1,4 +1,4 @@
-"""Puts the folders of replicas away that moved to other nodes, and deletes them after a grace time."""
+"""Puts away the folders of replicas that moved to other nodes, and deletes them after a grace time."""
 
 from __future__ import annotations
 
@@ -20,12 +20,18 @@ _log = get_logger("eventstore.cluster")
 
 
 class Leaving:
-    """`shards`: whose folders are being put away; no process of them may be started meanwhile."""
+    """Puts folders away and deletes them.
+
+    Attributes:
+        shards: whose folders are being put away; no process of them may be started meanwhile.
+    """
 
     def __init__(
         self, options: ReplicatedOptions, registry: Registry, wanted: Callable[[int], bool], changed: Callable[[], None]
     ) -> None:
-        """`wanted`: whether a shard is to have a process by now; `changed`: called when a folder is put away, or not."""
+        """`wanted` returns whether a shard is to have a process by now. `changed` is called when a folder is put away, or
+        not.
+        """
         self._folders = LeftFolders(options.settings.data, options.name)
         self._registry, self._wanted, self._changed = registry, wanted, changed
         self._kept_s = options.left_s
@@ -33,7 +39,7 @@ class Leaving:
         self._news = trio.Event()
 
     def look(self, known: Collection[int]) -> None:
-        """Puts away what there is but for these shards, which are wanted or still run."""
+        """Puts away the folders of replicas of all shards that are not in `known`: the shards that are wanted or still run."""
         found = set(self._folders.replicas()) - set(known) - self.shards
         if found:
             self.shards |= found

@@ -32,7 +32,11 @@ _DELETING: Final = ".deleting"
 
 @dataclass(frozen=True, slots=True)
 class LeftFolder:
-    """`since`: Unix time."""
+    """A folder that was put away.
+
+    Attributes:
+        since: when, in seconds of Unix time.
+    """
 
     shard: int
     since: int
@@ -40,7 +44,7 @@ class LeftFolder:
 
 
 class LeftFolders:
-    """Those in the folder of the node `name`."""
+    """The put-away folders of the node `name`."""
 
     def __init__(self, data: Path, name: str, files: Files | None = None) -> None:
         self._data, self._name, self._files = data, name, files or OsFiles()

@@ -21,13 +21,16 @@ from eventstore_cluster.shard_folders import LOCK, NODE_FILE
 
 FORMAT: Final = 1
 INTENT: Final = "adopting.json"
-"""What is to be removed of the folder of a single store that became that of a node."""
+"""Names what is to be removed after the folder of a single store became a node's folder."""
 INTENT_FORMAT: Final = 1
 
 
 class NodeFile:
-    """A folder that is locked. `cluster`: the one it belongs to, None until the node has a cluster. `kept`: what the registry
-    said of it, None if that was not kept.
+    """A folder that is locked.
+
+    Attributes:
+        cluster: the cluster that the folder belongs to; None until the node has a cluster.
+        kept: what the registry said of the cluster; None if that was not kept.
     """
 
     def __init__(self, data: Path, name: str) -> None:
@@ -142,7 +145,8 @@ def node_file(data: Path, name: str) -> Iterator[NodeFile]:
     """Opens the folder of a node, created if it does not exist, for this process alone.
 
     Raises:
-        FolderRefused, Corrupt: as `NodeFile`, or another process has it.
+        FolderRefused: another process has it, it belongs to another node, or it holds something else.
+        Corrupt: `node.json` is damaged.
     """
     if data.exists() and not data.is_dir():
         raise FolderRefused(str(data), "is a file, not a folder; choose another path")
@@ -163,7 +167,7 @@ def node_document(cluster: uuid.UUID, node: str) -> Document:
 
 
 def finish_adoption(files: Files, data: Path) -> None:
-    """Removes what is left of the store that the folder was, if it is that of a node by now. Raises Corrupt, OSError."""
+    """Removes what is left of the store in this folder, if the folder is a node's by now. Raises Corrupt, OSError."""
     path = data / INTENT
     if not files.exists(data / NODE_FILE) or not files.exists(path):
         return

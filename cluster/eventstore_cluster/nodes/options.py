@@ -24,10 +24,16 @@ _NAME_LENGTH_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedOptions:
-    """`values`: the settings of `settings` as an operator writes them. `name`: of the node. `cluster`: its name in etcd.
+    """What a node is told at its start.
 
-    `host`: by which others reach this machine. `lease_s`: how long the node, or a leader, may be silent. `left_s`: for how long
-    the folder of a replica is kept that moved to another node. `zone`: what fails together with this node.
+    Attributes:
+        values: the settings in `settings` as an operator writes them.
+        name: of the node.
+        cluster: its name in etcd.
+        host: by which others reach this machine.
+        lease_s: how long the node, or a leader, may be silent.
+        left_s: how long the folder of a replica is kept after the replica moved to another node.
+        zone: what fails together with this node.
     """
 
     settings: ServerSettings
@@ -103,8 +109,8 @@ def node_security(settings: ServerSettings) -> Security:
     """Returns what protects a node, and logs if other nodes will refuse it.
 
     Raises:
-        InvalidArgument: a file cannot be used, or other nodes could not be recognised. So it is with identities and without a
-            certificate: replicas know each other by nothing else.
+        InvalidArgument: a file cannot be used, or other nodes could not recognise this node: with identities a node needs a
+            certificate, because replicas know each other by nothing else.
     """
     if settings.security.tls_certificate is not None and settings.security.tls_ca is None:
         raise InvalidArgument(

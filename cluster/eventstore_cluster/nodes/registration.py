@@ -1,4 +1,6 @@
-"""The key of a node in the registry, under a lease: who has it runs, and has the name for itself."""
+"""The key of a node in the registry, under a lease: while a node has it, it counts as running, and no other node can take its
+name.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ _RENEWALS: Final = 3
 _LEASE_S_LEAST: Final = 2
 """etcd's shortest lease, as it is set up by default."""
 _GRACE_S: Final = 2.5
-"""By which etcd may end a lease late: one that starts again gives each a second more, and looks every half second."""
+"""By which etcd may end a lease late: a restarted etcd gives each lease a second more, and looks every half second."""
 _RETRY_S: Final = 0.5
 _REVOKE_S: Final = 2.0
 _CLOCK_MOVED_S: Final = 1.0
@@ -44,7 +46,11 @@ _log = get_logger("eventstore.cluster")
 
 
 class Registration:
-    """`address`: where clients ask the node for the map. `lost`: why it has no key any more; None while it has."""
+    """Writes and renews the key.
+
+    Attributes:
+        lost: why the node has no key any more; None while it has.
+    """
 
     def __init__(
         self,
@@ -54,7 +60,7 @@ class Registration:
         address: str,
         failing: Callable[[], tuple[Failing, ...]] = tuple,
     ) -> None:
-        """`failing`: returns which replicas cannot run now."""
+        """`address`: where clients ask the node for the map. `failing` returns which replicas cannot run now."""
         self._gateway, self._registry = gateway, registry
         self._name, self._key, self._lease_s = options.name, f"{NODES}{options.name}", options.lease_s
         self._data = options.settings.data
@@ -94,7 +100,12 @@ class Registration:
             seen = await self._freed(await first_read(self._registry))
 
     async def _freed(self, seen: RegistrySnapshot) -> RegistrySnapshot:
-        """Returns the keys when no other process has the name. Raises as `take`."""
+        """Returns the keys when no other process has the name.
+
+        Raises:
+            InvalidArgument: another node that runs has the name.
+            RegistryUnavailable, RegistryRefused
+        """
         if (holder := self._holder(seen)) is None:
             return seen
         _log.warning("waiting for the name of the node", name=self._name, holder=holder.address)
@@ -154,7 +165,7 @@ class Registration:
             self._told = written is not None
 
     async def offer(self, seen: RegistrySnapshot, kept: Kept | None) -> None:
-        """Has the registry show what the node kept of a cluster that is not there; nothing any more if that is None.
+        """Shows in the registry what the node kept of a cluster that is not there; removes the offer if `kept` is None.
 
         Raises:
             OutcomeUnknown, RegistryUnavailable, RegistryRefused

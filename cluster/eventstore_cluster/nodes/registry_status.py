@@ -1,4 +1,4 @@
-"""The shards of a cluster as its registry has them, with the figures of those that serve: also while no node runs."""
+"""The shards of a cluster as its registry has them, with figures of the shards that serve; works also while no node runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replicas of a node: a process for each shard that the registry gives it, and none for any other, whose folder is put
+"""The replicas of a node: runs a process for each shard that the registry gives the node, and puts the folders of other shards
 away.
 """
 
@@ -40,7 +40,13 @@ _FAILING_S: Final = 3.0
 
 
 class NodeReplicas:
-    """`runners`: of the replicas, also of those that still stop. `refused`: called when a first start shows a wrong setting."""
+    """Starts and stops the processes of replicas.
+
+    `refused` is called when a first start shows a wrong setting.
+
+    Attributes:
+        runners: of the replicas, also of replicas that still stop.
+    """
 
     def __init__(
         self, options: ReplicatedOptions, folder: NodeFile, gateway: Gateway, refused: Callable[[EventStoreError], None]
@@ -82,7 +88,7 @@ class NodeReplicas:
         )
 
     def publish(self, known: ClusterMap) -> None:
-        """Tells the map to all processes, and to those that are started later."""
+        """Tells the map to all processes, and to processes that are started later."""
         self._known = known
         for runner in self.runners:
             runner.tell_map()
@@ -154,7 +160,7 @@ class NodeReplicas:
         return ShardStart(values, identity, self._known, replica)
 
     def _check(self, first: ShardIdentity) -> None:
-        """Refuses a folder of another shard. One that is missing is made again by the process, as a stranger to the set."""
+        """Refuses a folder of another shard. If the folder is missing, the process makes it again, as a stranger to the set."""
         identity, settings = self._wanted.get(first.shard, first), self._options.settings
         replica_addresses(settings.listen, identity.shard)
         check_http(settings.http, settings.listen, identity.shard)

@@ -1,4 +1,4 @@
-"""Has the processes of shards made by a program that has loaded what they need, the template, which is kept running."""
+"""Starts the processes of shards through the template, a program that keeps running and has loaded what they need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MESSAGE_BYTES_MAX: Final = 256
 _ANSWERS_S: Final = 60.0
 """It loads what is needed in a second or two of a core."""
 _REST_S: Final = 5.0
-"""Before another template is started that no shard waits for: one that always ends is not to take a core."""
+"""Before another template is started that no shard waits for: a template that always ends must not take a core."""
 _CODE_S: Final = 5.0
 """Only a template that is stopped takes so long to say the exit code of a process that has ended."""
 _log = get_logger("eventstore.cluster")
@@ -62,7 +62,10 @@ class Started:
 
 
 class ShardStarter:
-    """`program`: module whose `main` is run with the channel as standard input. `loads`: other modules it will need."""
+    """Starts processes through a template.
+
+    The processes run `main` of the module `program`, with the channel as standard input. `loads`: other modules they will need.
+    """
 
     def __init__(self, program: str = SHARD, loads: Sequence[str] = ()) -> None:
         flags = ["-X", "no_debug_ranges"]  # columns in tracebacks take 0.5 MB

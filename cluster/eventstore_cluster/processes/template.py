@@ -1,11 +1,11 @@
-"""The program that the processes of shards are copies of: it loads what they need once, and forks when its node asks for one.
+"""Forks the processes of shards: it loads what they need once, and forks when its node asks for a process.
 
 A copy is made in milliseconds, and shares the memory of what is loaded. A process that loads it itself takes a core for a
 second, which writers wait for when a leader has fallen.
 
 Standard input is a pair of sockets with the node. Each message of the node carries the channel of a process to be made, which
-becomes its standard input. The answers are JSON objects: `{"started": PID}`, `{"failed": ERRNO}`, and at its end
-`{"ended": PID, "code": EXIT CODE}`. The program ends with its node; its copies see to that themselves.
+becomes its standard input. The answers are JSON objects: `{"started": PID}`, `{"failed": ERRNO}`, and at its end `{"ended":
+PID, "code": EXIT CODE}`. The program ends with its node; its copies see to that themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The latest requests about the whole cluster, or a node: one key, written in the transaction that does what is asked for.
 
-A record of each is due in the audit trail of the shard `RECORDED_BY`, whose leader reads them here. Those that it has not
-recorded are still here for the leader that comes after it.
+A record of each is due in the audit trail of the shard `RECORDED_BY`, whose leader reads them here. A leader that comes after
+it finds the requests that it has not recorded.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def requests_with(value: Tree | None, id_: str, by: str, at: int, details: Tree)
 
 
 def read_requests(value: Tree | None) -> tuple[ClusterRequest, ...]:
-    """Returns the requests in order; without those that something else wrote."""
+    """Returns the requests in order; skips entries that something else wrote."""
     return tuple(request for _, request in _valid(value))
 
 
 def _valid(value: Tree | None) -> list[tuple[Tree, ClusterRequest]]:
-    """Returns each request as it is written, and as it is read."""
+    """Returns each request as it is written, and as it is read; skips entries that something else wrote."""
     match value:
         case {"latest": list(latest)}:
             return list(_read(latest[-REQUESTS_MAX:]))

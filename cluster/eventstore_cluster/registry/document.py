@@ -51,5 +51,5 @@ def _entries(path: Path, keys: Mapping[str, object]) -> Iterator[tuple[str, Regi
 
 
 def unusable(path: Path, why: str) -> FolderRefused:
-    """Returns the error that says so, and what to do. `path`: of the document."""
+    """Returns the error that the document cannot be used and why, with what to do. `path`: of the document."""
     return FolderRefused(str(path), f"is not a registry: {why}; {NEXT_STEP}")

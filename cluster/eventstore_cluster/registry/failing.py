@@ -1,4 +1,4 @@
-"""Replicas whose processes cannot run, as their nodes say it in their keys: so it is known where the node cannot be asked."""
+"""Replicas whose processes cannot run, as their nodes say in their keys, so that it is known where the node cannot be asked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ _WHY_CHARACTERS_MAX: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """`since`: seconds of Unix time, by the clock of the node; `why`: how the last process ended, or could not start."""
+    """A replica that cannot run.
+
+    Attributes:
+        since: seconds of Unix time, by the clock of the node.
+        why: how the last process ended, or why none could start.
+    """
 
     shard: int
     since: int

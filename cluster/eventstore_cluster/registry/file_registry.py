@@ -26,9 +26,11 @@ LOCK: Final = "registry.lock"
 class FileRegistry:
     """A registry in the folder `path`, for this process alone.
 
-    Leased keys are changed although the document cannot be written: it does not have them. `trouble`: why it cannot be; None
-    once it was written again. The revisions of such changes are lost with the process, so each one begins at `first_revision`
-    at least, which is to be more than any before it.
+    Leased keys are not in the document, so they change even if it cannot be written. The revisions of such changes are lost
+    with the process. So each process begins at `first_revision` at least, which must be more than any revision before.
+
+    Attributes:
+        trouble: why the document cannot be written; None once it was written again.
     """
 
     def __init__(self, path: Path, files: Files | None = None, *, first_revision: int = 1) -> None:
@@ -62,7 +64,15 @@ class FileRegistry:
         return self._state
 
     async def transact(self, compared: Mapping[str, int], changes: Changes, *, leased: bool = False) -> int | None:
-        """As `Registry.transact`. `leased`: the keys that are written are gone when this process is."""
+        """Changes the keys if each compared key was last written by that revision (0: it does not exist). Returns the revision
+        of the changes, or None if a comparison failed.
+
+        The changes are durable on return, unless they are `leased`: leased keys are gone when this process is, and change even
+        if the document cannot be written.
+
+        Raises:
+            ReadFailed: the document cannot be written; nothing was changed.
+        """
         async with self._one_at_a_time:
             before = self._state
             if any(before.revision_of(key) != revision for key, revision in compared.items()):

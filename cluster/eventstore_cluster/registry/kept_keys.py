@@ -23,21 +23,27 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class KeptShard:
-    """`revision`: that of etcd which wrote the key."""
+    """A shard's key as a node kept it.
+
+    Attributes:
+        revision: of the registry, which wrote the key.
+    """
 
     revision: int
     key: ShardKey
 
     @property
     def age(self) -> tuple[int, int]:
-        """The larger, the newer: revisions begin again with each generation that was rebuilt."""
+        """Orders copies: the newest has the largest age. Revisions begin again with each rebuilt generation, so the generation
+        comes first.
+        """
         return self.key.state.generation, self.revision
 
     def known(self) -> Known:
         return Known(self.key.state.generation, self.revision, self.key.state.nonce)
 
     def newest(self, earlier: KeptShard | None) -> KeptShard:
-        """Returns the same, or what was kept before if that is not what this came from."""
+        """Returns this one, or `earlier` if this one does not descend from it."""
         later = earlier is not None and earlier.known().is_later_than(self.key.state, self.revision)
         return earlier if earlier is not None and later else self
 
@@ -47,20 +53,23 @@ class KeptShard:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the registry said of a cluster."""
+    """What the registry said of a cluster.
+
+    Attributes:
+        unknown: members of the document that a newer program has written.
+    """
 
     cluster: ClusterKey
     shards: Mapping[int, KeptShard]
     unknown: Tree = field(default_factory=dict)
-    """Members of the document that a newer program has written."""
 
     def value(self) -> Tree:
         shards: dict[str, DocumentValue] = {str(number): each.value() for number, each in self.shards.items()}
         return {**self.unknown, "format": _FORMAT, "cluster": self.cluster.value(), "shards": shards}
 
     def newest(self, earlier: Kept | None) -> Kept:
-        """Returns the same, with what was kept of a shard if that is later, or if the registry does not know it: that may be
-        restored from an older copy, of before a split.
+        """Returns this one, with the earlier copy of each shard that is later there or unknown to the registry. The registry
+        may have been restored from an older copy, from before a split.
         """
         if earlier is None or earlier.cluster.uuid != self.cluster.uuid:
             return self
@@ -69,7 +78,9 @@ class Kept:
         return Kept(cluster, {**earlier.shards, **shards}, earlier.unknown)
 
     def unknown_to(self, shards: Collection[int]) -> str | None:
-        """Returns what is wrong with a registry that has only these shards, if it lacks some: they are never taken away."""
+        """Returns what is wrong if a registry lacks some of the kept shards; None if it has all. Shards are never taken
+        away.
+        """
         if not (lacking := sorted(set(self.shards).difference(shards))):
             return None
         return (
@@ -79,7 +90,7 @@ class Kept:
         )
 
     def of(self, node: str) -> Kept:
-        """Returns the same with the shards only of which this node has a replica."""
+        """Returns a copy with only the shards of which this node has a replica."""
         return Kept(self.cluster, {number: each for number, each in self.shards.items() if node in each.key.state.replicas})
 
 
@@ -115,7 +126,9 @@ def _shards(path: str, shards: Mapping[str, object]) -> Iterator[tuple[int, Kept
 
 
 def offer_keys(node: str, kept: Kept) -> dict[str, Tree]:
-    """Returns the keys by which a node offers what it kept of its own shards; the one that makes them count is the last."""
+    """Returns the keys by which a node offers what it kept of its own shards. The last key completes the offer: without it the
+    others do not count.
+    """
     own = kept.of(node)
     shards = {f"{OFFERS}{node}/{number}": each.value() for number, each in own.shards.items()}
     return {**shards, f"{OFFERS}{node}": {**kept.cluster.value(), "shards": len(shards)}}
@@ -131,7 +144,12 @@ def own_offers(node: str, seen: RegistrySnapshot) -> dict[str, Tree]:
 
 
 def read_offers(seen: RegistrySnapshot) -> dict[str, Kept]:
-    """Returns what nodes offer, by their names; one that has not written all of it yet is left out. Raises as `read_kept`."""
+    """Returns what nodes offer, by their names. Leaves out an offer that is not complete yet.
+
+    Raises:
+        UnsupportedVersion: the keys are of a newer format.
+        Corrupt
+    """
     heads = [key.removeprefix(OFFERS) for key in seen.entries if key.startswith(OFFERS) and "/" not in key[len(OFFERS) :]]
     found: dict[str, Kept] = {}
     for node in sorted(heads):

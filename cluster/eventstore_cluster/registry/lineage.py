@@ -1,4 +1,6 @@
-"""How shards came to be, as JSON in their keys: the splits they took part in, whose event files they begin with."""
+"""How shards came to be, as JSON in their keys: the splits they took part in, and the ancestors whose event files they begin
+with.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,14 @@ from eventstore.store.data_folder import broker_of, broker_text
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """A shard that is split off. `slots`: those that it got, or is to get while it is in preparation.
+    """How a shard was split off.
 
-    `end`, `checksum`: of the last event file that it took over, 0 if there was none. `places`: how far its parent's reactions
-    and outboxes were, by the names of its documents.
+    Attributes:
+        slots: the slots that it got, or is to get while it is in preparation.
+        end: where the last event file that it took over ends; 0 if there was none.
+        checksum: of that file; 0 if there was none.
+        places: how far its parent's reactions and outboxes were, by the names of its documents.
+        unknown: members that a newer program has written.
     """
 
     parent: int
@@ -29,7 +35,6 @@ class Birth:
     checksum: int = 0
     places: Tree = field(default_factory=dict)
     unknown: Tree = field(default_factory=dict)
-    """Members that a newer program has written."""
 
     def value(self) -> Tree:
         return {
@@ -44,8 +49,13 @@ class Birth:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """`splits`: those that the shard took part in. `ancestors`: see `ChunkFolder`. `birth`: None if it was not split off.
-    `broker`: see `ShardIdentity`.
+    """The origin of a shard.
+
+    Attributes:
+        splits: the splits that the shard took part in.
+        ancestors: the stores whose event files it begins with (see `ChunkFolder`).
+        birth: None if it was not split off.
+        broker: see `ShardIdentity`.
     """
 
     splits: tuple[Split, ...] = ()
@@ -54,7 +64,9 @@ class Lineage:
     broker: tuple[uuid.UUID, int] | None = None
 
     def value(self) -> Tree:
-        """Returns the members of the shard's key that are not what those of one of the first shards are."""
+        """Returns the members of the shard's key about its lineage. The key of a first shard that was never split has none of
+        them.
+        """
         members: Tree = {}
         if self.splits:
             members["splits"] = [list(each) for each in self.splits]

@@ -1,4 +1,4 @@
-"""Which nodes have another time than etcd: each says it in its own key, so that all know it."""
+"""Which nodes have another time than etcd. Each node says it in its own key, so that all know it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ APART_S: Final = 1.0
 
 
 def clocks_apart(nodes: Mapping[str, NodeKey]) -> dict[str, float]:
-    """Returns by how many seconds the clocks of nodes are ahead of etcd's at least, or behind it if negative; only of those
-    that differ by more than a second.
+    """Returns by how many seconds at least each node's clock is ahead of etcd's, or behind it if negative. Leaves out nodes
+    whose clocks differ by a second or less.
     """
     return {name: key.clock_s for name, key in nodes.items() if abs(key.clock_s) > APART_S}
 

@@ -1,4 +1,4 @@
-"""The keys of nodes, and of what limits the moves between them."""
+"""The keys of nodes, and the key that limits moves between them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,17 @@ MOVING: Final = "moving"
 
 @dataclass(frozen=True, slots=True)
 class NodeKey:
-    """`address`: HOST:PORT where it has the map; `run`: of its process; `version`: of its program. `zone`: what fails together
-    with it, empty if that was not said; `free_bytes`: on its disk, None if it is not known. `clock_s`: by how many seconds its
-    clock is ahead of etcd's at least, negative if it is behind. `ports`: its replicas listen above it, not on free ports.
-    `failing`: those of its replicas that cannot run.
+    """A node that runs.
+
+    Attributes:
+        address: HOST:PORT where it has the map.
+        run: of its process.
+        version: of its program.
+        zone: what fails together with it; empty if that was not said.
+        free_bytes: on its disk; None if it is not known.
+        clock_s: by how many seconds its clock is ahead of etcd's at least; negative if it is behind.
+        ports: its replicas listen on the ports above its own, not on free ones.
+        failing: its replicas that cannot run.
     """
 
     address: str
@@ -47,7 +54,7 @@ class NodeKey:
 
 
 def ticket_value(shard: int, run: str) -> Tree:
-    """`run`: of the leader's process, which no other leader has."""
+    """Returns the value of a ticket's key. `run`: of the leader's process, which no other leader has."""
     return {"shard": shard, "run": run}
 
 
@@ -86,15 +93,19 @@ def fixed_addresses(seen: RegistrySnapshot) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class MovingKey:
-    """`at_once`: how many shards may copy replicas at a time; `rate`: bytes a second that the leader of each sends, None: as
-    many as it can. `pause`: whether leaders do nothing about the replicas that are wanted.
+    """The limits of moves.
+
+    Attributes:
+        at_once: how many shards may copy replicas at a time.
+        rate: bytes a second that the leader of each sends; None: as many as it can.
+        pause: whether all moves are paused.
+        unknown: members that a newer program has written.
     """
 
     at_once: int = 2
     rate: int | None = None
     pause: Pause = NOT_PAUSED
     unknown: Tree = field(default_factory=dict)
-    """Members that a newer program has written."""
 
     def value(self) -> Tree:
         own: Tree = {"at_once": self.at_once, "rate": self.rate, "paused": self.pause.on, "paused_by": self.pause.by}
@@ -111,5 +122,7 @@ def read_moving(value: Tree | None) -> MovingKey:
 
 
 def read_asked_by(found: object) -> str:
-    """Returns who asked for something, as others have written it; empty if an older program did, who does not say."""
+    """Returns who asked for something, as another process has written it; empty if an older program wrote it, which does not
+    say.
+    """
     return found[:ASKED_BY_MAX] if isinstance(found, str) else ""

@@ -1,4 +1,4 @@
-"""What is paused: all moves, or what is wanted of one shard; by whom, and how it is resumed."""
+"""The pauses of moves, of all or of single shards: by whom, and how they are resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_paused_alone(state: ShardState) -> bool:
 
 
 def pause_text(number: int, state: ShardState, pause_all: Pause) -> str | None:
-    """Returns that what is wanted of a shard is paused; None if it is not."""
+    """Returns a text that the move or split of a shard is paused, by whom, and how to resume it; None if it is not paused."""
     alone = _text(state.pause, f" {number}") if is_paused_alone(state) else None
     with_all = _text(pause_all) if pause_all.on and state.wanted is not None else None
     return "; all moves are ".join(filter(None, (alone, with_all))) or None

@@ -14,9 +14,11 @@ from eventstore_cluster.registry.replicated_keys import SHARDS, read_shard
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """The clone on `node` of a shard that is to be split off `parent`: it has `files` event files; None: it has not begun.
+    """The clone on `node` of a shard that is to be split off `parent`.
 
-    `failed`: why it is stuck.
+    Attributes:
+        files: how many event files it has; None: it has not begun.
+        failed: why it is stuck.
     """
 
     shard: int

@@ -1,7 +1,7 @@
 """The interface of a registry: keys with values, changed by transactions that compare revisions.
 
-Every change has a revision, which only grows; it is the version of the map of the cluster. A leased key is gone when its holder
-is.
+Every change has a revision, which only grows; it is the version of the map of the cluster. A leased key disappears with the
+process that holds it.
 """
 
 from __future__ import annotations
@@ -61,4 +61,8 @@ class Registry(Protocol):
         """
 
     async def changed(self, seen: RegistrySnapshot) -> RegistrySnapshot:
-        """Waits until the keys differ from those in `seen`, and returns the latest state. Raises as `read`."""
+        """Waits until the keys differ from the keys in `seen`, and returns the latest state.
+
+        Raises:
+            EventStoreError: the registry cannot be read.
+        """

@@ -12,14 +12,18 @@ from eventstore_cluster.replica.places import LogEnds, Reach
 
 REPLICAS: Final = "replica/"
 EARLIER_MAX: Final = 64
-"""Of the incarnations that a replica names: so many starts may follow the last one that the registry was told of."""
+"""Of the incarnations that a replica names: so many starts may follow the last start that the registry was told of."""
 _FAILED_CHARACTERS_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class CloneKey:
-    """`files`: the last event file that it has; `failed`: why it has no more of them. `lease`: of its process, under which it
-    may be made the leader; 0 if an older program wrote the key.
+    """How far a clone is.
+
+    Attributes:
+        files: the last event file that it has.
+        failed: why it has no more of them.
+        lease: of its process, under which it may be made the leader; 0 if an older program wrote the key.
     """
 
     files: int
@@ -32,10 +36,16 @@ class CloneKey:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaKey:
-    """`epoch`: the largest in the logs. `ends`: of each kind, when the process started; `reach`: with the last epoch of each,
-    empty if an older program wrote the key. `led`: the last epoch of the documents was led from this folder. `earlier`: the
-    incarnations of the folder before, the last ones. `clone`: of a shard in preparation. `address`: HOST:PORT for the other
-    replicas.
+    """What the process of a replica says of itself.
+
+    Attributes:
+        epoch: the largest in the logs.
+        ends: how each log ended when the process started.
+        reach: the last epoch of each log, and where it ends; empty if an older program wrote the key.
+        led: the last epoch of the documents was led from this folder.
+        earlier: the latest of the incarnations that the folder had before.
+        clone: of a shard in preparation.
+        address: HOST:PORT for the other replicas.
     """
 
     incarnation: str
@@ -106,8 +116,8 @@ def running_replicas(number: int, snapshot: RegistrySnapshot) -> dict[str, Repli
 
 
 def works(number: int, node: str, snapshot: RegistrySnapshot) -> bool:
-    """Whether the replica's process runs and has come further than its start: that of a clone which has no file yet may end as
-    the one before did.
+    """Whether the replica's process runs and has come further than its start. A clone without files has not: it may end as the
+    process before it did.
     """
     key = read_replica(snapshot.value(f"{REPLICAS}{number}/{node}"))
     return key is not None and (key.clone is None or key.clone.files > 0)

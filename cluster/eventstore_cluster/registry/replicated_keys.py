@@ -74,8 +74,14 @@ _SINCE_END: Final = 253_402_300_800  # the year 10000, which no datetime holds
 
 @dataclass(frozen=True, slots=True)
 class ClusterKey:
-    """`layout`: grows when slots change hands. `replicas`, `in_sync_min`: of shards that are made. `next_shard`: no shard had
-    this number or a larger one; 0: nothing was split yet.
+    """The cluster.
+
+    Attributes:
+        layout: grows when slots change hands.
+        replicas: how many each new shard gets.
+        in_sync_min: of new shards.
+        next_shard: no shard had this number or a larger one; 0: nothing was split yet.
+        unknown: members that a newer program has written.
     """
 
     uuid: uuid.UUID
@@ -84,7 +90,6 @@ class ClusterKey:
     in_sync_min: int
     next_shard: int = 0
     unknown: Tree = field(default_factory=dict)
-    """Members that a newer program has written."""
 
     def value(self) -> Tree:
         return {
@@ -100,14 +105,18 @@ class ClusterKey:
 
 @dataclass(frozen=True, slots=True)
 class ShardKey:
-    """`store`: uuid of its log."""
+    """A shard.
+
+    Attributes:
+        store: uuid of its log.
+        unknown: members that a newer program has written.
+    """
 
     store: uuid.UUID
     slots: tuple[SlotRange, ...]
     state: ShardState
     lineage: Lineage = NO_LINEAGE
     unknown: Tree = field(default_factory=dict)
-    """Members that a newer program has written."""
 
     def identity(self, cluster: uuid.UUID, number: int) -> ShardIdentity:
         """Returns what a folder of the shard must say of itself."""
@@ -141,7 +150,11 @@ class ShardKey:
 
 @dataclass(frozen=True, slots=True)
 class ServingKey:
-    """`address`: HOST:PORT for clients."""
+    """The process that takes appends of a shard.
+
+    Attributes:
+        address: HOST:PORT for clients.
+    """
 
     address: str
     epoch: int
@@ -181,7 +194,11 @@ def read_cluster(value: Tree) -> ClusterKey:
 
 @dataclass(frozen=True, slots=True)
 class LeftKey:
-    """Why the leader of this epoch leads no more. `node`: its node; empty if it is not known. Nothing is decided by it."""
+    """Why the leader of this epoch leads no more. Nothing is decided by it.
+
+    Attributes:
+        node: its node; empty if it is not known.
+    """
 
     epoch: int
     node: str
@@ -192,7 +209,9 @@ class LeftKey:
 
 
 def leader_value(leader: Leader, since: int | None = None) -> Tree:
-    """`since`: when it was elected, in seconds of Unix time by its own clock, for people."""
+    """Returns the value of the leader's key. `since`: when it was elected, in seconds of Unix time by its own clock, for
+    people.
+    """
     return {**_named(leader.member), "run": leader.run, "address": leader.address, "since": since}
 
 
@@ -233,7 +252,7 @@ def read_leader(entry: RegistryEntry | None) -> Leader | None:
 
 
 def read_since(entry: RegistryEntry | None) -> int | None:
-    """Returns since when there is this leader; None if there is none, or an older program wrote it."""
+    """Returns since when the leader leads; None if there is none, or an older program wrote the key."""
     since = None if entry is None else entry.value.get("since")
     return since if isinstance(since, int) and 0 <= since < _SINCE_END else None
 
@@ -289,7 +308,7 @@ def running_members(number: int, snapshot: RegistrySnapshot) -> frozenset[Seat]:
 
 
 def clones_of(state: ShardState, snapshot: RegistrySnapshot) -> frozenset[Clone]:
-    """Returns the clones that run of the shards that this one is to be split into."""
+    """Returns the running clones of the shards that this shard is to be split into."""
     return frozenset(
         Clone(shard, Seat(name, key.incarnation), key.clone.files, bool(key.clone.failed))
         for shard in state.split

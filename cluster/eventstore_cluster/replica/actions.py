@@ -103,7 +103,11 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class EndProcess:
-    """End this process without acknowledging anything more: a run never leads twice (R3). `sit_out`: for a lease's time."""
+    """End this process without acknowledging anything more: a run never leads twice (R3).
+
+    Attributes:
+        sit_out: the next process does not compete for a lease's time.
+    """
 
     reason: str
     sit_out: bool = False

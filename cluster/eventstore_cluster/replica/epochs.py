@@ -13,7 +13,11 @@ from eventstore_cluster.replica.places import NOWHERE, LogEnd
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """An epoch that has records in a log. `after`: the end of the log before the first of them."""
+    """An epoch that has records in a log.
+
+    Attributes:
+        after: the end of the log before the first of them.
+    """
 
     epoch: int
     after: LogEnd
@@ -21,7 +25,7 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class LastEpoch:
-    """An epoch, and the place where its last record ends. Epoch 0 is that of an empty log."""
+    """An epoch, and the place where its last record ends. An empty log has epoch 0."""
 
     epoch: int
     end: LogEnd

@@ -11,8 +11,12 @@ from eventstore_cluster.replica.registry_state import Leader, Seat
 
 
 class Following:
-    """Follows one leader at a time. `logs`: of the own disk, synced. `busy`: the disk is writing or cutting.
-    `sorted_through`: the last event file that is sorted, for the leader.
+    """Follows one leader at a time.
+
+    Attributes:
+        logs: of the own disk, synced.
+        busy: the disk is writing or cutting.
+        sorted_through: the last event file that is sorted, for the leader.
     """
 
     def __init__(self, member: Seat, run: str, logs: tuple[LogTail, ...], crcs: tuple[int, ...], limits: Limits) -> None:
@@ -143,7 +147,9 @@ class Following:
         return [CommitTo(ends)]
 
     def check_invariants(self) -> None:
-        """For tests. Raises AssertionError unless its session is with its leader, and its log has what it says is committed."""
+        """For tests. Raises AssertionError unless the session is with the leader that it follows, and the log reaches the
+        committed mark.
+        """
         link = self._leader, self._connection, self._session
         assert self._session is None or self._connection is not None, f"a session without a connection: {link}"
         assert self._connection is None or self._leader is not None, f"a connection to no leader: {link}"
@@ -162,7 +168,9 @@ class Following:
         return actions + (self._fetch() if self._session is not None else self._join())
 
     def _keep_to_log(self) -> list[Action]:
-        """Lowers the mark after a cut below it: a person accepted that loss. What comes instead is not committed yet (R6)."""
+        """Lowers the mark after a cut below it: a person accepted that loss. The records that replace what was cut are not
+        committed yet (R6).
+        """
         if self.committed is None or reaches(self.ends, self.committed):
             return []
         self.committed = least((self.committed, self.ends))

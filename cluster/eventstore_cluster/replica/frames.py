@@ -1,4 +1,4 @@
-"""What replicas say to each other, over a connection that the follower opens and that keeps its order."""
+"""What replicas say to each other, over a connection that the follower opens and that keeps the order of frames."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from eventstore_cluster.replica.registry_state import Seat
 
 @dataclass(frozen=True, slots=True)
 class JoinFrame:
-    """A follower asks from where to fetch. `number`: of this attempt; `run`: of the follower's process; `leader_run`: of the
-    process that it wants to follow; `logs`: how its log of each kind ends.
+    """A follower asks from where to fetch.
+
+    Attributes:
+        number: of this attempt.
+        run: of the follower's process.
+        leader_run: of the process that it wants to follow.
+        logs: how its log of each kind ends.
     """
 
     number: int
@@ -25,7 +30,11 @@ class JoinFrame:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Answers the Join of this number. `logs`: for each kind the largest epoch not larger than the follower's, and its end."""
+    """Answers the Join of this number.
+
+    Attributes:
+        logs: for each kind the largest epoch not larger than the follower's, and its end.
+    """
 
     number: int
     session: int
@@ -37,8 +46,9 @@ class Joined:
 class Fetch:
     """Asks for what follows `ends`. Everything before is durable at the follower: this is the acknowledgement.
 
-    `last_crcs`: of the last record of each kind before `ends`; 0 if there is none. `sorted_through`: the last event file that
-    is sorted there.
+    Attributes:
+        last_crcs: of the last record of each kind before `ends`; 0 if there is none.
+        sorted_through: the last event file that is sorted there.
     """
 
     session: int
@@ -61,7 +71,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class NotLeading:
-    """The process asked does not lead in that run or epoch, or the session is not the latest: join again."""
+    """The process does not lead in that run or epoch, or the session is not the latest: join again."""
 
     epoch: int
 

@@ -30,8 +30,13 @@ from eventstore_cluster.replica.registry_state import NOT_PAUSED, Leader, Seat, 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a replica is behind its leader: `seconds` since it was level, `end` of its events, and `silent_s` since it last
-    asked for more, as it does often; these two are None while it is not connected. `in_sync`: appends wait for it.
+    """How far a replica is behind its leader.
+
+    Attributes:
+        in_sync: appends wait for it.
+        seconds: since it was level.
+        end: of its events; None while it is not connected.
+        silent_s: since it last asked for more, as it does often; None while it is not connected.
     """
 
     node: str
@@ -42,10 +47,15 @@ class Lag:
 
 
 class Leading:
-    """Leads one epoch, from the transaction that won it until the process ends. `began_with`: the keys as that left them.
+    """Leads one epoch, from the transaction that won it until the process ends.
 
-    `written`: the end of the own log, `synced` how far it is durable here. `committed`: durable on every member that counts;
-    None until the epoch's own record is (R10): what is before it may be uncommitted too. `serves`: clients are served.
+    Attributes:
+        began_with: the keys as that transaction left them.
+        written: the end of the own log.
+        synced: how far the own log is durable here.
+        committed: durable on every member that counts; None until the epoch's own record is (R10): what is before it may be
+            uncommitted too.
+        serves: clients are served.
     """
 
     def __init__(self, me: Leader, registrar: Registrar, logs: tuple[LogTail, ...], limits: Limits, now: float) -> None:
@@ -151,7 +161,7 @@ class Leading:
         return tuple(NOWHERE for _ in self.logs) if session is None or session.acked is None else session.acked
 
     def lags(self, now: float) -> list[Lag]:
-        """Returns how far the other members of the set, and those that fetch, are behind this leader."""
+        """Returns how far other replicas are behind this leader: all members of the set, and all that fetch."""
         members = {*self._registrar.state.in_sync, *(session.member for session in self.sessions)} - {self._me.member}
         return [self._lag(member, now) for member in sorted(members)]
 
@@ -186,7 +196,7 @@ class Leading:
         return actions + self._hand_over(now)
 
     def mismatched(self, number: int, connection: int) -> list[Action]:
-        """The follower's last records are not those before its ends here: it must join again (R3)."""
+        """Has the follower join again: its last records differ from the records before its ends here (R3)."""
         session = self.sessions.find(number, connection)
         if session is None:
             return []
@@ -232,8 +242,8 @@ class Leading:
         return [*actions, *self.settle_set(now)]
 
     def settle_set(self, now: float) -> list[Action]:
-        """Takes a member that is behind out of the set, or one that caught up into it, or goes a step towards the replicas that
-        are wanted; one transaction at a time.
+        """Takes a member that is behind out of the set, or adds a member that caught up, or goes a step towards the wanted
+        replicas; one transaction at a time.
         """
         if self._registrar.unanswered is not None:
             return []
@@ -287,8 +297,8 @@ class Leading:
         return self._propose(others | {member})
 
     def _hand_over(self, now: float) -> list[Action]:
-        """Gives leadership up if another member is to lead, keeps up and answers; that one competes before the others. Until
-        the answer is known nothing may be read here; what every member has may still be committed.
+        """Gives leadership up if another member is to lead, keeps up and answers; that member competes before the others. Until
+        the registry's answer is known, nothing may be read here. Records that every member has may still be committed.
         """
         state, seen, handing = self._registrar.state, self._registrar.seen, self._handing_over
         handing.name(state.successor, now)
@@ -305,7 +315,9 @@ class Leading:
         if (before := handing.next_step(self.written, session, now, may_begin=may_begin)) is not None:
             return before
         if session.follows < handing.named_at or now > session.heard_at + self._limits.hand_over_silence_s:
-            return self._answer_now(session, now)  # one that hangs is connected too, and its last Fetch may still be on its way
+            return self._answer_now(
+                session, now
+            )  # a replica that hangs is connected too, and its last Fetch may still be on its way
         return [Transact(self._registrar.propose(state, seen.leader_revision, yields=True))]
 
     def _move(self, now: float) -> list[Action]:
@@ -347,11 +359,17 @@ class Leading:
 
 @dataclass(slots=True)
 class FollowerSession:
-    """One follower since its latest join. `acked`: durable there; None before its first Fetch.
+    """One follower since its latest join.
 
-    `held`: the Fetch that is not answered yet, since `held_since`. `told`: the committed mark that was sent last. `heard_at`:
-    when the last Fetch, or the join, came; `answered_at`: when the last one was answered. A follower sends a Fetch when it has
-    its answer: it ran at some time since `follows`. `sorted_through`: the last event file that it has sorted.
+    Attributes:
+        acked: durable there; None before its first Fetch.
+        held: the Fetch that is not answered yet.
+        held_since: when that Fetch came.
+        told: the committed mark that was sent last.
+        heard_at: when the last Fetch, or the join, came.
+        answered_at: when the last Fetch was answered.
+        follows: the follower was running at some time since then, because it sends a Fetch when it has its answer.
+        sorted_through: the last event file that it has sorted.
     """
 
     number: int
@@ -379,8 +397,9 @@ class FollowerSession:
 class MemberProgress:
     """When a member was last level with the leader; kept over its sessions.
 
-    `level_at`: it had by then everything that the leader had then. `goal`: what the leader had at `goal_at`, to
-    be reached next.
+    Attributes:
+        level_at: it had by then everything that the leader had then.
+        goal: what the leader had at `goal_at`, to be reached next.
     """
 
     level_at: float
@@ -397,7 +416,7 @@ class MemberProgress:
 
 
 class Sessions:
-    """A session per node, the latest one: what came on an earlier one counts no more (R4)."""
+    """A session per node, the latest one: frames of an earlier session count no more (R4)."""
 
     def __init__(self) -> None:
         self._by_node: dict[str, FollowerSession] = {}
@@ -430,7 +449,7 @@ class Sessions:
         return iter(list(self._by_node.values()))
 
     def check_invariants(self) -> None:
-        """For tests. Raises AssertionError unless each is that of its node, and of no other."""
+        """For tests. Raises AssertionError unless each node has a session of its own, of its own member."""
         numbers = {node: session.number for node, session in self._by_node.items()}
         assert len(set(numbers.values())) == len(numbers), f"two nodes have one session: {numbers}"
         assert all(number <= self._numbers for number in numbers.values()), f"{numbers}, {self._numbers} were begun"
@@ -442,19 +461,20 @@ class Sessions:
 
 
 class Moving:
-    """The next step from the replicas that a shard has to those that are wanted: one transaction of its leader `me`.
+    """The next step from a shard's replicas to the wanted ones: one transaction of its leader `me`.
 
-        1  nodes that are wanted are named as replicas: they start a process, which fetches, and is added to the set
-        2  when all that are wanted are in the set and keep up, a leader that is not is to hand over to the first of them
-        3  the others leave, the set and the replicas at once, and nothing more is wanted; a shard that had only one
-           replica needs two in sync from then on
+    1  the wanted nodes are named as replicas: they start a process, which fetches, and is added to the set
+    2  when all wanted replicas are in the set and keep up, a leader that is not wanted is to hand over to the first of them
+    3  the others leave, the set and the replicas at once, and nothing more is wanted; a shard that had only one replica
+       needs two in sync from then on
 
-    What comes next follows from the state alone, so any later leader continues where the last one ended. A step that cannot
-    be done yet is waited for: the replicas there were before serve meanwhile, and count. While moves are paused, or those of
-    this shard, no step is begun, and nothing is copied to new replicas.
+    The next step follows from the state alone, so any later leader continues where the last one ended. A step that cannot be
+    done yet is waited for: the earlier replicas serve meanwhile, and count. While all moves, or the moves of this shard, are
+    paused, no step is begun, and nothing is copied to new replicas.
 
-    Copying needs a ticket, of which the cluster has few: taken with the first step, or by the leader that comes after, and
-    given back with the last one or with the lease; and while the shard is paused alone, so that others copy meanwhile.
+    Copying needs a ticket, of which the cluster has few. The leader takes a ticket with the first step, or takes another one if
+    an earlier leader had it. It gives the ticket back with the last step, or its lease does. While the shard is paused alone,
+    its ticket is given back too, so that others copy meanwhile.
     """
 
     def __init__(self, registrar: Registrar, me: Seat) -> None:
@@ -476,19 +496,21 @@ class Moving:
         return [Transact(registrar.propose(state or seen.state, seen.leader_revision, takes=takes, frees=frees))]
 
     def may_copy(self, member: Seat) -> bool:
-        """Whether a replica may be sent the log now: one that is new waits for the ticket, and while moves are paused."""
+        """Whether a replica may be sent the log now. A new replica waits for the ticket, and while moves are paused."""
         seen = self._registrar.seen
         return seen is None or (seen.holds is not None and not seen.paused) or member.node not in copied(seen.state)
 
 
 def copied(state: ShardState) -> set[str]:
-    """Returns the nodes whose replicas are to be copied yet."""
+    """Returns the nodes whose replicas are still to be copied."""
     members = {member.node for member in state.in_sync}
     return set() if state.wanted is None else set(state.wanted).difference(state.before or (), members)
 
 
 def next_state(state: ShardState, leader: Seat, level: Collection[Seat]) -> ShardState | None:
-    """`level`: members of the in-sync set that keep up with the leader. None: nothing can be done yet, or is wanted."""
+    """Returns the state to write next; None if nothing can be done yet, or nothing is wanted. `level`: members of the in-sync
+    set that keep up with the leader.
+    """
     if state.wanted is None:
         return None
     if missing := tuple(node for node in state.wanted if node not in state.replicas):
@@ -513,12 +535,14 @@ def least_in_sync(before: int, wanted: int, in_sync_min: int) -> int:
 class HandingOver:
     """A leader that is to hand over has its successor sort what it would read first, while clients are still served.
 
-        the file that is written is large          ─► a new one is begun
-        the successor has not sorted those before  ─► it is waited for, for some time, unless they are few and small
+        the file that is written is large           ─► a new one is begun
+        the successor has not sorted earlier files  ─► it is waited for, for some time, unless they are few and small
 
-    A new leader reads the events that are not sorted before it answers anything: a second for 100 MB of small ones.
+    A new leader reads the events that are not sorted before it answers anything: a second for 100 MB of small events.
 
-    `successor`: who is to lead, as seen last; `named_at`: since when.
+    Attributes:
+        successor: who is to lead, as seen last.
+        named_at: since when that is so.
     """
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -534,9 +558,11 @@ class HandingOver:
             self.successor, self.named_at, self._asked = successor, now, None
 
     def next_step(self, written: LogEnds, session: FollowerSession, now: float, *, may_begin: bool) -> list[Action] | None:
-        """Returns what is to be done before the follower of this session may lead, which keeps up; nothing: it is waited for;
-        None: it may. The time for that begins when it is asked for, as the successor may have been behind before, and again
-        when its process is another one: what the last one was sorting is not sorted.
+        """Returns what is to be done before the follower of this session, which keeps up, may lead. An empty list: wait for it.
+        None: it may lead.
+
+        The time to wait begins when this is first asked, as the successor may have been behind before. It begins again when the
+        successor's process is another one, because what the earlier process was sorting is not sorted.
 
         `may_begin`: clients are served, and a file can be begun.
         """
@@ -558,9 +584,12 @@ class Splitting:
         leaving slots are held back       ─► a new file is begun: the new shards end with the one before
         its first record is committed     ─► one transaction gives the slots away
 
-    Until the transaction nothing has changed for anybody else; its leader may die, and the next one begins again. What is
-    held back is never taken again by this run: if it cannot be given away, the run ends. While the split is paused, nothing
-    is held back. `holding`: it holds slots back.
+    Until the transaction nothing has changed for anybody else; the leader may die, and the next one begins again. Slots that
+    are held back are never taken again by this run: if they cannot be given away, the run ends. While the split is paused,
+    nothing is held back.
+
+    Attributes:
+        holding: it holds slots back.
     """
 
     def __init__(self, registrar: Registrar, limits: Limits) -> None:
@@ -576,7 +605,7 @@ class Splitting:
         return self._held_at is not None
 
     def check_invariants(self) -> None:
-        """For tests. Raises AssertionError unless it knows for which shards it holds slots back."""
+        """For tests. Raises AssertionError unless a leader that holds slots back knows for which shards."""
         held = self._held_at, self._held_for, self._last_file
         assert self._held_at is None or self._held_for, f"slots are held back for no shard: {held}"
         assert self._held_at is not None or self._last_file is None, f"a last file, and no slots are held back: {held}"
@@ -586,9 +615,8 @@ class Splitting:
         self._last_file = last_file
 
     def next_step(self, written: LogEnds, committed: LogEnds | None, now: float, *, may_begin: bool) -> list[Action]:
-        """Returns what is to be done about the split that is wanted, if anything. No transaction waits for its answer.
-
-        `may_begin`: the shard takes appends, and no other replica is to lead it.
+        """Returns what is to be done about the wanted split, if anything. Call it only while no transaction waits for its
+        answer. `may_begin`: the shard takes appends, and no other replica is to lead it.
         """
         state = self._registrar.state
         if self._held_at is not None:
@@ -629,8 +657,8 @@ class Splitting:
         return frozenset(each.member for each in seen.clones if each.shard == shard and each.member.node in nodes)
 
     def _cloned(self) -> int | None:
-        """Returns the last file that all clones have which are waited for; None: one of them is not there, or stuck: one that
-        cannot link files lacks few of them in a small shard, and could not serve what it is given.
+        """Returns the last file that all needed clones have; None if a clone is missing or stuck. A stuck clone cannot be left
+        out: if it cannot link files, it lacks few of them in a small shard, and could not serve its slots.
         """
         seen = self._registrar.seen
         assert seen is not None
@@ -643,9 +671,8 @@ class Splitting:
 
 
 class NewFiles:
-    """Begins new event files for one purpose, until the one that is written is small and those before it are ready.
-
-    `bytes_max`: of a small file. `begun_max`: begins no more files than that.
+    """Begins new event files for one purpose, until the file that is written has `bytes_max` at most and all files before it
+    are ready. Begins `begun_max` files at most.
     """
 
     def __init__(self, bytes_max: int, begun_max: int) -> None:
@@ -653,7 +680,7 @@ class NewFiles:
         self.reset()
 
     def reset(self) -> None:
-        """The purpose is another one: counts again."""
+        """Begins to count again, for another purpose."""
         self._begun, self._begun_at_file = 0, -1
 
     def next_step(self, written: LogEnd, ready_through: int, *, may_begin: bool = True) -> list[Action] | None:

@@ -10,13 +10,15 @@ from eventstore_cluster.replica.registry_state import Leader, Seat, Seen, ShardS
 
 
 class Registrar:
-    """One transaction is under way at a time; those whose answer was lost stay open beside it.
+    """What is known of the registry, and which transactions are open. One transaction is under way at a time; transactions
+    whose answer was lost stay open beside it.
 
-    A transaction can apply only while the state has the revision it compares. So it is settled by seeing a later revision,
-    no matter who wrote it, and by a refusal; never by a read that shows the same revision (R2).
+    A transaction can apply only while the state has the revision it compares. So it is settled by seeing a later revision, no
+    matter who wrote it, and by a refusal; never by a read that shows the same revision (R2).
 
-    `stood_with`: the keys as the last transaction that would have this run lead leaves them; those sent before it whose answers
-    were lost differ from it in their nonces alone.
+    Attributes:
+        stood_with: the keys as this run's last transaction to win the election leaves them. Earlier such transactions whose
+            answers were lost differ from it in their nonces alone.
     """
 
     def __init__(self, new_nonce: Callable[[], str]) -> None:
@@ -33,7 +35,7 @@ class Registrar:
         return self.seen.state
 
     def saw(self, seen: Seen) -> bool:
-        """Takes a read of the registry. Returns whether it is not older than what is known."""
+        """Takes a read of the registry. Returns False if it is older than what is known."""
         if self.seen is not None and seen.at < self.seen.at:
             return False
         self.seen = seen
@@ -71,7 +73,7 @@ class Registrar:
         takes: int | None = None,
         frees: int | None = None,
     ) -> Swap:
-        """Returns a transaction on what was seen last. From now on it counts as one that may apply."""
+        """Returns a transaction on what was seen last. From now on it counts as a transaction that may apply."""
         assert self.seen is not None
         assert self.unanswered is None
         self._numbers += 1
@@ -84,7 +86,9 @@ class Registrar:
         return swap
 
     def answered(self, number: int, applied: int | None) -> None:
-        """Takes an answer. `applied`: the revision that it made; 0 if it was refused; None if the answer was lost."""
+        """Takes an answer. `applied`: the revision that the transaction made; 0 if it was refused; None if the answer was
+        lost.
+        """
         if self.unanswered == number:
             self.unanswered = None
         swap = self._open.get(number)
@@ -103,11 +107,15 @@ class Registrar:
         self.saw(seen)
 
     def counting(self) -> frozenset[Seat]:
-        """Returns the members that count: those in the set, and those that a transaction of ours may have added (R1)."""
+        """Returns the members that count: the members of the set, and members that a transaction of ours may have added
+        (R1).
+        """
         return self.state.in_sync.union(*(swap.state.in_sync for swap in self._open.values()))
 
     def check_invariants(self) -> None:
-        """For tests. Raises AssertionError unless the one that waits for its answer is open, and so is each that may apply."""
+        """For tests. Raises AssertionError unless the transaction that waits for its answer is open, and each open transaction
+        may still apply.
+        """
         waits = self.unanswered is None or self.unanswered in self._open
         assert waits, f"transaction {self.unanswered} waits for its answer, open are {list(self._open)}"
         for number, swap in self._open.items():

@@ -22,7 +22,11 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The leader's key: leadership belongs to one run of one process (R3). `address`: HOST:PORT for the other replicas."""
+    """The leader's key: leadership belongs to one run of one process (R3).
+
+    Attributes:
+        address: HOST:PORT for the other replicas.
+    """
 
     member: Seat
     run: str
@@ -31,7 +35,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Whether what is wanted is paused, and who has said so last; empty: not known."""
+    """Whether the requested change is paused, and who last paused or resumed it (empty if unknown)."""
 
     on: bool = False
     by: str = ""
@@ -42,8 +46,14 @@ NOT_PAUSED: Final = Pause()
 
 @dataclass(frozen=True, slots=True)
 class ClusterRequest:
-    """What was asked of the whole cluster, or of a node. `number`: one more than that of the request before it; `id`: of no
-    other request; `by`: who asked; `at`: when, in seconds of Unix time by the clock of that machine; `details`: for what.
+    """A request about the whole cluster, or a node.
+
+    Attributes:
+        number: one more than the number of the request before it.
+        id: unique.
+        by: who asked.
+        at: when, in seconds of Unix time by the clock of that machine.
+        details: what was asked for.
     """
 
     number: int
@@ -57,17 +67,25 @@ class ClusterRequest:
 class ShardState:
     """The state of a shard; changed only by transactions that compare its revision.
 
-    `leader`: who was elected last, whether it still leads or not. `in_sync`: holds everything that was acknowledged.
-    `replicas`: names of the nodes that are to keep a replica, in the order in which they should lead. `generation` grows when a
-    person accepts loss (R12). `nonce`: of the transaction that wrote it. `successor`: the node that the leader is to hand
-    over to, at the word of a person; None again with the next election. `wanted`: the nodes that are to keep replicas, in the
-    order in which they should lead, and `before`: those that did when that was asked for; both None when it is done.
-    `split`: the numbers of the shards in preparation that are to get slots of it; `splits`: how often slots were given away.
-    `history`: nonces of earlier states, the latest last.
-
-    `by`: who asked last for other replicas, or a split. `leader_by`: who asked for the `successor` or, when that is None, for
-    the leader, if need be in a new generation. Both are for the audit trail, and empty where no person did, or it is not known.
-    `pause`: of the replicas that are wanted, and of the split.
+    Attributes:
+        epoch: the number of the last election.
+        in_sync: the replicas that hold everything that was acknowledged.
+        replicas: the nodes that are to keep a replica, in the order in which they should lead.
+        in_sync_min: appends are refused while fewer replicas are in sync.
+        leader: the replica that was elected last, whether it still leads or not.
+        generation: grows when a person accepts loss (R12).
+        nonce: of the transaction that wrote this state.
+        successor: the node that a person wants to lead; None again with the next election.
+        wanted: the nodes that are to keep replicas when a move is done, in the order in which they should lead; None if no move
+            is pending.
+        before: the nodes that kept replicas when the move was asked for; None if no move is pending.
+        split: the numbers of the shards in preparation that are to get slots of this one.
+        splits: how often slots were given away.
+        history: nonces of earlier states, the latest last.
+        by: who last asked for other replicas, or a split; for the audit trail, empty if no person did or it is not known.
+        leader_by: who asked for the `successor` or, when that is None, for the leader, if need be in a new generation; for the
+            audit trail, empty if no person did or it is not known.
+        pause: of the move and of the split.
     """
 
     epoch: int
@@ -92,16 +110,18 @@ class ShardState:
         return len(members) > self.in_sync_min
 
     def written_by(self, nonce: str) -> ShardState:
-        """Returns the state with the nonce of the transaction that writes it in place of the one that this follows."""
+        """Returns the state with the nonce of the transaction that writes it. The nonce until now goes into `history`."""
         return replace(self, nonce=nonce, history=(*self.history, self.nonce)[-HISTORY_MAX:])
 
     def asked_by(self, who: str) -> ShardState:
-        """Returns the state with who asks for what is wanted of it from now on, which is not paused."""
+        """Returns the state, not paused, with `who` as the person who asks for the changes that are pending from now on."""
         return replace(self, by=who, pause=Pause(by=who))
 
     def to_be_led_by(self, node: str | None, who: str) -> ShardState:
-        """Returns the state with the successor that `who` asks for; None: the leader stays. Until a new shard has a leader, or
-        one of which a person accepted loss, the person who asked for that election stays named.
+        """Returns the state with the successor that `who` asks for; None: the leader stays.
+
+        A person may have asked for the next election, of a new shard or by accepting loss. That person stays named until there
+        is a leader.
         """
         is_theirs = node != self.successor and self.leader is not None
         return replace(self, successor=node, leader_by=who if is_theirs else self.leader_by)
@@ -123,8 +143,11 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """A replica of a shard in preparation: it has its parent's event files up to the number `through`. `stuck`: it has just
-    failed to take one.
+    """A replica of a shard in preparation.
+
+    Attributes:
+        through: it has its parent's event files up to this number.
+        stuck: it has just failed to take a file.
     """
 
     shard: int
@@ -143,7 +166,7 @@ class Known:
 
     def is_later_than(self, state: ShardState, revision: int) -> bool:
         """Whether a registry that holds this state, by this revision, was restored from an older copy (R12), perhaps changed
-        since: a revision alone says nothing, those of a restored registry pass the earlier ones.
+        since. A revision alone says nothing: after a restore, revisions pass the earlier ones.
         """
         if self.generation != state.generation:
             return self.generation > state.generation
@@ -154,13 +177,19 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A linearizable read of both keys. `at`: the registry's revision then, which orders reads.
+    """A linearizable read of a shard's state and of its leader's key.
 
-    `revision` wrote the state, `leader_revision` created the leader's key; 0 if there is none. `running`: the replicas whose
-    processes have a lease; None: not known. `ticket`: one of those that so many shards may copy replicas by at once, which is
-    free, None if none is; `holds`: the one that the leader of this shard has; `rate`: bytes a second that it may copy;
-    None: all it can; `pause_all`: of the moves of all shards. `clones`: of the shards in preparation, those that run
-    and are not stuck. `requests`: the latest about the whole cluster, if this shard records them.
+    Attributes:
+        at: the registry's revision then, which orders reads.
+        revision: wrote the state.
+        leader_revision: created the leader's key; 0 if there is none.
+        running: the replicas whose processes have a lease; None: not known.
+        clones: the clones of shards in preparation that run.
+        ticket: a free ticket, which allows a shard to copy replicas; None if none is free.
+        holds: the ticket that the leader of this shard has.
+        rate: bytes a second that it may copy; None: all it can.
+        pause_all: of the moves of all shards.
+        requests: the latest about the whole cluster, if this shard records them.
     """
 
     at: int
@@ -178,16 +207,23 @@ class Seen:
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is done about the replicas that are wanted."""
+        """Whether nothing is done about the wanted replicas."""
         return self.pause_all.on or self.state.pause.on
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """A transaction: if the state was written by `revision` and the leader's key created by `leader_revision` (None: not
-    compared; 0: does not exist), writes `state`, and with `leads` the leader's key under the lease of this process.
-    `yields`: deletes the leader's key. `gifts`: gives slots to these shards, with these in-sync sets. `takes`,
-    `frees`: the ticket that is taken, if it is free, and the one that is given back.
+    """A transaction on a shard's state and its leader's key. It applies if the state was written by `revision` and the leader's
+    key created by `leader_revision`.
+
+    Attributes:
+        leader_revision: None: not compared; 0: the key must not exist.
+        state: is written.
+        leads: is written as the leader's key, under the lease of this process.
+        yields: deletes the leader's key.
+        gifts: gives slots to these shards, with these in-sync sets.
+        takes: the ticket to take, if it is free.
+        frees: the ticket to give back.
     """
 
     number: int
@@ -202,7 +238,9 @@ class Swap:
 
 
 def trouble_of(state: ShardState, answer: Iterable[Seat]) -> str | None:
-    """Returns what an operator has to know of a shard that is served. `answer`: the members of the set that do."""
+    """Returns what an operator has to know of a shard that is served; None if nothing. `answer`: the members of the set that
+    answer.
+    """
     nodes = {member.node for member in answer}
     if len(nodes) < state.in_sync_min:
         return f"appends are refused: {too_few(state.in_sync_min, nodes)}"

@@ -1,4 +1,4 @@
-"""A replica of a shard: starts as a follower, may be elected, and leads until its process ends.
+"""A replica of a shard. It starts as a follower, may be elected, and then leads until its process ends.
 
 The driver calls one method at a time and carries out the returned actions in their order. Nothing here waits, reads a clock or
 touches a file: what was decided follows from the inputs alone, so a simulator can replay any history.
@@ -30,9 +30,13 @@ _RESTORED: Final = (
 class Replica:
     """The replica of one shard in one run of a process.
 
-    `me`: the member, the run and the address of this process. `earlier`: incarnations of this folder that a transaction may
-    have left in the registry, latest last (R9). `logs`: the log on the disk, synced. `candidate_from`: not elected before.
-    `known`: what its node has heard of the shard; then what this run has seen of it itself. `unreached`: by others, it seems.
+    `earlier`: incarnations of this folder that a transaction may have left in the registry, latest last (R9). `logs`: the log
+    on the disk, synced. `candidate_from`: it is not elected before this time. `known`: what its node has heard of the shard;
+    later, what this run has seen itself.
+
+    Attributes:
+        me: the member, the run and the address of this process.
+        unreached: other replicas do not reach this one, it seems.
     """
 
     def __init__(
@@ -70,7 +74,7 @@ class Replica:
 
     @property
     def ends(self) -> LogEnds:
-        """The ends of the log: as a leader wrote it, or as a follower stored it."""
+        """The ends of the log, as this replica wrote it as a leader or stored it as a follower."""
         return self.following.ends if self.leading is None else self.leading.written
 
     def start(self) -> list[Action]:
@@ -213,7 +217,7 @@ class Replica:
         node = self.me.member.node
         if node == state.successor:  # by a person or a plan; behind some gateways a sound replica seems unreached
             return self._vacant_since
-        left = {self.me.member} | (set() if state.successor else {state.leader})  # one that handed over is back soon
+        left = {self.me.member} | (set() if state.successor else {state.leader})  # a leader that handed over is back soon
         late_s = self._limits.unreached_s if self.unreached and state.in_sync - left else 0.0
         rank = state.replicas.index(node) if node in state.replicas else len(state.replicas)
         head_start_s = self._limits.head_start_s if state.successor in {each.node for each in state.in_sync} else 0.0
@@ -251,12 +255,12 @@ class Replica:
         return [] if self.ended or self.leading is None else self._ending(self.leading.durable(ends, now))
 
     def serves(self, *, until_now: bool = False) -> None:
-        """Clients are served: what a person wants of the shard may be begun. `until_now`: its server stops."""
+        """Notes that clients are served, so that moves and splits may begin. With `until_now`: that the server stops."""
         if self.leading is not None:
             self.leading.serves = not until_now
 
     def held_back(self, last_file: int, now: float) -> list[Action]:
-        """The log is as `HoldBack` asked for: event file `last_file` is the last one that the new shards get."""
+        """Takes the result of `HoldBack`: event file `last_file` is the last that the new shards get."""
         if self.ended or self.leading is None:
             return []
         self.leading.splitting.held_back(last_file)
@@ -297,7 +301,7 @@ class Replica:
         return self._ending(self.leading.fetch(connection, frame, now))
 
     def mismatched(self, session: int, connection: int) -> list[Action]:
-        """What a follower says of its last records is not what this log holds there."""
+        """The follower's last records differ from the records that this log holds there."""
         return [] if self.ended or self.leading is None else self.leading.mismatched(session, connection)
 
     def check_invariants(self) -> None:

@@ -1,9 +1,10 @@
-"""Records in the audit trail of a shard what was done to the shard through etcd: by its leader, which carries it out.
+"""Records in the audit trail of a shard what was done to the shard through etcd. The shard's leader, which carries it out,
+writes the records.
 
-Who asked for it stands beside it in etcd: an identity that the console of a node knows, or what a command claims to be run by.
-The leader looks twice a second: of two people who change the same thing in between, the later one is recorded. What was asked
-of the whole cluster, or of a node, is in the trail of one shard, each request once: etcd has the latest, and its id is that of
-the record.
+etcd also has who asked for it: an identity that the console of a node knows, or a name that a command claims to be run by. The
+leader looks twice a second: if two people change the same thing in between, only the later one is recorded. A request about the
+whole cluster, or about a node, is recorded in the trail of one shard, once each: etcd has the latest requests, and the id of a
+request is the id of its record.
 """
 
 from __future__ import annotations

@@ -53,12 +53,17 @@ _log = get_logger("eventstore.cluster")
 
 @final
 class ReplicaDriver:
-    """`elected`: set when the replica is to lead; then `leadership` is what the store is opened with. `ended`: called when the
-    process has to end at once; it does not return.
+    """Drives a replica.
+
+    `ended` is called when the process has to end at once; it does not return.
+
+    Attributes:
+        elected: set when the replica is to lead.
+        leadership: what the store is opened with; None until the replica is elected.
     """
 
     def __init__(self, run: ReplicaRun, links: Links, ended: Callable[[str, bool], None], changed: Callable[[], None]) -> None:
-        """`changed`: called when the role may have changed."""
+        """`changed` is called when the role may have changed."""
         self.run_of = run
         self.replica = run.replica
         self._links = links
@@ -124,7 +129,7 @@ class ReplicaDriver:
     # actions
 
     def do(self, actions: list[Action]) -> None:
-        """Carries out actions, after those that are under way."""
+        """Carries out actions, after the actions that are under way."""
         self._actions.extend(actions)
         if self._busy:
             return
@@ -202,7 +207,7 @@ class ReplicaDriver:
             self._actions.extend(self.replica.held_back(last_file, now()))
 
     def serves(self, log_split: LogSplit) -> None:
-        """Clients are served: a split may begin."""
+        """Notes that clients are served, so that a split may begin."""
         self.log_split = log_split
         self.replica.serves()
 

@@ -1,6 +1,6 @@
-"""Sorts the event files of a follower: those that are followed by a file with a committed record (R6).
+"""Sorts the event files of a follower, each once a record in a later file is committed (R6).
 
-What the next leader would build again while clients wait, a damaged index or directory, is built again here.
+Also builds a damaged index or directory again: otherwise the next leader would do so while clients wait.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ async def examine(sorter: Sorter, directory: Path) -> None:
 
 
 def _removed(directory: Path, error: Exception) -> bool:
-    """Whether it is the directory that is damaged, which is removed then: to list a file lists those before it, too."""
+    """Removes the directory if the error says that it is damaged, and returns whether it was removed. Listing a file lists all
+    files before it, so nothing is missing later.
+    """
     if not isinstance(error, Corrupt):
         return False
     file = Path(str(error.fields["file"]))
@@ -115,7 +117,11 @@ class _Files:
             await self._sorter.list_in_directory(number)
 
     async def build_indexes(self, through: int, error: Exception | None = None) -> list[int]:
-        """Builds those that are damaged: see `damaged_indexes`. Raises as `sort`."""
+        """Builds damaged indexes again (see `damaged_indexes`); returns the numbers of their files.
+
+        Raises:
+            EventStoreError, OSError, RuntimeError
+        """
         found = await trio.to_thread.run_sync(damaged_indexes, self._folder, through, error)
         for number in found:
             await self._write(number)
@@ -128,9 +134,8 @@ class _Files:
 
 
 async def sort_committed(driver: ReplicaDriver, data: Path) -> None:
-    """Sorts, indexes and lists files as they are committed, one at a time; until cancelled.
-
-    Files are sorted and listed in order; to list the last of those that are sorted lists all.
+    """Sorts, indexes and lists files as they are committed, one at a time; until cancelled. Files are sorted and listed in
+    order, so listing the last sorted file lists all.
     """
     sorter = ChildSorter(data, data / DIRECTORY)
     try:

@@ -112,8 +112,9 @@ class ShardLeadership:
     # the logs
 
     async def save_offsets(self, nursery: trio.Nursery) -> None:
-        """Saves what groups have committed, here and on the replicas that count. Call it while nothing is sent: then the next
-        leader has every commit that was acknowledged. Returns in time also if that fails: messages are delivered again.
+        """Saves what consumer groups have committed, here and on the replicas that count. Call it while nothing is sent: then
+        the next leader has every commit that was acknowledged. Returns within a bounded time even if the save fails: some
+        messages are then delivered again.
         """
         assert self._broker is not None, "it leads"
         broker, saved = self._broker, trio.Event()

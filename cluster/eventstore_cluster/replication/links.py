@@ -1,4 +1,4 @@
-"""The connections of a replica: those that followers open here, and the one to the leader that it follows."""
+"""The connections of a replica: connections that followers open here, and the connection to the leader that it follows."""
 
 from __future__ import annotations
 
@@ -37,10 +37,13 @@ _log = get_logger("eventstore.cluster")
 
 
 class Links:
-    """`listener`: bound; `hello`: what this replica says of itself; `security`: how it and the others prove that.
+    """The connections.
 
-    `unreached`: why the others do not reach this replica by the address that they are told, as far as that shows from here;
-    None if they may, as when the replica of another node has sent something here of late.
+    `listener`: bound. `hello`: what this replica says of itself. `security`: how both sides prove that.
+
+    Attributes:
+        unreached: why other replicas do not reach this one by the address that they are told, as far as this replica can see;
+            None if they may, for example because another node's replica has sent something here of late.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class Links:
         security: Security,
         read_file: Callable[[FileWanted], bytes | None] = lambda _: None,
     ) -> None:
-        """`read_file`: answers, on a thread, what other replicas want of files; nothing, if this one only asks."""
+        """`read_file` answers, on a thread, what other replicas want of files; it returns None if this replica only asks."""
         self._listener, self._read_file = listener, read_file
         self._reading = trio.CapacityLimiter(1)
         self._peers = Peers(hello, security)

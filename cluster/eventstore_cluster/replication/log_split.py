@@ -29,14 +29,15 @@ _log = structlog.get_logger("eventstore.cluster")
 
 
 def record_id(slot: int) -> str:
-    """Returns the aggregate of the records that new files begin with. It has a slot of the shard that writes them, and goes
-    with it when that is given away: so who asks all shards for it sees each record once, and its versions in order.
+    """Returns the aggregate id of the records that new files begin with. The id has a slot of the shard that writes them, and
+    goes with the slot when that is given away. So a reader that asks all shards for this aggregate sees each record once, and
+    its versions in order.
     """
     return f"{LOG_RECORDS}{number_of_slot(slot)}}}"
 
 
 class LogSplit:
-    """`server`: of the leader, in the folder `data`."""
+    """Splits the log of a leader, whose server is `server` and whose folder is `data`."""
 
     def __init__(self, server: Server, data: Path, registry: ShardRegistry) -> None:
         self._server, self._data, self._registry = server, data, registry

@@ -1,7 +1,7 @@
 """Fetches the files that a replica has lost, before it opens its folder, which is refused without them.
 
-A final file is the same records on all replicas (R6): sorted event files, and completed files of messages. It takes its place
-as one that mends rot does. What no other replica has is left to the opening, which names the file.
+A final file is the same records on all replicas (R6): sorted event files, and completed files of messages. A fetched file is
+put in place as a file that mends rot is. If no other replica has a file, the opening is refused, and names it.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class LostFiles:
 
 
 def _missing(of: Verified) -> list[int]:
-    """Returns the files that there have to be and are not, in order; of events those before the first one that is not sorted,
-    because they are sorted in order.
+    """Returns the numbers of the files that must be there and are not, in order. Event files are sorted in order, so only event
+    files before the first unsorted one count.
     """
     folder = of.folder
     try:

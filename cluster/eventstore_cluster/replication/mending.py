@@ -1,8 +1,8 @@
-"""Mends rot: a damaged final file of a follower is replaced by that of another replica; a leader gives way first.
+"""Mends rot: a follower replaces a damaged final file by another replica's file; a leader gives way first.
 
-A final file is the same records on all replicas (R6). Another one is fetched beside the rotten one, read from end to end and
-compared with what the own header says, if that is whole. The rotten one keeps a name in `cut/`; one rename puts the other in
-its place.
+A final file is the same records on all replicas (R6). The other file is fetched beside the rotten one, read from end to end and
+compared with the own header, if that is whole. The rotten file keeps a name in `cut/`; one rename puts the other file in its
+place.
 """
 
 from __future__ import annotations
@@ -44,9 +44,14 @@ _log = get_logger("eventstore.cluster")
 
 
 class FinalFiles:
-    """The files of a replica that nothing writes to any more, and that are never cut back (R6): a record of a later one is
-    committed. `folders`: in the order in which they are verified. `committed`: returns what is, None: it is not known yet.
-    `in_sync`: returns whether this replica is: then its sorted files were final when they were sorted, and still are.
+    """The files of a replica that nothing writes to any more, and that are never cut back (R6), because a record of a later
+    file is committed.
+
+    `committed` returns what is; None: it is not known yet. `in_sync` returns whether this replica is in sync. If it is, its
+    sorted files were final when they were sorted, and still are.
+
+    Attributes:
+        folders: in the order in which they are verified.
     """
 
     def __init__(self, logs: FollowerLogs, committed: Callable[[], LogEnds | None], in_sync: Callable[[], bool]) -> None:
@@ -83,10 +88,10 @@ class FinalFiles:
 
 
 class OtherFiles:
-    """The files of the other replicas of a shard, for one that follows (see `Others`)."""
+    """The files of the other replicas of a shard, as a follower fetches them (see `Others`)."""
 
     def __init__(self, links: Links, registry: ShardRegistry, node: str) -> None:
-        """`node`: the own one."""
+        """`node`: the own node."""
         self._links, self._registry, self._node = links, registry, node
 
     async def differs(self, of: Verified, own: ChunkHeader) -> str | None:
@@ -156,11 +161,11 @@ class OtherFiles:
 
 
 def put_in_place(of: Verified, number: int, fetched: Path) -> None:
-    """Replaces a rotten or missing file by the one at `fetched`, durably, if that is what it was. A crash leaves what there was
-    or the good one in its place.
+    """Replaces a rotten or missing file by the file at `fetched`, durably, if both have the same content. A crash leaves the
+    old file or the good one in its place.
 
     Raises:
-        Corrupt: the fetched one is damaged, or another one; it is removed.
+        Corrupt: the fetched file is damaged, or another one; it is removed.
         OSError
     """
     folder, files = of.folder, of.folder.files
@@ -177,13 +182,18 @@ def put_in_place(of: Verified, number: int, fetched: Path) -> None:
 
 
 def drop_sound(of: Verified, number: int, fetched: Path) -> None:
-    """Removes the file at `fetched`. Raises as `put_in_place`."""
+    """Checks the file at `fetched` and removes it.
+
+    Raises:
+        Corrupt: the fetched file is damaged, or another one; it is removed.
+        OSError
+    """
     _check(of, number, fetched)
     of.folder.files.remove(fetched)
 
 
 def _check(of: Verified, number: int, fetched: Path) -> None:
-    """Reads the file at `fetched`, and removes it if it is not what the rotten one was. Raises Corrupt, OSError."""
+    """Reads the file at `fetched`, and removes it if its content is not the rotten file's. Raises Corrupt, OSError."""
     try:
         with ChunkCheck(of.folder.files, fetched, of.folder.kind, of.header_bytes) as check:
             check.read_all()
@@ -194,7 +204,7 @@ def _check(of: Verified, number: int, fetched: Path) -> None:
 
 
 def _check_same(of: Verified, number: int, fetched: ChunkHeader) -> None:
-    """Raises Corrupt: the file is not the one that the rotten one was, as far as that can be told."""
+    """Raises Corrupt: as far as can be told, the fetched file has another content than the rotten one had."""
     name = str(of.folder.chunk_path(number))
     if (fetched.number, fetched.store) != (number, of.folder.store_of(number)) or not of.is_final(fetched):
         raise Corrupt(name, 0, f"another replica sends chunk {fetched.number} of store {fetched.store}, {fetched.state}")

@@ -1,5 +1,5 @@
-"""The rate that a person sets for copies: what a leader sends from its files to replicas that are not in sync, to all of them
-together.
+"""The rate that a person sets for copies: how fast a leader sends from its files to replicas that are not in sync, to all of
+them together.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _PIECE_S: Final = 0.5
 
 
 class SendingRate:
-    """In any time no more is sent than the rate allows, and one piece."""
+    """Limits what is sent: in any time, no more than the rate allows and one piece."""
 
     def __init__(self) -> None:
         self._free_at = 0.0
 
     @staticmethod
     def piece_bytes(rate: int | None) -> int:
-        """Returns how much is read at once, where bytes a second are limited or (None) are not."""
+        """Returns how many bytes are read at once. `rate`: bytes a second; None: not limited."""
         return PAYLOAD_BYTES if rate is None else min(PAYLOAD_BYTES, max(int(rate * _PIECE_S), 1))
 
     async def wait(self, size: int, rate: int | None) -> None:

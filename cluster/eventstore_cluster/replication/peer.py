@@ -31,10 +31,14 @@ _RECEIVE_BYTES: Final = 1024 * 1024
 
 
 class Peer:
-    """A connection to another replica, whose first frame has come. `hello`: that one."""
+    """A connection to another replica, whose first frame has come.
+
+    Attributes:
+        hello: the first frame.
+    """
 
     def __init__(self, number: int, wire: Wire, hello: PeerHello, waiting: Sequence[PeerFrame]) -> None:
-        """`waiting`: frames that came with the first one."""
+        """`waiting`: frames that came with the first frame."""
         self.number, self.hello = number, hello
         self._wire, self._waiting = wire, waiting
         self._unsent: list[bytes] = []
@@ -124,8 +128,10 @@ class Wire:
 
 
 class Peers:
-    """Makes connections to other replicas of the shard. `hello`: what this one says of itself. With TLS both sides show a
-    certificate first. The side that connects says hello; the other one answers once it has heard its cluster and shard.
+    """Makes connections to other replicas of the shard, with `hello` as what this replica says of itself.
+
+    With TLS both sides show a certificate first. The side that connects says hello; the other side answers once it has heard
+    its cluster and shard.
     """
 
     def __init__(self, hello: PeerHello, security: Security) -> None:
@@ -167,7 +173,12 @@ class Peers:
             raise
 
     async def _greet(self, own: socket.socket | TlsSocket, *, connects: bool) -> Peer:
-        """Exchanges hellos on a new connection, which this side has opened or not. Raises as `accept`."""
+        """Exchanges hellos on a new connection. `connects`: this side has opened it.
+
+        Raises:
+            OSError: the connection ended, or nothing came.
+            ProtocolError: the other side is not a replica of this shard.
+        """
         wire = Wire(own, self._decoder)
         frames: list[PeerFrame] = []
         try:
@@ -196,7 +207,9 @@ class Peers:
             raise
 
     def _checked(self, first: PeerFrame) -> PeerHello:
-        """Returns the hello of the other side. Raises ProtocolError: it is none, or of another cluster or shard."""
+        """Returns the hello of the other side. Raises ProtocolError: the frame is no hello, or a hello of another cluster or
+        shard.
+        """
         own = self._hello
         if not isinstance(first, PeerHello) or (first.cluster, first.shard) != (own.cluster, own.shard):
             raise ProtocolError(f"another replica was expected, and says {first!r}", field="hello")

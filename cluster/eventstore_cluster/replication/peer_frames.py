@@ -1,4 +1,4 @@
-"""What replicas say to each other as bytes: frames of flat msgpack, as those of clients; docs/PROTOCOL.md describes them."""
+"""What replicas say to each other as bytes: frames of flat msgpack, like clients' frames; docs/PROTOCOL.md describes them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,12 @@ class PeerCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PeerHello:
-    """The first frame in both directions. `run`: of the process that says it; `version`: of what it understands."""
+    """The first frame in both directions.
+
+    Attributes:
+        run: of the process that says it.
+        version: of what it understands.
+    """
 
     cluster: bytes
     shard: int
@@ -52,7 +57,11 @@ class PeerHello:
 
 @dataclass(frozen=True, slots=True)
 class FileWanted:
-    """Asks any replica for bytes of a chunk file that is final, as they are on its disk. `number`: repeated in the answer."""
+    """Asks any replica for bytes of a chunk file that is final, as they are on its disk.
+
+    Attributes:
+        number: repeated in the answer.
+    """
 
     number: int
     kind: int
@@ -63,7 +72,11 @@ class FileWanted:
 
 @dataclass(frozen=True, slots=True)
 class FileBytes:
-    """`data`: fewer at the end of the file; None: the replica does not have it, or it is not final there."""
+    """Answers `FileWanted`.
+
+    Attributes:
+        data: fewer bytes at the end of the file; None: the replica does not have it, or it is not final there.
+    """
 
     number: int
     data: bytes | None

@@ -19,7 +19,7 @@ from eventstore_cluster.replication.leadership import ShardLeadership
 
 @dataclass(frozen=True, slots=True)
 class Leads:
-    """What the metrics are read from."""
+    """The source of the metrics."""
 
     replica: Replica
     leadership: ShardLeadership

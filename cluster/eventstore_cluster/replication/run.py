@@ -13,7 +13,12 @@ from eventstore_cluster.replication.shard_registry import ShardRegistry
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRun:
-    """`logs`: of the follower; closed once it leads. `lease`: the one of this run."""
+    """What the parts of a run share.
+
+    Attributes:
+        logs: of the follower; closed once it leads.
+        lease: of this run.
+    """
 
     replica: Replica
     logs: FollowerLogs
@@ -22,7 +27,7 @@ class ReplicaRun:
 
 
 def key_of(replica: Replica, logs: FollowerLogs) -> ReplicaKey:
-    """Returns what a run that begins tells the registry of itself."""
+    """Returns the key by which a run that begins tells the registry of itself."""
     me, earlier = replica.me, logs.incarnation.earlier[-EARLIER_MAX:]
     reach, led = logs.reach, logs.documents.led
     return ReplicaKey(me.member.incarnation, me.run, replica.last_epoch, replica.ends, reach, led, earlier, address=me.address)

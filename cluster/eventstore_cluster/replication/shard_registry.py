@@ -41,9 +41,13 @@ def _no_cut() -> Cut:
 
 
 class ShardRegistry:
-    """The keys of the shard `number`, for the process `run`. `key`: as it was read last. `cut`: returns where the log is split
-    that slots leave. `went_back`: a read showed an earlier revision than one before it: the registry was restored from an
-    older copy, which may lack what was read since.
+    """The keys of the shard `number`, for the process `run`.
+
+    Attributes:
+        key: as it was read last.
+        cut: returns where the log is split that slots leave.
+        went_back: a read showed an earlier revision than a read before it: the registry was restored from an older copy, which
+            may lack what was read since.
     """
 
     def __init__(self, registry: EtcdRegistry, number: int, lease: Lease, run: str) -> None:
@@ -142,7 +146,7 @@ class ShardRegistry:
         return bool(await self._transact({self._leader: leader_revision}, changes, {self._serving}))
 
     def peers(self, but: str) -> dict[str, str]:
-        """Returns where the replicas that run are reached, by node, but for that of `but`; as they were read last."""
+        """Returns the addresses of the running replicas, by node, without the node `but`; as they were read last."""
         found = running_replicas(self._number, self._latest)
         return {node: key.address for node, key in found.items() if node != but and key.address}
 

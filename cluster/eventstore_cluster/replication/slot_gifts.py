@@ -32,8 +32,14 @@ from eventstore_cluster.replica.registry_state import Leader, Seat, Swap
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a log is split: after `through`, the last sequence of event file `file`, which ends at byte `end`; 0: it is empty.
-    `places`: see `Birth`.
+    """Where a log is split.
+
+    Attributes:
+        through: the last sequence before the split.
+        file: the event file that has it; 0: the log is empty.
+        end: the byte where the file ends.
+        checksum: of the file.
+        places: see `Birth`.
     """
 
     through: int
@@ -45,8 +51,13 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Gift:
-    """`own`: the key of the shard once it has given slots away. `compared`, `changes`: other keys. `heirs`: the lease of each
-    key that names a leader.
+    """What the transaction of a split compares and writes.
+
+    Attributes:
+        own: the key of the shard once it has given slots away.
+        compared: other keys, with the revisions that must have written them.
+        changes: other keys, with their new values.
+        heirs: the lease of each key that names a leader.
     """
 
     own: ShardKey
@@ -56,7 +67,7 @@ class Gift:
 
 
 def keys_of(shards: Iterable[int], seen: RegistrySnapshot) -> dict[int, ShardKey]:
-    """Returns the keys of shards in preparation, of those that were read."""
+    """Returns the keys of the shards in preparation among `shards` that the snapshot has."""
     values = {number: seen.value(f"{SHARDS}{number}") for number in shards}
     return {number: read_shard(number, value) for number, value in values.items() if value is not None}
 
@@ -91,7 +102,7 @@ def give(shard: int, own: ShardKey, swap: Swap, cut: Cut, seen: RegistrySnapshot
 
 
 def _heir(child: int, key: ShardKey, in_sync: frozenset[Seat], seen: RegistrySnapshot) -> tuple[Leader, int] | None:
-    """Returns the clone that is to lead a new shard, as its process says that it is reached, and the lease of that."""
+    """Returns the clone that is to lead a new shard, with the address that its process says, and the lease of that process."""
     running = running_replicas(child, seen)
     for node in key.state.replicas:
         found = running.get(node)

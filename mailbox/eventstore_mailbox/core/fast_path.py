@@ -1,7 +1,7 @@
 """The fast path of plain appends: past the mailboxes, if none of their aggregates has a command in them.
 
-A call goes to the store at once, as one batch. The store takes batches in the order they are handed on, so the order is that
-of the calls. A command for one of its aggregates that arrives while the call is in flight waits in its lane
+A call goes to the store at once, as one batch. The store takes batches in the order they are handed on, so the order of the
+calls is kept. A command for one of its aggregates that arrives while the call is in flight waits in its lane
 (`AggregateQueue.fast_path_calls`).
 
 If the store cannot be reached, calls queue in order and all are retried after a delay.
@@ -67,7 +67,7 @@ class FastPath:
         return [*self._in_flight.values(), *self._queued]
 
     def check_invariants(self) -> None:
-        """For tests. Raises AssertionError unless `depth` is the sum over all calls, and queued calls have a retry scheduled."""
+        """For tests. Raises AssertionError unless `depth` is the sum over all calls and queued calls have a retry scheduled."""
         depth, calls = sum(len(call.changes) for call in self.calls), [call.number for call in self.calls]
         assert self.depth == depth, f"the fast path counts {self.depth} changes, its calls {calls} have {depth}"
         assert len(calls) == len(set(calls)), f"a call is in flight and queued: {calls}"
@@ -151,4 +151,4 @@ class FastPath:
         self._retry_scheduled = False
         queued, self._queued = self._queued, []
         for call in sorted(queued, key=lambda call: call.number):
-            self._persist(call)  # if one fails at once, those after it queue again
+            self._persist(call)  # if one fails at once, the calls after it queue again

@@ -1,1 +1,1 @@
-"""Makes the folder of a store that has no replicas that of a node of a new cluster, in place."""
+"""Turns the folder of a store without replicas into the folder of a node of a new cluster, in place."""

@@ -1,4 +1,4 @@
-"""Makes the folder of a store without replicas that of a node, in place: a single store becomes shard 0 of it.
+"""Turns the folder of a store without replicas into a node's folder, in place: a single store becomes shard 0 of it.
 
     1  adopting.json      what the folder has, to be removed at last
     2  shard-0            hard links to all files of the single store; its own store.json and replica.json
@@ -35,12 +35,17 @@ from eventstore_cluster.replication.logs.incarnations import DOCUMENT as REPLICA
 from eventstore_cluster.shard_folders import LOCK, NODE_FILE, PlannedShard, plan
 
 _NOT_LINKED: Final = (STORE, LOCK, "lock.mdb")
-"""What the shard has of its own: its identity, and locks, which would be those of the single store."""
+"""Files that the shard has of its own: its identity, and locks, which must not be the single store's."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptedShard:
-    """A shard as its replica begins. `epoch`: the largest in its logs. `events`: how many it has."""
+    """A shard as its replica begins.
+
+    Attributes:
+        epoch: the largest in its logs.
+        events: how many it has.
+    """
 
     identity: ShardIdentity
     incarnation: str
@@ -49,8 +54,11 @@ class AdoptedShard:
 
 
 class AdoptedFolder:
-    """A folder that is locked. `cluster`: what the cluster is to be; that of a single store is the store's own uuid, so that
-    positions in it stay valid. `stores`: the uuid of each shard.
+    """A folder that is locked.
+
+    Attributes:
+        cluster: the uuid that the cluster is to have. A single store gives its own, so that positions in it stay valid.
+        stores: the uuid of each shard's store, by the shard's number.
     """
 
     def __init__(self, data: Path, files: Files | None = None) -> None:
@@ -125,7 +133,7 @@ class AdoptedFolder:
             self._files.sync_folder(self._data)
 
     def _own_names(self) -> list[str]:
-        """Returns what a single store has in its folder."""
+        """Returns the names of a single store's files in its folder."""
         return [name for name in self._files.names(self._data) if not _stays(name)]
 
     def _link(self, source: Path, target: Path, names: Sequence[str]) -> None:
@@ -160,7 +168,7 @@ class AdoptedFolder:
             logs.close()
 
     def commit(self, node: str, kept: Kept) -> None:
-        """Makes it the folder of a node, durably, and removes what it was (3 to 5). Raises OSError."""
+        """Makes it the folder of a node, durably, and removes the files of the store that it was (3 to 5). Raises OSError."""
         write_document(self._files, self._data / KEPT, kept.value())
         write_document(self._files, self._data / NODE_FILE, node_document(self.cluster, node))
         finish_adoption(self._files, self._data)
@@ -171,7 +179,7 @@ def _stays(name: str) -> bool:
 
 
 def check_is_folder(data: Path) -> None:
-    """Raises FolderRefused: it is none."""
+    """Raises FolderRefused: there is no folder at this path."""
     if not data.is_dir():
         raise FolderRefused(str(data), "is not a folder; give that of a store, as `eventstore serve --data` has it")
 

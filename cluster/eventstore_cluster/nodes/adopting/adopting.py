@@ -1,7 +1,9 @@
-"""Makes a store without replicas the first shard, or shards, of a new cluster: its folder, in place, that of its first node.
+"""Makes a store without replicas the first shard, or shards, of a new cluster, and its folder the folder of the first node, in
+place.
 
-The registry is written while the store is still whole, and before its folder becomes that of a node. So an attempt that ends
-anywhere leaves the one or the other, and the next one continues: it knows the cluster by its uuid, until a replica leads in it.
+The registry is written while the store is still whole, before its folder becomes a node's. So wherever an attempt ends, the
+folder is whole as the one or as the other, and the next attempt continues: it recognises the cluster by its uuid, until a
+replica leads in it.
 """
 
 from __future__ import annotations
@@ -40,12 +42,17 @@ from eventstore_cluster.shard_folders import NODE_FILE
 _ADOPTED = "the store was adopted"
 _AGAIN = "run this command again: the folder is that of a single store until it is done"
 _REPLICAS = _IN_SYNC_MIN = 2
-"""Of shards that are made later; those that are adopted have one replica, until more are asked for."""
+"""Of shards that are made later; an adopted shard has one replica, until more are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """`events`: of each shard, by number; empty if an earlier attempt had come so far that only its leftovers were removed."""
+    """What was adopted.
+
+    Attributes:
+        events: how many each shard has, by number; empty if an earlier attempt had come so far that only its leftovers were
+            removed.
+    """
 
     cluster: uuid.UUID
     node: str
@@ -53,11 +60,12 @@ class Adopted:
 
 
 async def adopt(registry: EtcdRegistry, data: Path, node: str) -> Adopted:
-    """Makes the folder that of the node `node`, and its shards those of a new cluster. Nothing else may have the folder open.
+    """Turns the folder into the folder of node `node`, and its shards into shards of a new cluster. Nothing else may have the
+    folder open.
 
     Raises:
         InvalidArgument: there is such a cluster or node already.
-        FolderRefused, Corrupt: the folder is in use, or not that of a store without replicas.
+        FolderRefused, Corrupt: the folder is in use, or holds no store without replicas.
         EventStoreError: another process writes the cluster, or it is unknown how a transaction ended.
         RegistryUnavailable, RegistryRefused
     """

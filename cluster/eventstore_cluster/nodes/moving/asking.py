@@ -26,8 +26,12 @@ from eventstore_cluster.replica.registry_state import ShardState
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`wanted`: the nodes that are to keep replicas of the shard; `revision`: that of the registry which says so. `notes`: what
-    is not known of that.
+    """What was asked for.
+
+    Attributes:
+        wanted: the nodes that are to keep replicas of the shard.
+        revision: the registry's revision that says so.
+        notes: what is not known about it.
     """
 
     shard: int
@@ -88,7 +92,8 @@ def unknown_space(fleet: Fleet, shard: int, target: str) -> str | None:
 async def ask(
     registry: EtcdRegistry, seen: RegistrySnapshot, shard: int, wanted: Sequence[str], leader: str | None = None
 ) -> Asked:
-    """Writes which nodes are to keep replicas of the shard, the one that should lead first, and to whom it is handed over.
+    """Writes which nodes are to keep replicas of the shard, the preferred leader first, and to which of them leadership is
+    handed over.
 
     Raises:
         InvalidArgument: too few would be left, or something else is wanted of the shard already.
@@ -111,7 +116,12 @@ async def ask(
 
 
 async def write_shard(registry: EtcdRegistry, seen: RegistrySnapshot, shard: int, key: ShardKey) -> int:
-    """Writes the key of a shard that has not changed since it was seen; returns the revision. Raises as `ask`."""
+    """Writes the key of a shard that has not changed since it was seen; returns the revision.
+
+    Raises:
+        EventStoreError: the shard has changed since it was seen, and nothing was written; or it is unknown whether it was.
+        RegistryUnavailable, RegistryRefused
+    """
     name = f"{SHARDS}{shard}"
     try:
         revision = await registry.transact({name: seen.revision_of(name)}, {name: key.value()})
@@ -127,8 +137,10 @@ async def write_shard(registry: EtcdRegistry, seen: RegistrySnapshot, shard: int
 async def write_for_all(
     registry: EtcdRegistry, seen: RegistrySnapshot, details: Tree, changes: Changes, compared: Mapping[str, int], what: str
 ) -> None:
-    """Writes what is asked of the whole cluster, or of a node, together with who asks for it, for the audit trail. Waits for
-    its turn if others ask for something at the same time. `details`: of that record; `what`: is changed, for the error.
+    """Writes what is asked of the whole cluster, or of a node, together with who asks for it, for the audit trail. If others
+    ask for something at the same time, waits for its turn.
+
+    `details`: of that record. `what`: names what changed, for the error.
 
     Raises:
         EventStoreError: a key was written by another revision than is `compared`, and nothing was written.
@@ -145,7 +157,7 @@ async def write_for_all(
 
 
 def given_away(state: ShardState) -> str:
-    """Returns what to add for those who want to take back a split that is done; nothing if the shard was never split."""
+    """Returns a clause that says that a finished split cannot be cancelled; empty if the shard was never split."""
     return "; the slots that it has given away stay where they are" if state.splits else ""
 
 

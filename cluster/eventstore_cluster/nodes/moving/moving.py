@@ -15,11 +15,13 @@ from eventstore_cluster.registry.registry import RegistrySnapshot
 
 
 def move(etcd: EtcdOptions, cluster: str, shard: int, source: str, target: str, *, unsized: bool = False) -> Asked:
-    """Asks that the replica on `source` moves to `target`. `unsized`: even if it is not known whether that has space.
+    """Asks that the replica on `source` moves to `target`. `unsized`: also if it is not known whether the target has space.
 
     Raises:
-        InvalidArgument: as `moved`; or without `unsized`, when that is not known.
-        EventStoreError, RegistryUnavailable, RegistryRefused: as `ask`.
+        InvalidArgument: there is no such shard, node or replica, or the target has one, cannot take it, or lacks space; without
+            `unsized` also if that is not known.
+        EventStoreError: the shard has changed since it was seen, and nothing was written; or it is unknown whether it was.
+        RegistryUnavailable, RegistryRefused
     """
     found = survey(etcd, cluster, 0.0, shard)
     check_free(found.seen, shard)

@@ -1,4 +1,4 @@
-"""Plans for the whole cluster: made of what is there, asked for shard by shard, watched, and taken back."""
+"""Plans for the whole cluster: made from what the registry and leaders say, asked for shard by shard, watched, cancelled."""
 
 from __future__ import annotations
 
@@ -45,8 +45,12 @@ class ClusterSurvey:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """`shards`: those under way that are paused now, or resumed. `still_paused`: those that stay paused when others are
-    resumed: each was paused alone, or all are.
+    """What `pause` has done.
+
+    Attributes:
+        paused: whether it paused or resumed.
+        shards: the shards whose moves are paused now, or resumed.
+        still_paused: the shards that stay paused when others are resumed, because each was paused alone, or all are.
     """
 
     paused: bool
@@ -67,7 +71,12 @@ class Paused:
 
 
 def with_registry(etcd: EtcdOptions, cluster: str, do: Callable[[EtcdRegistry, RegistrySnapshot], Awaitable[T]]) -> T:
-    """Runs what works on the registry, with its keys; raises as `first_read`, and if there is no such cluster."""
+    """Calls `do` with the registry and its keys, in an event loop of its own; returns its result.
+
+    Raises:
+        EventStoreError: etcd has no such cluster.
+        RegistryUnavailable, RegistryRefused, Corrupt
+    """
 
     async def run(registry: EtcdRegistry) -> T:
         seen = await first_read_of_cluster(registry)
@@ -78,8 +87,12 @@ def with_registry(etcd: EtcdOptions, cluster: str, do: Callable[[EtcdRegistry, R
 
 
 def survey(etcd: EtcdOptions, cluster: str, interval_s: float, shard: int | None = None) -> ClusterSurvey:
-    """Asks the registry, and all leaders, or those of one shard and of what moves, for figures over `interval_s`. Raises as
-    `with_registry`.
+    """Asks the registry, and the leaders, for figures over `interval_s`. `shard`: asks only the leaders of this shard and of
+    the shards under way; None: all.
+
+    Raises:
+        EventStoreError: etcd has no such cluster.
+        RegistryUnavailable, RegistryRefused, Corrupt
     """
     seen = with_registry(etcd, cluster, _as_seen)
     rows = figures(seen, interval_s, None if shard is None else {shard, *moved(seen)})
@@ -93,7 +106,12 @@ def figures(seen: RegistrySnapshot, interval_s: float, only: Container[int] | No
 
 
 def pending(etcd: EtcdOptions, cluster: str) -> list[UnderWay]:
-    """Returns what is wanted of shards and is not done. Raises as `with_registry`."""
+    """Returns what is wanted of shards and is not done.
+
+    Raises:
+        EventStoreError: etcd has no such cluster.
+        RegistryUnavailable, RegistryRefused, Corrupt
+    """
     found = with_registry(etcd, cluster, _as_seen)
     moves = {each.shard for each in under_way(found, {})}
     return under_way(found, figures(found, 0.0, moves) if moves else {})
@@ -104,13 +122,24 @@ async def _as_seen(_: EtcdRegistry, seen: RegistrySnapshot) -> RegistrySnapshot:
 
 
 def carry_out(etcd: EtcdOptions, cluster: str, found: ClusterSurvey, plan: PlacementPlan) -> list[Asked]:
-    """Writes what the plan wants of each shard; its leaders carry that out. Raises as `ask_for_all`."""
+    """Writes what the plan wants of each shard; the shards' leaders carry it out.
+
+    Raises:
+        InvalidArgument: too few replicas would be left of a shard, or something else is wanted of it already.
+        EventStoreError: a shard has changed since it was seen, or it is unknown what was written.
+        RegistryUnavailable, RegistryRefused
+    """
     return with_registry(etcd, cluster, lambda registry, _: ask_for_all(registry, found.seen, plan))
 
 
 async def ask_for_all(registry: EtcdRegistry, seen: RegistrySnapshot, plan: PlacementPlan) -> list[Asked]:
-    """Writes what the plan wants of each shard. Raises as `ask`: then a part of it may be written, which is harmless: a later
-    plan leaves it alone.
+    """Writes what the plan wants of each shard. If it fails, a part of the plan may be written, which is harmless: a later plan
+    leaves that part alone.
+
+    Raises:
+        InvalidArgument: too few replicas would be left of a shard, or something else is wanted of it already.
+        EventStoreError: a shard has changed since it was seen, or it is unknown what was written.
+        RegistryUnavailable, RegistryRefused
     """
     asked: list[Asked] = []
     for change in plan.changes:
@@ -129,17 +158,23 @@ def _naming(done: str) -> Iterator[None]:
 
 
 def take_back(etcd: EtcdOptions, cluster: str, shard: int | None) -> list[int]:
-    """Wants the replicas again that a shard had before, or all shards. Returns the shards of which something was wanted.
+    """Cancels the pending move or hand-over of a shard, or of all shards; the replicas stay on the nodes that had them. Returns
+    the shards of which something was pending.
 
     Raises:
-        InvalidArgument: there is no such shard, or nothing is wanted of it, or nothing but a split.
-        EventStoreError: one has changed meanwhile; those that were taken back before are named.
+        InvalidArgument: there is no such shard, or nothing is pending for it, or nothing but a split.
+        EventStoreError: a shard has changed meanwhile; names the shards whose moves were cancelled before.
     """
     return with_registry(etcd, cluster, lambda registry, seen: take_back_all(registry, seen, shard))
 
 
 async def take_back_all(registry: EtcdRegistry, seen: RegistrySnapshot, shard: int | None) -> list[int]:
-    """As `take_back`, of what was seen."""
+    """Same as `take_back`, on a snapshot of the registry.
+
+    Raises:
+        InvalidArgument: there is no such shard, or nothing is pending for it, or nothing but a split.
+        EventStoreError: a shard has changed meanwhile; names the shards whose moves were cancelled before.
+    """
     view = cluster_view(seen)
     assert view is not None
     taken, splits = list[int](), list[int]()
@@ -167,7 +202,12 @@ async def take_back_all(registry: EtcdRegistry, seen: RegistrySnapshot, shard: i
 
 
 def start_draining(etcd: EtcdOptions, cluster: str, node: str) -> None:
-    """Notes that the node is to keep no replicas. Raises as `with_registry`."""
+    """Notes that the node is to keep no replicas.
+
+    Raises:
+        EventStoreError: etcd has no such cluster.
+        RegistryUnavailable, RegistryRefused, Corrupt
+    """
 
     async def write(registry: EtcdRegistry, seen: RegistrySnapshot) -> None:
         if f"{DRAINING}{node}" not in seen.entries:
@@ -250,8 +290,8 @@ def limit_moves(etcd: EtcdOptions, cluster: str, at_once: int | None, rate: int 
 
 
 def pause(etcd: EtcdOptions, cluster: str, paused: bool, shard: int | None = None) -> Paused:
-    """Has all leaders stop what they do about the replicas that are wanted, copying too, or continue; splits continue. With
-    `shard`: only its leader, which does not split it either. The leaders that come after do the same.
+    """Pauses or resumes the moves of all shards: leaders stop what they do about wanted replicas, copying too. Splits continue.
+    With `shard`, only the leader of this shard stops, and it does not split the shard either. Later leaders do the same.
 
     Raises:
         InvalidArgument: there is no such shard, or nothing that takes time is wanted of it.

@@ -1,4 +1,4 @@
-"""What is under way: of which shard, and how far it is."""
+"""The moves and splits that are under way, and how far each is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from eventstore_cluster.status import SILENT_S, ShardRow
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A replica that is being made. `lacks`, `size`: bytes of the log; None if the leader does not say."""
+    """A replica that is being made.
+
+    Attributes:
+        lacks: bytes of the log that it does not have yet; None if the leader does not say.
+        size: bytes of the log; None if the leader does not say.
+    """
 
     node: str
     lacks: int | None
@@ -28,9 +33,15 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """`before`, `wanted`: the nodes that kept, and are to keep the shard. `split`: the new shards that are to get some of its
-    slots. `does`: what is done, or waited for, now. `by`: who asked for it, empty if that is not known. `paused`: alone, not
-    with all moves.
+    """A shard of which something is wanted that is not done.
+
+    Attributes:
+        before: the nodes that kept replicas when it was asked for.
+        wanted: the nodes that are to keep replicas.
+        split: the new shards that are to get some of its slots.
+        does: what is done, or waited for, now.
+        by: who asked for it; empty if that is not known.
+        paused: it was paused alone, not with all moves.
     """
 
     shard: int
@@ -70,7 +81,7 @@ def under_way(seen: RegistrySnapshot, rows: Mapping[int, ShardRow]) -> list[Unde
 
 
 def moved(seen: RegistrySnapshot) -> list[int]:
-    """Returns the shards under way that `pause` is about: not those that are split, or were."""
+    """Returns the shards under way that `pause` is about: shards that move or are handed over, and are not being split."""
     view = cluster_view(seen)
     wanted = {} if view is None else {number: key.state for number, key in view.shards.items() if not key.state.split}
     return [number for number, state in wanted.items() if state.wanted or state.successor]
@@ -94,7 +105,7 @@ def _now(found: UnderWay, state: ShardState, seen: RegistrySnapshot, row: ShardR
 
 
 def _unsorted(leader: str, row: ShardRow | None) -> str:
-    """Says how many files the leader has yet to sort, apart from the current one: clones link those that are sorted."""
+    """Says how many files the leader has yet to sort, apart from the current one. Clones link sorted files only."""
     if row is None or row.event_files is None or row.sorted_files is None or row.sorted_files >= row.event_files - 1:
         return ""
     return f"; {leader} has sorted {row.sorted_files:,} of {counted(row.event_files, 'event file')}, and clones get sorted ones"

@@ -1,7 +1,8 @@
 """Which replicas should move so that nodes are evenly loaded: as few bytes as possible, zones kept apart, then leaders.
 
-What has to leave goes first (draining nodes), then what shares a zone without need, then the fullest node gives to the emptiest
-as long as that makes the two more even. Each step moves one replica, and makes the cluster strictly more even, so it ends.
+First, replicas leave draining nodes. Then replicas that share a zone without need move. Then the fullest node gives to the
+emptiest as long as that makes the two more even. Each step moves one replica, and makes the cluster strictly more even, so it
+ends.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def _empty(loads: Loads, name: str) -> None:
 
 
 def _target(loads: Loads, shard: int, others: list[str]) -> str:
-    """Returns the node that is to get a replica beside these: in a zone of its own if there is one, the emptiest of those."""
+    """Returns the node that is to get a replica beside `others`: the emptiest of the nodes that add a zone; if none adds one,
+    the emptiest of all.
+    """
     able = [name for name in loads.fleet.nodes if loads.may_take(shard, name)]
     if not able:
         raise InvalidArgument(
@@ -109,7 +112,7 @@ def _target(loads: Loads, shard: int, others: list[str]) -> str:
 
 
 def _why_none(loads: Loads, shard: int) -> str:
-    """Says of each node why it may take no replica of the shard, those of one reason together."""
+    """Says of each node why it may take no replica of the shard; nodes with the same reason are listed together."""
     found: dict[str, list[str]] = {}
     for name, node in loads.fleet.nodes.items():
         if name in loads.replicas[shard]:
@@ -123,8 +126,8 @@ def _why_none(loads: Loads, shard: int) -> str:
 
 
 def _least_needed(loads: Loads, shard: int) -> str:
-    """Returns the replica to give up: not the leader, first one on a node that drains or does not run, then one that shares a
-    zone, then the one on the fullest node.
+    """Returns the replica to give up. The leader stays if there is another. A replica goes first if its node drains or does not
+    run, then if it shares a zone, then if its node is the fullest.
     """
     names = [name for name in loads.replicas[shard] if name != loads.leaders[shard]] or loads.replicas[shard]
     able = {name for name, node in loads.fleet.nodes.items() if node.takes}
@@ -133,7 +136,7 @@ def _least_needed(loads: Loads, shard: int) -> str:
 
 
 def _why_given_up(loads: Loads, shard: int, name: str) -> str:
-    """Says why `_least_needed` has chosen this one."""
+    """Says why `_least_needed` has chosen this replica."""
     node = loads.fleet.nodes[name]
     if not node.takes:
         return f"{name} {'is drained' if node.leaves else 'does not run'}"

@@ -12,9 +12,13 @@ from eventstore.fields import shown
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """`zone`: what fails together with it. `free_bytes`: without what replicas will take that are copied to it now; None: not
-    known. `takes`: it may be given replicas: it runs, and is not draining. `leaves`: it is draining: what it keeps has to leave
-    it.
+    """A node as placement sees it.
+
+    Attributes:
+        zone: what fails together with it.
+        free_bytes: without what replicas will take that are copied to it now; None: not known.
+        takes: it may be given replicas: it runs, and is not draining.
+        leaves: it is draining: what it keeps has to leave it.
     """
 
     name: str
@@ -26,9 +30,16 @@ class PlacedNode:
 
 @dataclass(frozen=True, slots=True)
 class PlacedShard:
-    """`replicas`: the nodes that keep it, in the order in which they should lead; those wanted, if it moves (`busy`: why
-    it is left alone; `splits`: because it is split; `paused`: that this is, and what continues it). `size`: bytes of its log;
-    `rate`: events appended a second; `silent`: it does not say them, and counts as empty.
+    """A shard as placement sees it.
+
+    Attributes:
+        replicas: the nodes that keep it, or are to keep it if it moves, in the order in which they should lead.
+        size: bytes of its log.
+        rate: events appended a second.
+        busy: why its replicas are left alone; None if they are not.
+        splits: it is left alone because it is being split.
+        silent: it does not say its size and rate, and counts as empty.
+        paused: a text that its move or split is paused, and which command resumes it; None if it is not.
     """
 
     number: int
@@ -66,7 +77,9 @@ class Loads:
     """What each node has to do, as it changes while a plan is made. A replica's weight is the mean of its shares of bytes, of
     all appends and of all replicas, so that none of them alone decides, and an empty cluster is spread by number.
 
-    `why`: of each shard, why its replicas change, in order; `why_led`: why another one is to lead it.
+    Attributes:
+        why: of each shard, why its replicas change, in order.
+        why_led: of each shard, why another node is to lead it.
     """
 
     def __init__(self, fleet: Fleet) -> None:

@@ -12,9 +12,13 @@ from eventstore_cluster.registry.registry import RegistrySnapshot
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """`state`: runs, is drained, or does not run; then `address`, `zone` and `version` are empty. `size`: bytes of the logs it
-    keeps, as far as their leaders say it; `free_bytes`: on its disk, without what is on its way there, None if that is not
-    known. `failing`: the shards whose replicas cannot run there.
+    """A node, as the command line shows it.
+
+    Attributes:
+        state: runs, is drained, or does not run; then `address`, `zone` and `version` are empty.
+        size: bytes of the logs it keeps, as far as their leaders say it.
+        free_bytes: on its disk, without what is on its way there; None if that is not known.
+        failing: the shards whose replicas cannot run there.
     """
 
     node: str
@@ -30,7 +34,7 @@ class NodeRow:
 
 
 def node_rows(seen: RegistrySnapshot, fleet: Fleet) -> list[NodeRow]:
-    """Returns the nodes by name: those that run, those that are drained, and those that are to keep replicas."""
+    """Returns the nodes by name: all that run, are drained, or are to keep replicas."""
     keys, loads = nodes_of(seen), Loads(fleet)
     led, rows = loads.led(), list[NodeRow]()
     for name, node in fleet.nodes.items():

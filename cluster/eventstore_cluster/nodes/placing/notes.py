@@ -1,4 +1,4 @@
-"""What a person has to know of a plan besides what it changes: what it does not know, waits for, or leaves without reserve."""
+"""What a person has to know of a plan besides its changes: what is not known, what it waits for, and what has no reserve."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMED_MAX: Final = 20
 
 
 def notes(fleet: Fleet, plan: PlacementPlan) -> list[str]:
-    """Returns a sentence, or more, for each of these that holds."""
+    """Returns a sentence, or more, for each of these cases that holds."""
     silent = [number for number, shard in sorted(fleet.shards.items()) if shard.silent]
     without_reserve = [change for change in plan.changes if _needs_all(fleet, change)]
     found = []

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 
 def place(nodes: Sequence[str], shards: int, replicas: int) -> list[tuple[str, ...]]:
-    """Returns the nodes of each shard, the one that should lead it first.
+    """Returns the nodes of each shard, the preferred leader first.
 
-    Two nodes differ by one replica and by one leader at most. What a node leads goes to different nodes if it fails: followers
-    are spread over the others, not always the next one.
+    Two nodes differ by one replica and by one leader at most. Followers are spread over all other nodes, so that when a node
+    fails, different nodes take over its shards.
     """
     placed = [[nodes[shard % len(nodes)]] for shard in range(shards)]
     kept = Counter(leader for (leader,) in placed)

@@ -1,4 +1,4 @@
-"""A plan: what is to be wanted of each shard, and what that costs."""
+"""A plan: which nodes are to keep each shard, and what that costs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from eventstore_cluster.nodes.placing.fleet import Loads
 
 @dataclass(frozen=True, slots=True)
 class PlacementChange:
-    """`before`, `wanted`: the nodes that keep the shard. `leader`: to whom it is handed over; None: its leader stays. `size`:
-    bytes that are copied. `why`: the reasons, for people.
+    """What changes for one shard.
+
+    Attributes:
+        before: the nodes that keep the shard.
+        wanted: the nodes that are to keep it.
+        leader: to whom it is handed over; None: its leader stays.
+        size: bytes that are copied.
+        why: the reasons, for people.
     """
 
     shard: int
@@ -32,7 +38,11 @@ class PlacementChange:
 
 @dataclass(frozen=True, slots=True)
 class PlacementPlan:
-    """`nodes`: replicas and leaders of each, now and when it is done."""
+    """All changes of a plan.
+
+    Attributes:
+        nodes: of each node its name, replicas and leaders now, and replicas and leaders when the plan is done.
+    """
 
     changes: tuple[PlacementChange, ...]
     nodes: tuple[tuple[str, int, int, int, int], ...]

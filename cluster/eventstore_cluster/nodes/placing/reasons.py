@@ -17,7 +17,7 @@ def fuller(loads: Loads, source: str, target: str) -> str:
 
 
 def emptiest(loads: Loads, name: str, others: list[str] | None = None) -> str:
-    """Says what a node has. `others`: it is given a replica beside those on these nodes."""
+    """Says what a node has. `others`: the nodes that keep the shard's other replicas."""
     size, _, count = loads.amounts(name)
     sizes, _, counts = loads.everything
     nodes = counted(len(loads.fleet.nodes), "node")

@@ -16,10 +16,12 @@ from eventstore_cluster.status import ShardRow
 
 
 def surveyed(seen: RegistrySnapshot, rows: Mapping[int, ShardRow]) -> Fleet:
-    """`rows`: the figures of the shards that answer; another one counts as empty. Returns nothing if there is no cluster.
+    """Returns the cluster as placement sees it; empty if there is no cluster. `rows`: the figures of the shards that answer;
+    other shards count as empty.
 
     Raises:
-        UnsupportedVersion, Corrupt: as `cluster_view`.
+        UnsupportedVersion: the cluster has a format that this program does not know.
+        Corrupt: something else wrote a key.
     """
     view = cluster_view(seen)
     if view is None:

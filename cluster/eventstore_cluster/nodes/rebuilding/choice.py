@@ -1,8 +1,8 @@
 """Which replica of a shard has everything that was acknowledged, if the registry no longer says who was in sync.
 
-It is the one that led the last epoch of which any log has anything. It was in sync when it was elected, so it had all that was
-committed before; what was committed while it led is on its disk; and nothing was committed in a later epoch, for that would be
-on the disks of all who were in sync. The leader notes it on its disk before another replica gets anything of that epoch.
+It is the replica that led the last epoch of which any log has anything. It was in sync when it was elected, so it had all that
+was committed before; what was committed while it led is on its disk; and nothing was committed in a later epoch, for that would
+be on the disks of all who were in sync. The leader notes it on its disk before another replica gets anything of that epoch.
 
 This holds if the folders of all replicas are seen, and are the ones that they had. If not, another replica may have led later,
 and a person has to accept what may be lost.
@@ -27,8 +27,11 @@ NONCE: Final = "the registry was rebuilt"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The replica on `node` is to be the only one in sync; `key`: of its shard. `risks`: why what was acknowledged may be lost
-    by that, none if nothing can be.
+    """The replica on `node` is to be the only one in sync.
+
+    Attributes:
+        key: of the shard.
+        risks: why acknowledged events may be lost by that; empty if none can be.
     """
 
     shard: int

@@ -26,7 +26,12 @@ from eventstore_cluster.registry.replicated_keys import CLUSTER, LEFT, SHARDS, C
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """What is to be written. `seen`: what follows from; `choices`: of the shards that are not written yet."""
+    """What is to be written.
+
+    Attributes:
+        seen: the snapshot that the plan follows from.
+        choices: of the shards that are not written yet.
+    """
 
     seen: RegistrySnapshot
     cluster: ClusterKey
@@ -71,7 +76,13 @@ def _is_decided(seen: RegistrySnapshot) -> bool:
 
 
 def plan_of(seen: RegistrySnapshot) -> RebuildPlan:
-    """Returns how the cluster is to be rebuilt from what was seen. Raises as `planned_rebuild`."""
+    """Returns how the cluster is to be rebuilt from what was seen.
+
+    Raises:
+        InvalidArgument: the cluster exists, nodes offer different ones, or what they offer is not a whole one.
+        UnsupportedVersion: the program of another node was newer.
+        Corrupt
+    """
     if CLUSTER in seen.entries:
         raise InvalidArgument(
             "the cluster exists in etcd, and is not rebuilt: `eventstore cluster status` shows it; for a shard whose replicas "
@@ -153,7 +164,8 @@ def _is_written(number: int, kept: KeptShard, seen: RegistrySnapshot) -> bool:
 
 
 async def rebuilt(etcd: EtcdOptions, cluster: str, plan: RebuildPlan, wait_s: float) -> list[int]:
-    """Writes the registry, and waits until every shard is served. Returns those that are not after `wait_s` seconds.
+    """Writes the registry, and waits up to `wait_s` seconds until every shard is served. Returns the shards that are not served
+    then.
 
     Raises:
         EventStoreError: another process does it at the same time, or it is unknown how a transaction ended; ask again.

@@ -37,7 +37,13 @@ from eventstore_cluster.replica.registry_state import ShardState
 
 @dataclass(frozen=True, slots=True)
 class AskedSplit:
-    """`keeps`: the slots that stay with the shard; `gives`: those of each new one. `times`: how often it was split before."""
+    """A split that was asked for.
+
+    Attributes:
+        keeps: the slots that stay with the shard.
+        gives: the slots that each new shard gets.
+        times: how often the shard was split before.
+    """
 
     shard: int
     keeps: tuple[SlotRange, ...]
@@ -102,10 +108,10 @@ def _in_preparation(parent: ShardKey, shard: int, slots: Sequence[SlotRange], no
 
 
 async def call_off(registry: EtcdRegistry, seen: RegistrySnapshot, shard: int) -> tuple[int, ...]:
-    """Takes back that a shard is to be split. Returns the numbers of the shards that were in preparation.
+    """Cancels the split of a shard. Returns the numbers of the shards that were in preparation.
 
     Raises:
-        InvalidArgument: nothing of the kind is wanted; its slots may have been given away.
+        InvalidArgument: no split is pending; the slots may have been given away.
         EventStoreError: the shard has changed meanwhile, and nothing was written; or that is unknown.
         RegistryUnavailable, RegistryRefused
     """
@@ -133,7 +139,7 @@ async def _written(registry: EtcdRegistry, compared: dict[str, int], changes: Ch
 
 
 def waits_for(seen: RegistrySnapshot, asked: AskedSplit) -> bool:
-    """Whether the slots were not given away yet, nor was that called off."""
+    """Whether the split is pending: the slots were not given away yet, and it was not cancelled."""
     return shard_key(seen, asked.shard).state.split == tuple(asked.gives)
 
 

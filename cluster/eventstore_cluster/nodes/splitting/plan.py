@@ -37,8 +37,9 @@ def even_parts(shard: int, slots: Sequence[SlotRange], parts: int) -> list[tuple
 def spread_leaders(
     nodes: tuple[str, ...], leads: Mapping[str, int], count: int, away: Collection[str] = ()
 ) -> list[tuple[str, ...]]:
-    """Returns the nodes of so many new shards, each in the order in which they should lead: first the one that leads the
-    fewest, then those that follow it. `leads`: how many shards each leads now; `away`: those that do not run, and lead none.
+    """Returns the nodes of each of `count` new shards, in the order in which they should lead: first the node that leads the
+    fewest shards, then the nodes after it. `leads`: how many shards each leads now. `away`: the nodes that do not run, and lead
+    none.
     """
     found, leading = list[tuple[str, ...]](), Counter(leads)
     for place in range(1, count + 1):

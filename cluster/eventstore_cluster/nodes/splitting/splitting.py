@@ -14,7 +14,14 @@ from eventstore_cluster.registry.replicated_keys import SERVING
 
 
 def split(etcd: EtcdOptions, cluster: str, shard: int, parts: int) -> AskedSplit:
-    """Asks that a shard is split into so many. Raises as `ask_to_split`."""
+    """Asks that a shard is split into so many.
+
+    Raises:
+        InvalidArgument: there is no such shard, it has too few slots, something else is wanted of it, or nodes on one machine
+            have no ports for more shards; says what.
+        EventStoreError: the shard or the cluster has changed since it was seen, and nothing was written; or that is unknown.
+        RegistryUnavailable, RegistryRefused
+    """
 
     async def asked(registry: EtcdRegistry) -> AskedSplit:
         return await ask_to_split(registry, await first_read_of_cluster(registry), shard, parts)
@@ -23,7 +30,13 @@ def split(etcd: EtcdOptions, cluster: str, shard: int, parts: int) -> AskedSplit
 
 
 def take_back(etcd: EtcdOptions, cluster: str, shard: int) -> tuple[int, ...]:
-    """Calls the split of a shard off. Raises as `call_off`."""
+    """Cancels the split of a shard. Returns the numbers of the shards that were in preparation.
+
+    Raises:
+        InvalidArgument: no split is pending; the slots may have been given away.
+        EventStoreError: the shard has changed meanwhile, and nothing was written; or that is unknown.
+        RegistryUnavailable, RegistryRefused
+    """
 
     async def asked(registry: EtcdRegistry) -> tuple[int, ...]:
         return await call_off(registry, await first_read_of_cluster(registry), shard)

@@ -1,6 +1,6 @@
 """What the console of a node shows of its cluster, and does to it: by the same code as `eventstore cluster`.
 
-It reads what the node has seen of the registry anyway; only what is done asks etcd. All is called on threads.
+It reads the registry as the node has last seen it; only actions ask etcd. All methods are called on threads.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ _log = get_logger("eventstore.cluster")
 
 
 class NodeClusterDoor:
-    """`seen`: returns the registry as the node saw it last; None before that."""
+    """The cluster for the console.
+
+    `seen` returns the registry as the node saw it last; None before that.
+    """
 
     def __init__(self, etcd: EtcdOptions, cluster: str, seen: Callable[[], RegistrySnapshot | None]) -> None:
         self._etcd, self._cluster, self._seen = etcd, cluster, seen
 
     def look(self) -> dict[str, Any] | None:
-        """Returns the nodes, the shards by number, what is under way, whether all moves are paused, and who has said so last;
-        None if there is no cluster.
+        """Returns the nodes, the shards by number, what is under way, whether all moves are paused, and who last paused or
+        resumed them; None if there is no cluster.
 
         Raises:
             Corrupt
@@ -59,7 +62,14 @@ class NodeClusterDoor:
         return {"nodes": nodes, "shards": shards, "under_way": under_way(seen, {}), "paused": pause.on, "paused_by": pause.by}
 
     def hand_over(self, shard: int, node: str, who: str) -> str:
-        """Has the replica on this node lead; returns what has happened. Raises as `handing_over.hand_over`."""
+        """Has the replica on this node lead; returns a sentence that says so.
+
+        Raises:
+            InvalidArgument: there is no such shard, the node keeps no replica of it, or the replica does not run or is not in
+                sync.
+            EventStoreError: it was not done in time, and stays asked for.
+            RegistryUnavailable, RegistryRefused, Corrupt
+        """
         from eventstore_cluster.nodes.handing_over import hand_over
 
         _log.warning("leadership is asked for in the console", shard=shard, to=node, by=who)
@@ -67,7 +77,12 @@ class NodeClusterDoor:
         return f"shard {shard} is led by {found.node}, in epoch {found.epoch}"
 
     def take_back(self, shard: int, who: str) -> str:
-        """Takes back what is wanted of a shard; returns what has happened. Raises as `plans.take_back`."""
+        """Cancels the pending move or hand-over of a shard; returns a sentence that says so.
+
+        Raises:
+            InvalidArgument: there is no such shard, or nothing is pending for it, or nothing but a split.
+            EventStoreError: the shard has changed meanwhile.
+        """
         from eventstore_cluster.nodes.moving.plans import take_back
 
         _log.warning("what is wanted of a shard is taken back in the console", shard=shard, by=who)
@@ -75,7 +90,12 @@ class NodeClusterDoor:
         return f"what was wanted of shard {shard} is taken back"
 
     def pause(self, paused: bool, shard: int | None, who: str) -> str:
-        """Pauses what is wanted of a shard, or all moves, or resumes it; returns what has happened. Raises as `plans.pause`."""
+        """Pauses or resumes the move of a shard, or all moves; returns a sentence that says so.
+
+        Raises:
+            InvalidArgument: there is no such shard, or nothing that takes time is wanted of it.
+            EventStoreError: it has changed meanwhile.
+        """
         from eventstore_cluster.nodes.moving.plans import pause
 
         _log.warning("moves are paused or resumed in the console", paused=paused, shard=shard, by=who)

@@ -1,4 +1,4 @@
-"""How far the clock of this machine is from that of etcd, which all nodes ask: by the date that its answers have.
+"""How far the clock of this machine is from etcd's, which all nodes ask: by the date of its answers.
 
 Nothing rests on it: leases are counted on a clock that is never set. Events have the time of the leader that stored them, so
 after a change of leaders they go back, or jump, by as much as the clocks differ.
@@ -18,7 +18,11 @@ _DATE_S: Final = 1.0
 
 
 class ClockDifference:
-    """`seconds`: how far etcd's clock is ahead at least, negative if it is behind; 0 if they may be equal."""
+    """The difference, narrowed down by several answers.
+
+    Attributes:
+        seconds: how far etcd's clock is ahead at least, negative if it is behind; 0 if they may be equal.
+    """
 
     def __init__(self) -> None:
         self._ranges: deque[tuple[float, float]] = deque(maxlen=_KEPT)

@@ -18,4 +18,8 @@ class OutcomeUnknown(EventStoreError):
 
 
 class RegistryRefused(EventStoreError):
-    """etcd refused a request: no permission, a lease that ran out, a limit. `status`: its gRPC code."""
+    """etcd refused a request: no permission, a lease that ran out, a limit.
+
+    Attributes:
+        status: its gRPC code.
+    """

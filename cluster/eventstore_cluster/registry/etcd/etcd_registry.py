@@ -35,7 +35,11 @@ _NAME_LENGTH_MAX: Final = 100
 
 
 class EtcdRegistry:
-    """The keys of the cluster `name`. `by`: who asks for what is written with it; see `EtcdOptions`."""
+    """The keys of the cluster `name`.
+
+    Attributes:
+        by: who asks for what is written with it (see `EtcdOptions`).
+    """
 
     def __init__(self, gateway: Gateway, name: str) -> None:
         if not name or len(name) > _NAME_LENGTH_MAX or "/" in name or not name.isprintable():
@@ -65,7 +69,7 @@ class EtcdRegistry:
 
         Raises:
             RegistryUnavailable
-            RegistryRefused: it is not for all to know; the others are then not either.
+            RegistryRefused: this user may not read keys of other clusters.
         """
         found: list[str] = []
         first, end = _ROOT, f"{_ROOT[:-1]}0"  # the character after /
@@ -84,16 +88,17 @@ class EtcdRegistry:
     async def read_some(
         self, first: str, *keys: str, under: Iterable[str], known: RegistrySnapshot | None = None
     ) -> RegistrySnapshot:
-        """Returns these keys, and those that begin with one of `under`, as far as they exist, at one revision: a linearizable
-        read. `known`: the same as they were read before, which is returned if etcd's revision is still that one.
+        """Returns the named keys, and all keys that begin with one of `under`, as far as they exist, at one revision: a
+        linearizable read. `known`: an earlier result for the same keys; returned if etcd's revision is still the same.
 
-        The keys of a small cluster are all read, by one request. Of a larger one each key is a request of its own, those after
-        the first at its revision, and not all one transaction: an etcd 3.5.0 to 3.5.4 ends if the client of a transaction that
-        only reads goes away (etcd's issue 14110).
+        If the cluster has few keys, all are read, by one request. Otherwise each key is a request of its own, at the revision
+        of the first one, and not all one transaction: an etcd 3.5.0 to 3.5.4 ends if the client of a transaction that only
+        reads goes away (etcd's issue 14110).
 
         Raises:
-            RegistryUnavailable, Corrupt: as `read`.
-            RegistryRefused: as `read`, or the revision was compacted away meanwhile.
+            RegistryUnavailable
+            RegistryRefused: also if the revision was compacted away meanwhile.
+            Corrupt: a value is not JSON: something else writes under the prefix.
         """
         under = tuple(under)
         if self._may_be_few and (keys or under):
@@ -162,11 +167,11 @@ class EtcdRegistry:
         leased: Collection[str] | None = None,
         others: Mapping[str, int] | None = None,
     ) -> int | None:
-        """Changes the keys if each compared key was last written by that revision (0: it does not exist).
+        """Changes the keys if each compared key was last written by that revision (0: it does not exist). Returns the revision
+        that it made; None if a comparison failed or the lease has run out: then it never takes effect.
 
-        Returns the revision that it made; None if a comparison failed or the lease has run out: it never takes effect.
-        `lease`: the keys that are written are gone with it, or only those in `leased`; `others`: by keys, the ids of leases of
-        others that they are gone with.
+        `lease`: etcd deletes the written keys, or only the keys in `leased`, when this lease ends. `others`: ids of leases of
+        other processes for some of the keys.
 
         Raises:
             OutcomeUnknown: it may have been applied, or may still be.

@@ -1,7 +1,7 @@
-"""Requests to etcd's JSON gateway: one of several endpoints, the next one if it does not answer.
+"""Requests to etcd's JSON gateway, with several endpoints: if one does not answer, the next is asked.
 
-A request that was certainly not sent goes to the next endpoint. If it may have been sent, one that only reads does too; one
-that changes something is `OutcomeUnknown`.
+A request that was certainly not sent goes to the next endpoint. A request that may have been sent goes there too if it only
+reads; if it changes something, it is `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ logging.getLogger("httpx").setLevel(logging.WARNING)  # otherwise it logs each r
 
 
 class Gateway:
-    """Open with `async with`. `clock`: what the answers say about etcd's. `by`: see `EtcdOptions`."""
+    """The connection to etcd. Open with `async with`.
+
+    Attributes:
+        clock: how far this machine's clock is from etcd's, by its answers.
+        by: who asks (see `EtcdOptions`).
+    """
 
     def __init__(self, options: EtcdOptions) -> None:
         self._options = options
@@ -74,7 +79,8 @@ class Gateway:
         raise RegistryUnavailable(f"etcd does not answer: {'; '.join(failures)}. Check that a quorum of it runs")
 
     async def call_one(self, attempt: int, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the answer of one endpoint, another one with each attempt; later calls go to the one that answered.
+        """Returns the answer of one endpoint. Each `attempt` asks another one; later calls begin with the endpoint that
+        answered.
 
         Raises:
             RegistryUnavailable, RegistryRefused
@@ -153,11 +159,11 @@ class Gateway:
 
 
 class _Passing(Exception):
-    """etcd answered that it cannot say now."""
+    """etcd answered that it cannot serve the request now."""
 
 
 def _cause(error: BaseException) -> str:
-    """Returns what the innermost error says: those around it may say nothing, as with a certificate, or of a group of one."""
+    """Returns what the innermost error says. Outer errors may say nothing, as with a certificate, or are a group of one."""
     while (inner := _inner(error)) is not None:
         error = inner
     return str(error) or type(error).__name__

@@ -1,7 +1,7 @@
 """A lease in etcd: its keys are gone when it is not renewed in time.
 
-Its end is counted on CLOCK_BOOTTIME, which runs while the machine sleeps, from before the request that renewed it: so it
-never ends later here than at etcd, as long as both clocks run equally fast; `MARGIN` is for those that do not (R11).
+Its end is counted on CLOCK_BOOTTIME, which runs while the machine sleeps, from before the request that renewed it: so it never
+ends later here than at etcd, as long as both clocks run equally fast; `MARGIN` is for clocks that do not (R11).
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ def now() -> float:
 
 @dataclass(slots=True)
 class Lease:
-    """`until`: keys under it exist at least until then, by `now`. 0 once it is gone."""
+    """A lease.
+
+    Attributes:
+        until: keys under it exist at least until then, by `now`; 0 once it is gone.
+    """
 
     id: int
     ttl_s: int
@@ -38,8 +42,8 @@ class Lease:
         return Lease(int(answer["ID"]), ttl_s, asked + granted * MARGIN)
 
     async def keep_alive(self, gateway: Gateway, attempt: int | None = None) -> bool:
-        """Renews the lease. Returns False if etcd does not know it any more. `attempt`: asks only one endpoint, another one
-        each time; attempts may be under way together.
+        """Renews the lease. Returns False if etcd does not know it any more. `attempt`: asks one endpoint only, another one for
+        each number; several attempts may be under way together.
 
         Raises:
             RegistryUnavailable: it may still be renewed, until it runs out.

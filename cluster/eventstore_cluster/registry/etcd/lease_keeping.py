@@ -1,7 +1,7 @@
 """Renews a lease through a member of etcd that does not answer, and through an election among its members.
 
-A member that is paused answers nothing until a request to it times out, and one that follows waits for the leader it knows.
-So one that has not answered soon is left waiting, and the next is asked: the first answer counts.
+A paused member answers nothing until a request to it times out, and a follower waits for the leader it knows. So if a member
+has not answered soon, the next is asked as well, and the first answer counts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _log = logging.getLogger("eventstore.cluster")
 
 
 async def keep_renewed(gateway: Gateway, lease: Lease, refuses: Callable[[], str | None]) -> None:
-    """Renews the lease; returns when etcd does not know it any more. `refuses`: returns why it is not to be renewed now,
-    None if it is. The log has when it is not renewed, when it is again, and that it ran out between.
+    """Renews the lease; returns when etcd does not know it any more. `refuses`: returns why the lease must not be renewed now;
+    None if it may be. Logs when the lease is not renewed, when it is again, and that it ran out between.
     """
     async with trio.open_nursery() as asking:
         renewed, attempt, spell = trio.current_time(), 0, _Spell(lease)
@@ -62,7 +62,7 @@ async def keep_renewed(gateway: Gateway, lease: Lease, refuses: Callable[[], str
 
 
 class _Spell:
-    """A time in which the lease is not renewed, as the log tells of it: twice at most, and its end."""
+    """A time in which the lease is not renewed. Logs it twice at most, and its end."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease

@@ -11,8 +11,16 @@ from eventstore.fields import shown_url
 
 @dataclass(frozen=True, slots=True)
 class EtcdOptions:
-    """`endpoints`: URLs. `ca`, `cert`, `key`: files, for https. `user`, `password`: of etcd, if it asks for them. `by`: who
-    asks, as shards note it for their audit trail; empty: the program itself.
+    """How etcd is reached.
+
+    Attributes:
+        endpoints: URLs.
+        user: of etcd, if it asks for one.
+        password: of `user`.
+        ca: file, for https.
+        cert: file, for https.
+        key: file, for https.
+        by: who asks, as shards note it for their audit trail; empty: the program itself.
     """
 
     endpoints: tuple[str, ...]

@@ -1,9 +1,9 @@
-"""Makes the folder of a shard that is split off, from that of its parent on the same node.
+"""Makes the folder of a shard that is split off, from its parent's folder on the same node.
 
-Completed event files are final, so the clone gets hard links to them; what is changed in place is copied. While the shard is
-in preparation the clone has sorted files only, which nothing cuts back any more (R6). When its slots are given to it, it gets
-the rest, up to the file that the split ended. `store.json` is written last: without it the folder is a clone in the making,
-which may be gone on with, or made again.
+Completed event files are final, so the clone gets hard links to them. Files that are changed in place are copied. While the
+shard is in preparation the clone has sorted files only, which nothing cuts back any more (R6). When its slots are given to it,
+it gets the rest, up to the file that the split ended. `store.json` is written last: without it the folder is a clone in the
+making, which may be gone on with, or made again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ _log = structlog.get_logger("eventstore.cluster")
 
 
 class CloneFolder:
-    """`parent`, `folder`: of the two shards. The caller holds the lock of `folder`."""
+    """The folder `folder` of a clone, made from `parent`, the folder of the shard that is split. The caller holds the lock of
+    `folder`.
+    """
 
     def __init__(self, files: Files, parent: Path, folder: Path) -> None:
         self._files, self._parent, self._folder = files, parent, folder
@@ -58,7 +60,7 @@ class CloneFolder:
         """Links the parent's file of this number, durably, if it is there and sorted.
 
         Raises:
-            FolderRefused, Corrupt: the parent's folder is not that of a store, or the file is damaged.
+            FolderRefused, Corrupt: the parent's folder holds no store, or the file is damaged.
             OSError: no space, or the file system has no hard links.
         """
         source = self._source()
@@ -70,7 +72,7 @@ class CloneFolder:
         return True
 
     def check_links(self) -> None:
-        """Raises OSError: the parent's files cannot be linked, because the file system has no hard links, perhaps."""
+        """Raises OSError: the parent's files cannot be linked, perhaps because the file system has no hard links."""
         path = self._folder / EVENTS_FOLDER / "link.tmp"
         if self._files.exists(path):
             self._files.remove(path)
@@ -127,7 +129,7 @@ class CloneFolder:
             )
 
     def finish(self, shard: ShardIdentity, birth: Birth, settings: BrokerSettings) -> None:
-        """Makes the folder that of the shard, durably.
+        """Makes the folder a complete folder of the shard, durably.
 
         Raises:
             FolderRefused, Corrupt, OSError: the parent's folder does not have what the shard begins with.
@@ -136,7 +138,7 @@ class CloneFolder:
         own = event_folder(self._files, self._folder, shard.store, shard.ancestors)
         last = shard.ancestors[-1].through
         self._remove_after(own, last)
-        # the last one first: the parent sorts in order meanwhile, and none that is sorted follows one that is not
+        # the last one first: the parent sorts in order meanwhile, so no sorted file follows an unsorted one
         for number in range(last, 0, -1):
             if not self._files.exists(own.chunk_path(number)):
                 self._link(source, own, number)
@@ -159,7 +161,7 @@ class CloneFolder:
         forget_incarnations(self._files, self._folder)
         for each in (EVENTS_FOLDER, DIRECTORY, BROKER_FOLDER):
             shutil.rmtree(self._folder / each, ignore_errors=True)
-        for name in (MARK, REACTIONS, INHERITED):  # an empty folder may become that of a store
+        for name in (MARK, REACTIONS, INHERITED):  # an empty folder may become a store's
             if self._files.exists(self._folder / name):
                 self._files.remove(self._folder / name)
 

@@ -34,7 +34,12 @@ _log = structlog.get_logger("eventstore.cluster")
 
 @dataclass(frozen=True, slots=True)
 class Cloning:
-    """The process of a clone. `address`: HOST:PORT for other replicas; `lease`: its id."""
+    """The process of a clone.
+
+    Attributes:
+        address: HOST:PORT for other replicas.
+        lease: its id.
+    """
 
     node: str
     run: str
@@ -50,10 +55,10 @@ async def cloned(
     registry: ShardRegistry,
     present: Callable[[ReplicaKey], Awaitable[None]],
 ) -> tuple[ShardIdentity, Incarnation | None]:
-    """Makes the folder of a shard from that of its parent, unless it has been made; waits until the shard has slots.
+    """Makes the folder of a shard from its parent's folder, unless it has been made; waits until the shard has slots.
 
-    Returns what the shard is then, and the incarnation that has begun; None if none has. If the parent's folder does not have
-    what the shard begins with, no folder is made, and the replica is a stranger to the set.
+    Returns the shard's identity then, and the incarnation that has begun; None if none has. If the parent's folder does not
+    have what the shard begins with, no folder is made, and the replica is a stranger to the set.
 
     Raises:
         EventStoreError: the folder cannot be finished now, because the disk is full, say. The next process continues.
@@ -84,7 +89,10 @@ async def cloned(
 
 
 class Preparation:
-    """`say`: tells the registry how many files the clone has, or why there are not more."""
+    """Keeps a clone up to its parent.
+
+    `say` tells the registry how many files the clone has, or why it has no more.
+    """
 
     def __init__(
         self,
@@ -100,7 +108,9 @@ class Preparation:
         self._sorter = ChildSorter(parent, folder / DIRECTORY)
 
     async def run(self) -> ShardKey:
-        """Returns the key of the shard once it has slots; at once if it has them: what its parent has is looked for then."""
+        """Returns the key of the shard once the shard has slots, or at once if it has them by now: the parent's files are then
+        looked for.
+        """
         if (known := await self._read()) is not None and known.slots:
             return known
         try:
@@ -127,7 +137,7 @@ class Preparation:
         self._clone.prepare_broker(self._shard, self._settings)
 
     def _link_some(self, through: int) -> int:
-        """Links files after this one; returns the last one that is linked."""
+        """Links files after number `through`; returns the number of the last file that is linked."""
         linked = through
         while linked < through + _LISTED_AT_ONCE and self._clone.link_sorted(linked + 1):
             linked += 1
@@ -143,7 +153,7 @@ class Preparation:
                     begun, said = True, (through, "")
                     await self._say(through, "")  # many files take a while
                 while (linked := await trio.to_thread.run_sync(self._link_some, through)) > through:
-                    await self._sorter.list_in_directory(linked)  # with those before it
+                    await self._sorter.list_in_directory(linked)  # with the files before it
                     through, said, listed_at = linked, (linked, ""), trio.current_time()
                     await self._say(through, "")
                 failed = ""

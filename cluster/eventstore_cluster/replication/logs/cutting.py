@@ -5,7 +5,8 @@ first; 5. the chunk of the place becomes the ongoing one again and ends there; 6
 before the next, and may be done again.
 
 A completed chunk may have another name, in the folder of a shard that was split off: it is replaced by a copy, not written to.
-One that the shard began with, and that ends at the place, stays as it is: it may be sorted, since its parent committed more.
+A chunk that the shard began with, and that ends at the place, stays as it is: it may be sorted, since its parent committed
+more.
 """
 
 from __future__ import annotations

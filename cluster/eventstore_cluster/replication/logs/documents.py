@@ -1,10 +1,10 @@
 """Documents of a shard that every replica has to have: topics, groups' offsets, and where reactions and the outbox are (R14).
 
-Their version is a place like those of the logs: the epoch, and a number that counts changes in it. A leader gives all documents
-a new version when it begins, so that a follower that joins gets them all; what a follower had is replaced, never merged.
+Their version is a place, as in a log: the epoch, and a number that counts changes in it. A leader gives all documents a new
+version when it begins, so that a follower that joins gets them all; what a follower had is replaced, never merged.
 
-`replicated.json` says which version the documents have at least, and whether the leader of its epoch wrote it, before any
-other replica had anything of that epoch.
+`replicated.json` says which version the documents have at least, and whether the leader of its epoch wrote it, before any other
+replica had anything of that epoch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,12 @@ def read_documents(files: Files, folder: Path) -> list[tuple[str, bytes]]:
 
 
 class FollowerDocuments:
-    """The documents of a follower. `tail`: their version, as the end of a log. `led`: it is that of a leader, who was here."""
+    """The documents of a follower.
+
+    Attributes:
+        tail: their version, as the end of a log.
+        led: the version was written by a leader that ran on this folder.
+    """
 
     def __init__(self, files: Files, folder: Path) -> None:
         """Raises Corrupt."""
@@ -88,6 +93,6 @@ def _read_version(files: Files, folder: Path) -> tuple[LogEnd, bool]:
 
 
 def write_version(files: Files, folder: Path, version: LogEnd, *, led: bool = False) -> None:
-    """`led`: by the leader of this epoch."""
+    """Writes the version of the documents, durably. `led`: the leader of this epoch writes it."""
     own: Document = {"led": True} if led else {}
     write_document(files, folder / VERSION, {"epoch": version[0], "number": version[1], **own})

@@ -32,9 +32,11 @@ _CLAIMS = PREFIX.dtype("durable", "crc")
 
 
 class FollowerLog:
-    """Owned by one thread at a time. After an error it must be opened again.
+    """The log of one kind, as a follower writes it. Owned by one thread at a time. After an error it must be opened again.
 
-    `folder`: of its chunks. `sorted_through`: the number of the last chunk that was sorted when it was opened.
+    Attributes:
+        folder: of its chunks.
+        sorted_through: the number of the last chunk that was sorted when the log was opened.
     """
 
     def __init__(self, folder: ChunkFolder, header_bytes: int, *, size_bytes: int, preallocate_bytes: int) -> None:
@@ -148,7 +150,7 @@ class FollowerLog:
         self._next_sequence, self._deleted = begun.first_sequence, begun.number - 1
 
     def _checked(self, piece: Piece) -> Walk:
-        """Returns the walk over the records, which are the ones that follow."""
+        """Checks the records of a piece; returns the walk over them."""
         chunk, offset = self.tail.end
         if piece.begun is None:
             follows = (piece.chunk, piece.offset) == (chunk, offset) != NOWHERE

@@ -23,7 +23,7 @@ from eventstore_cluster.replication.logs.pieces import Cargo, Documents
 
 
 def broker_identity(shard: ShardIdentity) -> BrokerIdentity:
-    """Returns what the broker of a shard is: all its replicas must have the same one. `node` is never 0 (R15)."""
+    """Returns the identity of a shard's broker, the same on all its replicas. Its `node` is never 0 (R15)."""
     store, node = shard.broker or (uuid.uuid5(shard.store, BROKER), shard.shard + 1)
     return BrokerIdentity(store, node)
 
@@ -31,7 +31,9 @@ def broker_identity(shard: ShardIdentity) -> BrokerIdentity:
 class FollowerLogs:
     """The folder of a replica that does not lead, locked. Used by one thread at a time.
 
-    `incarnation`: of this start. `folder`: of the shard.
+    Attributes:
+        incarnation: of this start.
+        folder: of the shard.
     """
 
     def __init__(
@@ -92,7 +94,9 @@ class FollowerLogs:
         return tuple((last.epoch, *last.end) for last in (tail.last for tail in self.tails))
 
     def tails_on_disk(self) -> tuple[LogTail, ...]:
-        """As `tails`; of the documents, the version of those that are there, also if the leader's were to replace them."""
+        """Returns the ends of the logs, like `tails`, but for the documents their version on disk, even if the leader's
+        documents are to replace them.
+        """
         return self.events.tail, self.messages.tail, tail_of(read_version(self._files, self.folder))
 
     @property

@@ -25,7 +25,12 @@ _KEPT_MAX: Final = 1000  # starts in a row in which the registry could not be to
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """`token`: of this start. `earlier`: those that the registry may hold for this folder."""
+    """An incarnation.
+
+    Attributes:
+        token: of this start.
+        earlier: the tokens that the registry may hold for this folder.
+    """
 
     token: str
     earlier: tuple[str, ...]
@@ -57,7 +62,7 @@ def known_incarnations(files: Files, folder: Path) -> tuple[str, ...]:
 
 
 def forget_incarnations(files: Files, folder: Path) -> None:
-    """Makes the folder that of a stranger, durably: what the registry holds for it is not true of it any more."""
+    """Makes the folder a stranger's, durably: what the registry holds for it no longer applies to it."""
     for name in (DOCUMENT, DOCUMENT + PREVIOUS):
         if files.exists(folder / name):
             files.remove(folder / name)
@@ -65,7 +70,7 @@ def forget_incarnations(files: Files, folder: Path) -> None:
 
 
 def _mark(files: Files, path: Path) -> str:
-    """Returns what is peculiar to the file at this path; it is created if there is none."""
+    """Returns what distinguishes the file at this path from any copy; creates the file if there is none."""
     if not files.exists(path):
         write_file(files, path, b"")
         files.sync_folder(path.parent)

@@ -1,4 +1,4 @@
-"""The documents of a shard at its leader: each that is replaced gets a number, and waits until followers have it too (R14)."""
+"""The documents of a shard at its leader: each replaced document gets a number, and waits until followers have it too (R14)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eventstore_cluster.replication.logs.pieces import Documents
 
 
 class LeaderDocuments(OsFiles):
-    """The files of the leader. `grown` is called on the event loop when there is a new version."""
+    """The files of the leader. It calls `grown` on the event loop when there is a new version."""
 
     def __init__(self, folder: Path, epoch: int, grown: Callable[[], None]) -> None:
         super().__init__()

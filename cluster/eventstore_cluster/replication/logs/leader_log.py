@@ -1,6 +1,6 @@
 """The log of one kind at the leader: tells the replica how far it is written, and serves what followers fetch.
 
-A batch is sent while it is written here: followers get it from memory, those that are further behind from the files.
+A batch is sent while it is written here: followers that are nearly level get it from memory, other followers from the files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ _CRC: Final = PREFIX.part("crc", stop=PREFIX["crc"].end)
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """`before`: the CRC of the record before the segment."""
+    """A segment that is kept in memory.
+
+    Attributes:
+        before: the CRC of the record before the segment.
+    """
 
     segment: Segment
     before: int
@@ -49,7 +53,9 @@ class LeaderLog:
         shortage: Callable[[], EventStoreError | None],
         durability: Callable[[], int],
     ) -> None:
-        """`end`, `last_crc`: how the log ends. `key`: the key of the witnesses in its records."""
+        """Takes how the log ends: its `end`, and `last_crc` of its last record. `key`: the key of the witnesses in its
+        records.
+        """
         self.refusal, self.shortage, self.durability = refusal, shortage, durability
         self.end = self.synced = self._in_files = end
         self._ends: dict[int, int] = {}
@@ -101,7 +107,7 @@ class LeaderLog:
         """Returns what follows `start`, if all of it is in memory; None if it is not, or if nothing follows.
 
         Raises:
-            Differs: the follower's last record is not the one before `start` here.
+            Differs: the follower's last record is not the record before `start` here.
         """
         if start == self.end and last_crc != self._last_crc:
             raise Differs

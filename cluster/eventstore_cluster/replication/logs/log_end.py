@@ -17,7 +17,11 @@ _COLUMNS = PREFIX.dtype("epoch", "crc", "length", "sequence")
 
 
 class LogEndReader:
-    """The end of a log of one kind, moved on by the records that follow. `header_bytes`: the length of their headers."""
+    """The end of a log of one kind, moved on by the records that follow.
+
+    Attributes:
+        header_bytes: the length of their headers.
+    """
 
     def __init__(self, header_bytes: int) -> None:
         self.header_bytes = header_bytes
@@ -29,7 +33,7 @@ class LogEndReader:
         if not found.offsets:
             return
         (_, first), (crc, last) = (_ENDS(data, offset - base) for offset in (found.offsets[0], found.offsets[-1]))
-        if first == last:  # epochs only grow: that is the one of all
+        if first == last:  # epochs only grow: it is the epoch of all
             self.tail, self.last_crc = self.tail.grow(last, (chunk, found.end)), crc
             return
         rows = slab.gather(data, np.array(found.offsets) - base, _COLUMNS)

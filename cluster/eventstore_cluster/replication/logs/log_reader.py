@@ -19,11 +19,11 @@ _CRC = PREFIX.part("crc", stop=PREFIX["crc"].end)
 
 
 class Differs(Exception):
-    """The follower's last record is not the one that ends at this place here."""
+    """The follower's last record is not the record that ends at this place here."""
 
 
 class LogReader:
-    """Reads on any thread. `header_bytes`: the length of the records' headers."""
+    """Reads records, whose headers have `header_bytes`, on any thread."""
 
     def __init__(self, folder: ChunkFolder, header_bytes: int) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ class LogReader:
         if header.completed and offset == header.end:
             return self._first_of(chunk + 1, header.unsorted(), written, bytes_max)
         piece = Piece(chunk, offset, self._read(header, offset, written, bytes_max))
-        if header.sorted != self._folder.read_header(chunk).sorted:  # meanwhile: the bytes may be those of the sorted file
+        if header.sorted != self._folder.read_header(chunk).sorted:  # meanwhile: the bytes may be the sorted file's
             return self.after(start, last_crc, written, bytes_max)
         return piece
 
@@ -97,7 +97,9 @@ class LogReader:
             file.close()
 
     def _order(self, header: ChunkHeader) -> AppendOrder:
-        """Returns the order in which the records of a sorted file were appended; that of the last ones asked for is kept."""
+        """Returns the order in which the records of a sorted file were appended. Keeps the orders of the files asked for
+        last.
+        """
         with self._one_at_a_time:
             kept = self._orders.pop(header.number, None)
             self._orders[header.number] = order = kept or self._read_order(header)

@@ -13,8 +13,10 @@ from eventstore_cluster.replica.places import LogEnd
 class Piece:
     """Whole records that lie from byte `offset` of `chunk` on.
 
-    `begun`: the chunk's header as an ongoing one, if these are its first records; then `completed` is the final header of the
-    chunk before it, if there is one: nothing follows in that chunk (R6).
+    Attributes:
+        begun: the chunk's header as an ongoing one, if these are its first records.
+        completed: the final header of the chunk before, if `begun` is set and there is such a chunk: nothing follows in it
+            (R6).
     """
 
     chunk: int
@@ -30,7 +32,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Consecutive pieces of the log of one kind. `key`: of the witnesses in their records."""
+    """Consecutive pieces of the log of one kind.
+
+    Attributes:
+        key: of the witnesses in their records.
+    """
 
     key: bytes
     pieces: tuple[Piece, ...]
@@ -52,7 +58,7 @@ _SMALL_BYTES: Final = 64 * 1024
 
 
 def is_small(cargo: Cargo) -> bool:
-    """Whether this is stored by a short write to each log."""
+    """Whether the cargo is stored by a short write to each log."""
     *payloads, documents = cargo
     pieces = [piece for payload in payloads if payload is not None for piece in payload.pieces]
     return (
