@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
-from eventstore.domain.event_batches import Followable, last_sequence
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.projector import Progress
 from eventstore.errors import Closed, ConnectionLost, EventStoreError
+from eventstore.following.log import Followable, last_sequence
 from eventstore.metrics import Metric, MetricSource, counter, gauge, text
 from eventstore.server.feature import Feature
 

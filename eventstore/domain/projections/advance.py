@@ -7,13 +7,14 @@ from typing import Any
 
 from eventstore.domain.projections.parking import Folded, check_room, fold_one_by_one
 from eventstore.domain.projections.projection import Projection, fold, keys_of, projection_failure
-from eventstore.domain.projections.targets.base import ParkedKey, StoredRow, TableCheckpoint, Target
+from eventstore.domain.projections.targets.base import ParkedKey, StoredRow, Target
 from eventstore.errors import ProjectionFailed
+from eventstore.following.checkpoint import Checkpoint
 from eventstore.model import Event
 
 
 def advance(
-    projection: Projection[Any], target: Target, events: Sequence[Event], before: int, after: TableCheckpoint
+    projection: Projection[Any], target: Target, events: Sequence[Event], before: int, after: Checkpoint
 ) -> tuple[int, tuple[ParkedKey, ...]]:
     """Applies one batch: reads the states of its keys, folds, writes.
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import anyio
 
-from eventstore.domain.event_batches import EventBatch, Followable, check_event, event_at, follow, uuid_and_last_sequence
 from eventstore.domain.projections.advance import advance, written
 from eventstore.domain.projections.parking import check_policy, read_parked
 from eventstore.domain.projections.projection import Projection
-from eventstore.domain.projections.targets.base import ParkedKey, TableCheckpoint, Target
+from eventstore.domain.projections.targets.base import ParkedKey, Target
 from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import InvalidArgument
-from eventstore.event_identity import event_identity
+from eventstore.following.checkpoint import Checkpoint
+from eventstore.following.log import EventBatch, Followable, confirmed, event_at, follow, uuid_and_last_sequence
 
 _NEXT_STEP = (
     "rebuild the table: eventstore-spark rebuild --replace, or drop it and its row in eventstore_checkpoints and start the "
@@ -39,7 +39,7 @@ class Line:
 
     def __init__(self, store: Followable, projection: Projection[Any], target: Target, turn: anyio.Lock) -> None:
         """`turn`: of the lines of a table."""
-        self.checkpoint = TableCheckpoint(0)
+        self.checkpoint = Checkpoint(0)
         self.parked_keys = 0
         self.caught_up = False
         self._store = store
@@ -49,12 +49,10 @@ class Line:
 
     async def open(self, *, begins: bool) -> None:
         """Reads the checkpoint, which must stand at an event of the store. Raises as `project`."""
-        uuid, last = await uuid_and_last_sequence(self._store)
+        uuid, _ = await uuid_and_last_sequence(self._store)
         opened = partial(self._target.open, self._projection, begins=begins, store=uuid)
         self.checkpoint = await on_worker_thread(opened)
-        if self.checkpoint.sequence > last:  # another projector may have followed the store meanwhile
-            _, last = await uuid_and_last_sequence(self._store)
-        await self._check_checkpoint(last)
+        await self._check_checkpoint()
 
     async def take_up(self, *, retry: bool) -> None:
         """Retries the parked keys if wanted, and counts those that are parked."""
@@ -92,7 +90,7 @@ class Line:
             reached = await self._reached(batch) if batch.position > before else self.checkpoint
             if subscription.resumptions > resumptions:  # it has compared the last event it delivered, maybe another one
                 resumptions = subscription.resumptions
-                await self._check_checkpoint(before)
+                await self._check_checkpoint()
             if batch.position > before:
                 async with self._turn:
                     rows, parked = await on_worker_thread(advance, projection, self._target, batch.events, before, reached)
@@ -105,10 +103,10 @@ class Line:
 
     async def follow_again(self, events_max: int, on_batch: Callable[[int, int, tuple[ParkedKey, ...]], bool]) -> None:
         """As `follow`, of a store that was away, and may have been replaced meanwhile."""
-        await self._check_checkpoint(self.checkpoint.sequence)
+        await self._check_checkpoint()
         await self.follow(events_max, on_batch)
 
-    async def _reached(self, batch: EventBatch) -> TableCheckpoint:
+    async def _reached(self, batch: EventBatch) -> Checkpoint:
         """Returns the checkpoint after the batch.
 
         A filter may have left out the event at its position; then that one is read, once for each time that the projection
@@ -117,14 +115,13 @@ class Line:
         last = batch.events[-1] if batch.events else None
         if last is None or last.sequence != batch.position:
             last = await event_at(self._store, batch.position) or last
-        return self.checkpoint if last is None else TableCheckpoint(last.sequence, event_identity(last))
+        return self.checkpoint if last is None else Checkpoint.at(last)
 
-    async def _check_checkpoint(self, last: int) -> None:
+    async def _check_checkpoint(self) -> None:
         """Refuses a table with events that the store does not have, or one that would skip events."""
-        sequence, identity = self.checkpoint
-        if identity is not None:
-            await check_event(self._store, f"table {self._projection.name!r}", sequence, identity, _NEXT_STEP)
-        elif sequence > last:
+        found = await confirmed(self._store, f"table {self._projection.name!r}", self.checkpoint, _NEXT_STEP)
+        if found is None:
+            sequence, last = self.checkpoint.sequence, (await uuid_and_last_sequence(self._store))[1]
             raise InvalidArgument(
                 f"the table is at sequence {sequence}, but the store ends at {last}: this is another store, or an older copy; "
                 "use the store that the table was made from, or another table",
@@ -132,3 +129,4 @@ class Line:
                 limit=last,
                 value=sequence,
             )
+        self.checkpoint = found

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from eventstore.domain.event_batches import Followable
 from eventstore.domain.projections.projection import Projection, keys_of, next_state, projection_failure
-from eventstore.domain.projections.targets.base import ParkedKey, StoredRow, TableCheckpoint, Target
+from eventstore.domain.projections.targets.base import ParkedKey, StoredRow, Target
 from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import DomainRefused, ProjectionFailed
 from eventstore.failures import is_fault
 from eventstore.fields import encodable
+from eventstore.following.checkpoint import Checkpoint
+from eventstore.following.log import Followable
 from eventstore.model import Event
 
 PARKED_MAX: Final = 1_000
@@ -110,7 +111,7 @@ async def read_parked(
     target: Target,
     texts: dict[str, str],
     parked: dict[str, ParkedKey],
-    upto: TableCheckpoint,
+    upto: Checkpoint,
 ) -> Folded:
     """Folds the events that parked keys have skipped, up to the checkpoint. Keys that fail again are in `parked` of the
     result, at the event that failed now.

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import anyio
 
 from eventstore.client.routing.merging import RETRY_S, Away
-from eventstore.domain.event_batches import Followable, shards_of
 from eventstore.domain.projections.line import Line, WasSplit
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.targets.base import ParkedKey, Target
 from eventstore.errors import ConnectionLost, Elsewhere
 from eventstore.fields import check_int
+from eventstore.following.log import Followable, shards_of
 
 EVENTS_MAX = 1_000
 _EVENTS_MAX_MAX = 100_000

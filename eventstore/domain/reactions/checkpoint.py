@@ -1,7 +1,7 @@
 """Checkpoints of a domain's reactions: one small JSON document, replaced atomically; the previous copy is kept.
 
-Each reaction has a mark, the last event it handled, with that event's identity: after a restore from an older copy another
-event may have its sequence. A document of the last version, which had one sequence for all reactions, is read as well.
+Each reaction has a mark, its checkpoint at the last event that it handled. A document of the last version, which had one
+sequence for all reactions, is read as well.
 """
 
 from __future__ import annotations
@@ -10,35 +10,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from eventstore.chunks.documents import PREVIOUS, DocumentValue, Tree, read_tree, write_document
+from eventstore.chunks.documents import PREVIOUS, Tree, read_tree, write_document
 from eventstore.chunks.files import NO_SPACE, Files, OsFiles
 from eventstore.errors import Corrupt, FolderRefused, ReadFailed, StorageFull
+from eventstore.following.checkpoint import Checkpoint
 
 _FORMAT: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """All matching events up to `sequence` were handled or parked. `event`: identity of the event there; None: not known.
-
-    `replayed`: who moved it last, when and why.
-    """
-
-    sequence: int
-    event: str | None = None
-    replayed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReactionMarks:
     """The document. `store`: uuid of the store, None if not known. `parked_after`: nothing that is parked was recorded up to
     this sequence. `inherited`: the mark of reactions that are not in `reactions`, from a document of the last version.
+    `replayed`: who moved a mark last, when and why; until the reaction has handled something since.
     """
 
     store: str | None = None
     parked_after: int = 0
-    reactions: dict[str, Mark] = field(default_factory=dict)
-    inherited: Mark | None = None
+    reactions: dict[str, Checkpoint] = field(default_factory=dict)
+    inherited: Checkpoint | None = None
+    replayed: dict[str, str] = field(default_factory=dict)
 
 
 class ReactionCheckpoint(Protocol):
@@ -98,7 +89,7 @@ class FileCheckpoint:
 
     def _parsed(self, document: Tree) -> ReactionMarks:
         if "format" not in document:  # of the last version
-            return ReactionMarks(inherited=Mark(self._count(document, "sequence")))
+            return ReactionMarks(inherited=Checkpoint(self._count(document, "sequence")))
         if document["format"] != _FORMAT:
             raise FolderRefused(
                 str(self._path), f"format {document['format']}; this program knows format {_FORMAT}. Use a newer one"
@@ -106,16 +97,15 @@ class FileCheckpoint:
         store, reactions = document.get("store"), document.get("reactions")
         if not isinstance(store, str | None) or not isinstance(reactions, dict):
             raise self._corrupt("it has no store or no reactions")
-        return ReactionMarks(
-            store, self._count(document, "parked_after"), {name: self._mark(each) for name, each in reactions.items()}
-        )
-
-    def _mark(self, row: DocumentValue) -> Mark:
-        if isinstance(row, dict):
-            event, replayed = row.get("event"), row.get("replayed")
-            if isinstance(event, str | None) and isinstance(replayed, str | None):
-                return Mark(self._count(row, "sequence"), event, replayed)
-        raise self._corrupt("a reaction has no mark")
+        marks = ReactionMarks(store, self._count(document, "parked_after"))
+        for name, row in reactions.items():
+            event, replayed = (row.get("event"), row.get("replayed")) if isinstance(row, dict) else (0, 0)
+            if not isinstance(row, dict) or not isinstance(event, str | None) or not isinstance(replayed, str | None):
+                raise self._corrupt("a reaction has no mark")
+            marks.reactions[name] = Checkpoint(self._count(row, "sequence"), event)
+            if replayed is not None:
+                marks.replayed[name] = replayed
+        return marks
 
     def _count(self, document: Tree, name: str) -> int:
         value = document.get(name)
@@ -134,7 +124,7 @@ class FileCheckpoint:
 
 def _document(marks: ReactionMarks) -> Tree:
     reactions: Tree = {
-        name: {"sequence": mark.sequence, "event": mark.event, "replayed": mark.replayed}
+        name: {"sequence": mark.sequence, "event": mark.identity, "replayed": marks.replayed.get(name)}
         for name, mark in marks.reactions.items()
     }
     return {"format": _FORMAT, "store": marks.store, "parked_after": marks.parked_after, "reactions": reactions}

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 import anyio
 
-from eventstore.domain.event_batches import EventSubscription, Followable
 from eventstore.event_identity import LogPosition
+from eventstore.following.log import EventSubscription, Followable
 from eventstore.model import CaughtUp, Committed, Event, NewEvent
 from eventstore.position import After
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import anyio
 
-from eventstore.domain.event_batches import check_event, event_at, uuid_and_last_sequence
-from eventstore.domain.reactions.checkpoint import Mark, ReactionCheckpoint, ReactionMarks
+from eventstore.domain.reactions.checkpoint import ReactionCheckpoint, ReactionMarks
 from eventstore.domain.reactions.feed import ReactionStore
 from eventstore.domain.reactions.reaction import Reaction
 from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import Diverged
-from eventstore.event_identity import check_identity, event_identity
+from eventstore.following.checkpoint import Checkpoint
+from eventstore.following.log import confirmed, event_at, uuid_and_last_sequence
 from eventstore.position import END
 
 _NONE = "none"  # the identity of an event that was missing when it was first looked for; no later event has it
@@ -41,7 +40,7 @@ class MarkKeeper:
         self._uuid, end = await uuid_and_last_sequence(self._store)
         return self._marks.parked_after if self._marks.store == self._uuid and self._marks.parked_after <= end else 0
 
-    async def mark_of(self, reaction: Reaction) -> Mark:
+    async def mark_of(self, reaction: Reaction) -> Checkpoint:
         """Returns where a reaction stands; a new one where it wants to start.
 
         Raises:
@@ -55,20 +54,20 @@ class MarkKeeper:
         self.keep(reaction.name, mark)
         return mark
 
-    async def _first_mark(self, reaction: Reaction) -> Mark:
+    async def _first_mark(self, reaction: Reaction) -> Checkpoint:
         if reaction.start == "beginning":
-            return Mark(0)
+            return Checkpoint(0)
         if reaction.start == "end":
             return await self.mark_at((await uuid_and_last_sequence(self._store))[1])
         return await self.mark_at(int(reaction.start) - 1)
 
-    async def mark_at(self, sequence: int) -> Mark:
+    async def mark_at(self, sequence: int) -> Checkpoint:
         """Returns a mark at this sequence, or at the last event if there are fewer."""
         sequence = min(sequence, (await uuid_and_last_sequence(self._store))[1])
         event = await event_at(self._store, sequence) if sequence else None
-        return Mark(sequence, event and event_identity(event))
+        return Checkpoint(sequence) if event is None else Checkpoint.at(event)
 
-    async def _checked(self, name: str, mark: Mark) -> Mark:
+    async def _checked(self, name: str, mark: Checkpoint) -> Checkpoint:
         what = f"the checkpoint of reaction {name!r}"
         next_step = (
             f"set it back with `eventstore reactions replay {name} --from SEQUENCE`, to the first event that it did not see or "
@@ -80,25 +79,25 @@ class MarkKeeper:
                 what=what,
                 sequence=mark.sequence,
             )
-        if mark.event is not None and mark.event != _NONE:
-            await check_event(self._store, what, mark.sequence, mark.event, next_step)
-            return mark
-        event = await event_at(self._store, mark.sequence)
-        if mark.event is None and event is not None:  # of the last version, which kept no identity; or moved to an event that
-            return replace(mark, event=event_identity(event))  # had no identity here
-        if mark.event is None and mark.sequence <= (await uuid_and_last_sequence(self._store))[1]:
-            return mark  # the log has it, but since a split another shard hands it out
-        if mark.event is None:
-            self.keep(name, replace(mark, event=_NONE))
-        check_identity(what, mark.sequence, mark.event or "", event, next_step)
-        return mark
+        found = await confirmed(self._store, what, mark, next_step)
+        if found is None:
+            self._marks.reactions[name] = Checkpoint(mark.sequence, _NONE)
+            self._note_change()
+            mark.check(what, None, next_step)
+        return found or mark
 
-    def keep(self, name: str, mark: Mark) -> None:
-        """Moves a reaction's mark; `run` saves it."""
-        if self._marks.reactions.get(name) != mark:
+    def keep(self, name: str, mark: Checkpoint, replayed: str | None = None) -> None:
+        """Moves a reaction's mark; `run` saves it. `replayed`: by whom, when and why, if not by its progress."""
+        if self._marks.reactions.get(name) != mark or replayed is not None:
             self._marks.reactions[name] = mark
-            self._changes += 1
-            self._changed.set()
+            self._marks.replayed.pop(name, None)
+            if replayed is not None:
+                self._marks.replayed[name] = replayed
+            self._note_change()
+
+    def _note_change(self) -> None:
+        self._changes += 1
+        self._changed.set()
 
     async def run(self, oldest_parked: Callable[[], int | None], on_saved: Callable[[], None]) -> None:
         """Saves what moved, until cancelled. Raises the errors of a save."""
@@ -113,13 +112,13 @@ class MarkKeeper:
         async with self._saving:
             if self._saved == self._changes:
                 return
-            changes, reactions = self._changes, dict(self._marks.reactions)
+            changes, reactions, replayed = self._changes, dict(self._marks.reactions), dict(self._marks.replayed)
             oldest = oldest_parked()
             least = min((mark.sequence for mark in reactions.values()), default=0)
             parked_after = least if oldest is None else min(oldest - 1, least)
             async with self._store.subscribe(END) as items:  # its first item comes once everything so far is durable
                 async for _ in items:
                     break
-            marks = ReactionMarks(self._uuid, parked_after, reactions)
+            marks = ReactionMarks(self._uuid, parked_after, reactions, replayed=replayed)
             await on_worker_thread(self._checkpoint.save, marks)
             self._saved = changes

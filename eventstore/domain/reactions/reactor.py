@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 
 from eventstore.domain.domain import Domain
-from eventstore.domain.reactions.checkpoint import Mark, ReactionCheckpoint
+from eventstore.domain.reactions.checkpoint import ReactionCheckpoint
 from eventstore.domain.reactions.feed import Feed, ReactionStore
 from eventstore.domain.reactions.marks import MarkKeeper
 from eventstore.domain.reactions.parked import ParkedEvents
@@ -21,6 +21,7 @@ from eventstore.domain.reactions.run import ReactionRun
 from eventstore.errors import Diverged, EventStoreError, PermissionDenied
 from eventstore.failures import text_of
 from eventstore.fields import check_int
+from eventstore.following.checkpoint import Checkpoint
 
 EVENTS_MAX: Final = 256
 _EVENTS_MAX_MAX: Final = 10_000
@@ -174,12 +175,11 @@ class Reactor:
         trace = None if isinstance(error, EventStoreError | OSError) else error
         _log.error("%s; it is tried again in %g s", run.status.error, _STOPPED_PAUSE_S, exc_info=trace)
 
-    async def replay(self, name: str, after: int, note: str) -> Mark:
+    async def replay(self, name: str, after: int, note: str) -> Checkpoint:
         """Sets a reaction back, or forward, to the events after this sequence. `note`: by whom, when and why."""
         run = self.runs[name]
         mark = await self._keeper.mark_at(after)
-        mark = Mark(mark.sequence, mark.event, note)
-        self._keeper.keep(name, mark)
+        self._keeper.keep(name, mark, note)
         run.through, run.status.state, run.status.error, run.status.first = mark.sequence, "running", None, None
         run.scope.cancel()
         return mark

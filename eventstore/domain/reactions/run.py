@@ -11,15 +11,14 @@ import anyio
 import anyio.lowlevel
 
 from eventstore.domain.handler import line_of, text_of
-from eventstore.domain.reactions.checkpoint import Mark
 from eventstore.domain.reactions.feed import Feed
 from eventstore.domain.reactions.marks import MarkKeeper
 from eventstore.domain.reactions.parked import ParkedEvents, ReactionLane
 from eventstore.domain.reactions.reaction import Reaction, SendCommand
 from eventstore.errors import Closed, EventStoreError, Poisoned, ProjectionFailed
-from eventstore.event_identity import event_identity
 from eventstore.failures import described, is_closing, is_fault
 from eventstore.fields import encodable
+from eventstore.following.checkpoint import Checkpoint
 from eventstore.model import Event
 
 _CONCURRENT_MAX: Final = 64
@@ -76,14 +75,11 @@ class ReactionRun:
                 self.status.first = batch.events[0].sequence, batch.events[0].timestamp
                 await self._handle(batch.events)
                 await anyio.lowlevel.checkpoint_if_cancelled()
-                self._keeper.keep(self.reaction.name, self._mark(batch.events[-1]))
+                self._keeper.keep(self.reaction.name, Checkpoint.at(batch.events[-1]))
                 self.status.first = None
             self.through, self.status.state = batch.through, "running"
             if until_caught_up and feed.caught_up and self.through >= feed.position:
                 return
-
-    def _mark(self, event: Event) -> Mark:
-        return Mark(event.sequence, event_identity(event))
 
     async def _handle(self, events: list[Event]) -> None:
         """Returns when all are handled or parked; raises the first error after the others are done."""

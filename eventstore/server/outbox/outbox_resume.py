@@ -26,7 +26,7 @@ from typing import Final, Protocol, cast
 
 from eventstore.chunks.documents import Tree
 from eventstore.errors import Diverged
-from eventstore.event_identity import check_identity, event_identity
+from eventstore.following.checkpoint import Checkpoint
 from eventstore.model import Event
 from eventstore.records.event_message import Origin, origin_of_event, origin_of_message, was_parked
 from eventstore.records.message import Message
@@ -179,11 +179,11 @@ async def _is_in_topic(ends: OutboxEnds, checkpoint: OutboxCheckpoint) -> bool:
 
 async def _check(ends: OutboxEnds, checkpoint: OutboxCheckpoint) -> None:
     """Raises Diverged unless the store has the checkpoint's event."""
-    sequence, recorded = checkpoint.origin.sequence, checkpoint.event
-    found = await ends.stored.event(sequence)
-    if recorded is None and found is not None and origin_of_event(found) == checkpoint.origin:
-        recorded = event_identity(found)
-    check_identity(f"the checkpoint of topic {ends.topic!r}", sequence, recorded or "", found, _next_step(ends.topic))
+    place = Checkpoint(checkpoint.origin.sequence, checkpoint.event)
+    found = await ends.stored.event(place.sequence)
+    if place.identity is None and found is not None and origin_of_event(found) == checkpoint.origin:
+        place = Checkpoint.at(found)
+    place.check(f"the checkpoint of topic {ends.topic!r}", found, _next_step(ends.topic))
 
 
 def _next_step(topic: str) -> str:

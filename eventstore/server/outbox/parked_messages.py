@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
-from eventstore.domain.event_batches import EventSubscription
 from eventstore.domain.reactions.parked import Parked, ParkedEvents, ReactionLane, RecordStore
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
+from eventstore.following.log import EventSubscription
 from eventstore.model import Event
 from eventstore.position import END, After
 from eventstore.records.event_message import Origin

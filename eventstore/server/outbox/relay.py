@@ -23,9 +23,9 @@ import trio
 from eventstore.client.aio.routing.by_layout import run_by_layout
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.aio.wait_for_server import wait_for_server
-from eventstore.domain.event_batches import uuid_and_last_sequence
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import check_text
+from eventstore.following.log import uuid_and_last_sequence
 from eventstore.records.splits import Split
 from eventstore.server.bootstrap import check_checkpoint_folder, checkpoint_of_shard, stop_on_signals
 from eventstore.server.logs import get_logger

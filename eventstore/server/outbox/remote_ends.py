@@ -14,8 +14,8 @@ from eventstore.client.aio.store import NetworkStore
 from eventstore.client.aio.streams import NetworkSubscriptionStream
 from eventstore.client.session.batches import ROWS_PER_TURN
 from eventstore.client.session.message_rows import NewMessage
-from eventstore.domain.event_batches import event_at
 from eventstore.errors import EventStoreError, UnknownTopic, copy_error
+from eventstore.following.log import event_at
 from eventstore.model import CaughtUp, Event
 from eventstore.records.message import Message, RawMessage, decode_properties, parse_message_id
 from eventstore.server.outbox.outbox_ends import BATCH_EVENTS_MAX, MessagePosition

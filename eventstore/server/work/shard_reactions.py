@@ -18,7 +18,7 @@ import trio
 
 from eventstore.client.aio.routing.by_layout import run_by_layout
 from eventstore.client.aio.store import NetworkStore
-from eventstore.domain.reactions.checkpoint import FileCheckpoint, Mark, ReactionMarks
+from eventstore.domain.reactions.checkpoint import FileCheckpoint, ReactionMarks
 from eventstore.domain.reactions.parked import Parked
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import shown
@@ -148,9 +148,6 @@ def _make(path: Path, marks: ReactionMarks, of: str, store: str) -> None:
 def _after(marks: ReactionMarks, split: Split) -> ReactionMarks:
     """Returns where the reactions of a new shard begin: at its parent's marks, or at the last event that both have."""
 
-    def mark(before: Mark) -> Mark:
-        return before if before.sequence <= split.through else replace(before, sequence=split.through, event=None)
-
-    reactions = {name: mark(each) for name, each in marks.reactions.items()}
-    inherited = None if marks.inherited is None else mark(marks.inherited)
-    return ReactionMarks(marks.store, min(marks.parked_after, split.through), reactions, inherited)
+    reactions = {name: each.inherited(split.through) for name, each in marks.reactions.items()}
+    inherited = None if marks.inherited is None else marks.inherited.inherited(split.through)
+    return ReactionMarks(marks.store, min(marks.parked_after, split.through), reactions, inherited, marks.replayed)

@@ -11,6 +11,7 @@ ignores, and renames it when complete. An interrupted run is repeated with the s
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
@@ -18,6 +19,7 @@ import typer
 
 from eventstore.errors import FolderRefused, InvalidArgument
 from eventstore.fields import counted, without_password
+from eventstore.following.checkpoint import Checkpoint
 from pyspark_eventstore.jobs.arguments import Master, Paths, load, session
 from pyspark_eventstore.source.data_folders import find_data_folders
 
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from pyspark_eventstore.jobs.target_folder import TargetFolder
-    from pyspark_eventstore.source.identities import Identities
     from pyspark_eventstore.source.snapshot import FolderSnapshot
     from pyspark_eventstore.source.source_options import Offsets
 
@@ -57,7 +58,7 @@ class ExportRun:
     upto: Offsets
     by: By
     buckets: int
-    identities: Identities = field(default_factory=dict)
+    identities: Mapping[str, str] = field(default_factory=dict)
     events: int = 0
 
     @property
@@ -186,7 +187,7 @@ def _of_run(snapshots: list[FolderSnapshot], run: ExportRun) -> list[FolderSnaps
 
 def _next(target: TargetFolder, snapshots: list[FolderSnapshot], by: By, buckets: int) -> ExportRun | None:
     """Returns the run that covers new events, recorded before it begins."""
-    from pyspark_eventstore.source.identities import check_stores, identities_of
+    from pyspark_eventstore.source.identities import check_stores, ends_of
     from pyspark_eventstore.source.stream_splits import SplitFolders
 
     runs = _runs(target)
@@ -207,7 +208,8 @@ def _next(target: TargetFolder, snapshots: list[FolderSnapshot], by: By, buckets
         _check(target, last, snapshots)
         return None
     _check(target, last, snapshots)
-    run = ExportRun(last.number + 1, after, upto, by, buckets, {**last.identities, **identities_of(snapshots)})
+    ends = {store: str(end.identity) for store, end in ends_of(snapshots).items()}
+    run = ExportRun(last.number + 1, after, upto, by, buckets, {**last.identities, **ends})
     _of_run(snapshots, run)  # what is refused is not recorded: the next run may have other folders
     document = {"run": run.number, "after": run.after, "upto": run.upto, "by": by, "buckets": buckets}
     document["identities"] = run.identities
@@ -226,10 +228,10 @@ def _check_whole(target: TargetFolder, run: ExportRun, snapshots: list[FolderSna
 
 def _check(target: TargetFolder, run: ExportRun, snapshots: list[FolderSnapshot]) -> None:
     """Raises Diverged if a store lacks the event at the end of the run: it was restored from an older copy."""
-    from pyspark_eventstore.source.identities import check_identities
+    from pyspark_eventstore.source.identities import check_places
 
-    what, next_step = f"the export in {target}", "export to another folder"
-    check_identities(what, run.upto, run.identities, snapshots, next_step)
+    recorded = {store: Checkpoint(sequence, run.identities.get(store)) for store, sequence in run.upto.items()}
+    check_places(f"the export in {target}", recorded, snapshots, "export to another folder")
 
 
 def _divided(spark: SparkSession, snapshots: list[FolderSnapshot], run: ExportRun) -> DataFrame:

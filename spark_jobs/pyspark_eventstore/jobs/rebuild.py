@@ -153,13 +153,14 @@ def _to_folder(
     from pyspark_eventstore.folds.counts import new_counts
     from pyspark_eventstore.jobs.rebuilt_folder import check_folder, write_folder
     from pyspark_eventstore.jobs.target_folder import TargetFolder
-    from pyspark_eventstore.source.identities import identities_of
+    from pyspark_eventstore.source.identities import ends_of
 
     target = TargetFolder(spark, path)
     before = check_folder(target, projection.name, replace=replace)
     counts = new_counts(spark)
     frame = folded(spark, source, projection, place, counts)
-    complete = {"version": projection.version, "upto": source.upto, "identities": identities_of(source.snapshots)}
+    identities = {store: end.identity for store, end in ends_of(source.snapshots).items()}
+    complete = {"version": projection.version, "upto": source.upto, "identities": identities}
     return Rebuilt(*write_folder(frame, target, projection.name, before, complete, counts), source.upto)
 
 
@@ -172,16 +173,14 @@ def _to_table(
     *,
     replace: bool,
 ) -> Rebuilt:
-    from eventstore.domain.projections.targets.base import TableCheckpoint
+    from eventstore.following.checkpoint import Checkpoint
     from pyspark_eventstore.folds.counts import new_counts, total
     from pyspark_eventstore.jobs.rebuilt_table import RebuiltTable
-    from pyspark_eventstore.source.identities import identities_of
+    from pyspark_eventstore.source.identities import ends_of
 
     rows_of = checkpoint_rows(projection.name, [each.data_folder for each in source.snapshots])
-    identities = identities_of(source.snapshots)
-    checkpoints = {
-        rows_of[store]: (store, TableCheckpoint(sequence, identities.get(store))) for store, sequence in source.upto.items()
-    }
+    ends = ends_of(source.snapshots)
+    checkpoints = {rows_of[store]: (store, ends.get(store, Checkpoint(sequence))) for store, sequence in source.upto.items()}
     table = RebuiltTable(projection, conninfo)
     table.check(replace=replace)
     counts = new_counts(spark)

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN
-from eventstore.domain.projections.targets.base import TableCheckpoint, new_generation
+from eventstore.domain.projections.targets.base import new_generation
 from eventstore.errors import FolderRefused, ProjectionFailed
+from eventstore.following.checkpoint import Checkpoint
 from pyspark_eventstore.jobs.references import still_referenced
 
 try:
@@ -61,11 +62,11 @@ class RebuiltTable:
                 raise FolderRefused(f"table {name}", "exists; use --replace to replace it")
             self._stage(connection)
             with connection.transaction(force_rollback=True):
-                self._begin(connection, {self._projection.name: ("", TableCheckpoint(0))})
+                self._begin(connection, {self._projection.name: ("", Checkpoint(0))})
                 for statement in self._swap():
                     connection.execute(sql.SQL("EXPLAIN {}").format(statement))  # checks privileges, changes nothing
 
-    def write(self, rows: Iterable[tuple[object, ...]], upto: Mapping[str, tuple[str, TableCheckpoint]]) -> int:
+    def write(self, rows: Iterable[tuple[object, ...]], upto: Mapping[str, tuple[str, Checkpoint]]) -> int:
         """Writes all rows and the checkpoints, each under its name with its store, or nothing; returns the number of rows."""
         count, staging = 0, sql.Identifier(_STAGING)
         with self._connected() as connection:
@@ -84,7 +85,7 @@ class RebuiltTable:
                 raise still_referenced(connection, self._projection.name, _STAGING, error) from error
         return count
 
-    def _replace(self, connection: Connection[tuple[Any, ...]], upto: Mapping[str, tuple[str, TableCheckpoint]]) -> None:
+    def _replace(self, connection: Connection[tuple[Any, ...]], upto: Mapping[str, tuple[str, Checkpoint]]) -> None:
         with connection.transaction():
             self._begin(connection, upto)  # first, as a projector does: one that is running waits, and is fenced
             connection.execute("SET CONSTRAINTS ALL DEFERRED")  # foreign keys that allow it are held against the result alone
@@ -96,7 +97,7 @@ class RebuiltTable:
         create = sql.SQL("CREATE TEMPORARY TABLE {} ({})")
         connection.execute(create.format(sql.Identifier(_STAGING), sql.SQL(", ").join(columns)))
 
-    def _begin(self, connection: Connection[tuple[Any, ...]], upto: Mapping[str, tuple[str, TableCheckpoint]]) -> None:
+    def _begin(self, connection: Connection[tuple[Any, ...]], upto: Mapping[str, tuple[str, Checkpoint]]) -> None:
         """Creates what is missing, and moves the checkpoints; those of other stores or shards are gone."""
         from eventstore.domain.projections.targets.postgres import create_tables
 

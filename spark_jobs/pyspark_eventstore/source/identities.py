@@ -1,4 +1,4 @@
-"""Identities of the stores and events that an option, an offset or a run of an export stands at.
+"""Checks that the stores and events that an option, an offset or a run of an export stands at are those of the folders.
 
 A sequence alone does not tell a store from one that was restored from an older copy (see `eventstore.event_identity`), nor its
 folder from that of another store, which has a uuid of its own.
@@ -6,11 +6,11 @@ folder from that of another store, which has a uuid of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from eventstore.errors import FolderRefused, InvalidArgument
-from eventstore.event_identity import check_identity, event_identity
+from eventstore.following.checkpoint import Checkpoint
 from eventstore.model import Event
 from pyspark_eventstore.files.event_objects import EVENT_COLUMNS, events_of_batch
 from pyspark_eventstore.source.partition_reader import read_slices
@@ -20,8 +20,6 @@ from pyspark_eventstore.source.snapshot import FolderSnapshot
 from pyspark_eventstore.source.source_options import PARTITION_BYTES, Offsets
 from pyspark_eventstore.source.table import arrow_schema, table_schema
 
-Identities = dict[str, str]
-"""The identity of one event by the uuid of a store."""
 _STORES_SHOWN: Final = 5
 
 
@@ -42,10 +40,10 @@ def event_in(snapshot: FolderSnapshot, sequence: int) -> Event | None:
     return next((event for batch in batches for event in events_of_batch(batch)), None)
 
 
-def identities_of(snapshots: Iterable[FolderSnapshot]) -> Identities:
-    """Returns the identity of each snapshot's last event; nothing for an empty store. Raises as `event_in` does."""
+def ends_of(snapshots: Iterable[FolderSnapshot]) -> dict[str, Checkpoint]:
+    """Returns where each store ends, by its uuid; nothing of an empty one. Raises as `event_in` does."""
     ends = {each.data_folder.store: event_in(each, each.last_sequence) for each in snapshots}
-    return {store: event_identity(event) for store, event in ends.items() if event is not None}
+    return {store: Checkpoint.at(event) for store, event in ends.items() if event is not None}
 
 
 def place_in(snapshot: FolderSnapshot, upto: Offsets) -> str | None:
@@ -61,19 +59,18 @@ def place_in(snapshot: FolderSnapshot, upto: Offsets) -> str | None:
     return store if upto[store] <= last else None
 
 
-def check_identities(
-    what: str, upto: Offsets, recorded: Identities, snapshots: Iterable[FolderSnapshot], next_step: str
-) -> None:
-    """Raises Diverged unless the stores of these snapshots have the events at `upto`, as far as their identities are known.
+def check_places(what: str, recorded: Mapping[str, Checkpoint], snapshots: Iterable[FolderSnapshot], next_step: str) -> None:
+    """Raises Diverged unless the stores of these snapshots have the recorded events, as far as their identities are known.
 
     Raises:
         Diverged, Corrupt, FolderRefused
     """
+    upto = {store: place.sequence for store, place in recorded.items()}
     for snapshot in snapshots:
         store = place_in(snapshot, upto)
-        if store in recorded:
+        if store is not None and recorded[store].identity is not None:
             found = event_in(snapshot, upto[store])
-            check_identity(f"{what} of {snapshot.data_folder.path}", upto[store], recorded[store], found, next_step)
+            recorded[store].check(f"{what} of {snapshot.data_folder.path}", found, next_step)
 
 
 def check_named(option: str, named: Offsets, snapshots: Sequence[FolderSnapshot], *, also_before: bool, ended: bool) -> None:

@@ -20,9 +20,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from eventstore.chunks.header import RECORDS_FROM
 from eventstore.chunks.recovery import read_records
 from eventstore.errors import FolderRefused
+from eventstore.following.checkpoint import Checkpoint
 from eventstore.records.commit import HEADER_BYTES
 from pyspark_eventstore.source.data_folders import DataFolder, find_data_folders
-from pyspark_eventstore.source.identities import check_identities, check_named, check_stores, identities_of, place_in
+from pyspark_eventstore.source.identities import check_named, check_places, check_stores, ends_of, place_in
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.slices import EventPartition, partitions, plan
 from pyspark_eventstore.source.snapshot import EventFile, FolderSnapshot, RecordMarks, WalkProgress, take_snapshot
@@ -133,22 +134,19 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the offset at these sequences. What has not moved stays as it is: Spark compares the text."""
         read = _sequences(start)
         moved = {store: end for store, end in ends.items() if store not in start or end != read[store]}
-        identities = {} if self._options.permissive else identities_of(self._cut(moved))
-        return {
-            store: start[store] if store not in moved else [end, identities[store]] if store in identities else end
-            for store, end in ends.items()
-        }
+        found = {} if self._options.permissive else ends_of(self._cut(moved))
+        reached = {store: _offset(found.get(store, Checkpoint(end))) for store, end in moved.items()}
+        return {store: reached.get(store, start.get(store, 0)) for store in ends}
 
     def _check(self, places: Mapping[str, StoreOffset]) -> None:
         """Refuses a store that was restored from an older copy. Not in permissive mode: the event may be unreadable."""
         if self._options.permissive:
             return
-        identities = {store: str(place[1]) for store, place in places.items() if isinstance(place, list)}
-        upto = _sequences(places)
+        upto, recorded = _sequences(places), {store: _checkpoint(place) for store, place in places.items()}
         next_step = f"put the right store back, or {_BEGIN}"
         read = {store: place_in(snapshot, upto) for store, snapshot in self._snapshots.items()}
-        ends = {store: upto[place] for store, place in read.items() if place in identities}
-        check_identities("the checkpoint", upto, identities, self._cut(ends), next_step)
+        ends = {store: upto[place] for store, place in read.items() if place and recorded[place].identity is not None}
+        check_places("the checkpoint", recorded, self._cut(ends), next_step)
 
     def _cut(self, ends: Offsets) -> list[FolderSnapshot]:
         """Returns the snapshots of these stores up to these sequences, with marks where they are needed to find the end."""
@@ -215,8 +213,16 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._marks[key]
 
 
+def _checkpoint(place: StoreOffset) -> Checkpoint:
+    return Checkpoint(int(place[0]), str(place[1])) if isinstance(place, list) else Checkpoint(place)
+
+
+def _offset(place: Checkpoint) -> StoreOffset:
+    return place.sequence if place.identity is None else [place.sequence, place.identity]
+
+
 def _sequences(places: Mapping[str, StoreOffset]) -> Offsets:
-    return {store: int(place[0]) if isinstance(place, list) else place for store, place in places.items()}
+    return {store: _checkpoint(place).sequence for store, place in places.items()}
 
 
 def _after_both(start: Offsets, after: Offsets) -> Offsets:

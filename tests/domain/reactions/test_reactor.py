@@ -14,9 +14,10 @@ import bank
 import eventstore as es
 import eventstore.domain as d
 from bank import Account, Deposit, Open, Opened, Transfer
-from eventstore.domain.reactions.checkpoint import FileCheckpoint, Mark, ReactionCheckpoint, ReactionMarks
+from eventstore.domain.reactions.checkpoint import FileCheckpoint, ReactionCheckpoint, ReactionMarks
 from eventstore.domain.reactions.reaction import OnFailure, SendCommand, command_id_of
 from eventstore.domain.testing import stored
+from eventstore.following.checkpoint import Checkpoint
 from eventstore.model import Event
 from eventstore.store.embedded import EmbeddedStore
 from tests.domain.runner import execute, new_events
@@ -209,7 +210,7 @@ def test_an_aggregate_id_of_full_length_still_makes_a_command_id() -> None:
 
 
 def marks_at(sequence: int) -> ReactionMarks:
-    return ReactionMarks("a store", 2, {"note": Mark(sequence, "0" * 32, "2026-11-20 ada: a test")})
+    return ReactionMarks("a store", 2, {"note": Checkpoint(sequence, "0" * 32)}, replayed={"note": "2026-11-20 ada: a test"})
 
 
 def test_the_checkpoint_is_the_old_or_the_new_one_wherever_the_power_fails(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ import trio.testing
 import eventstore as es
 import eventstore.domain as d
 from bank import Opened
-from eventstore.domain.reactions.checkpoint import FileCheckpoint, Mark, ReactionMarks
+from eventstore.domain.reactions.checkpoint import FileCheckpoint, ReactionMarks
 from eventstore.domain.reactions.reaction import OnFailure, Start
 from eventstore.domain.reactions.reactor import Reactor
+from eventstore.following.checkpoint import Checkpoint
 from eventstore.model import DATA_IS_JSON
 from eventstore.store.embedded import EmbeddedStore
 from tests.domain.runner import new_events
@@ -297,7 +298,7 @@ async def test_the_checkpoint_of_the_last_version_is_carried_over(tmp_path: Path
         await opened(store, "a", "a", "a")
         await react(store, noting(seen, {}), checkpoint)
     assert [version for _, version in seen] == [3]
-    assert checkpoint.load().reactions["note"].event is not None
+    assert checkpoint.load().reactions["note"].identity is not None
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["this version", "the last version"])
@@ -309,7 +310,7 @@ async def test_a_store_that_lacks_the_checkpoints_event_is_refused_for_ever(tmp_
     async with es.open_store(tmp_path / "store") as store:
         uuid = str((await store.stats())["store"])
         if not old:
-            checkpoint.save(ReactionMarks(uuid, 0, {"note": Mark(3, "0" * 32)}))
+            checkpoint.save(ReactionMarks(uuid, 0, {"note": Checkpoint(3, "0" * 32)}))
         for aggregate_ids in ["a"], ["b", "c"]:  # then the store has as many events as the checkpoint counts
             await opened(store, *aggregate_ids)
             with pytest.raises(es.Diverged, match="eventstore reactions replay note --from"):
@@ -319,7 +320,7 @@ async def test_a_store_that_lacks_the_checkpoints_event_is_refused_for_ever(tmp_
 
 async def test_a_checkpoint_of_another_store_is_refused(tmp_path: Path) -> None:
     checkpoint = FileCheckpoint(tmp_path / "reactions.json")
-    checkpoint.save(ReactionMarks("another", 0, {"note": Mark(1, "0" * 32)}))
+    checkpoint.save(ReactionMarks("another", 0, {"note": Checkpoint(1, "0" * 32)}))
     async with es.open_store(tmp_path / "store") as store:
         await opened(store, "a")
         with pytest.raises(es.Diverged, match="was made from store another"):

@@ -134,7 +134,7 @@ async def _project(
     import trio
 
     from eventstore.client.aio.wait_for_server import wait_for_server
-    from eventstore.domain.event_batches import last_sequence
+    from eventstore.following.log import last_sequence
 
     stopped_by: int | None = None
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from eventstore.domain.projections.projection import CHECKPOINTS, Projection
 from eventstore.errors import DomainRefused, Fenced, InvalidArgument
+from eventstore.following.checkpoint import Checkpoint
 from eventstore.records.splits import Split
 
 StoredRow: TypeAlias = tuple[object, ...]
@@ -23,14 +24,8 @@ StoredRow: TypeAlias = tuple[object, ...]
 _GENERATION_BITS: Final = 62  # both databases have signed 64-bit integers
 
 
-class TableCheckpoint(NamedTuple):
-    """Where a table stands: complete up to the event of `sequence`, which has this identity (see `event_identity`).
-
-    The identity is None before the first event, and in tables of earlier versions until their next write.
-    """
-
-    sequence: int
-    identity: str | None = None
+TableCheckpoint: TypeAlias = Checkpoint
+"""Where a table stands, by the name that targets of services know."""
 
 
 class TableRecord(NamedTuple):
@@ -61,7 +56,7 @@ class Target(Protocol):
         events of several shards.
         """
 
-    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> TableCheckpoint:
+    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
         """Connects, creates the tables if they do not exist, and returns the checkpoint.
 
         `store`: uuid of the store that the events are from; the table records the first.
@@ -83,7 +78,7 @@ class Target(Protocol):
         rows: Sequence[StoredRow],
         deletions: Sequence[str],
         before: int,
-        after: TableCheckpoint,
+        after: Checkpoint,
         parked: Sequence[ParkedKey] = (),
         retried: Sequence[str] = (),
     ) -> None:

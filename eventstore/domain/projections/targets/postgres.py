@@ -14,7 +14,6 @@ from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, PA
 from eventstore.domain.projections.targets.base import (
     ParkedKey,
     StoredRow,
-    TableCheckpoint,
     TableRecord,
     check_checkpoint,
     check_columns,
@@ -30,6 +29,7 @@ from eventstore.domain.projections.targets.base import (
 from eventstore.domain.projections.targets.splits import in_postgres, take_over
 from eventstore.errors import DomainRefused, ProjectionFailed
 from eventstore.extras import advice
+from eventstore.following.checkpoint import Checkpoint
 from eventstore.records.splits import Split
 
 _missing: ImportError | None = None
@@ -91,7 +91,7 @@ class PostgresTarget:
         other._shard, other._born = shard, born
         return other
 
-    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> TableCheckpoint:
+    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
         """See `Target.open`."""
         self._name, self._row = projection.name, row_of(projection.name, self._shard)
         columns = table_columns(projection)
@@ -165,7 +165,7 @@ class PostgresTarget:
         rows: Sequence[StoredRow],
         deletions: Sequence[str],
         before: int,
-        after: TableCheckpoint,
+        after: Checkpoint,
         parked: Sequence[ParkedKey] = (),
         retried: Sequence[str] = (),
     ) -> None:
@@ -225,7 +225,7 @@ class PostgresTarget:
             sql.SQL(", ").join(sql.SQL("{} = excluded.{}").format(name, name) for name in names[1:]),
         )
 
-    def _checkpoint(self) -> tuple[TableCheckpoint, TableRecord]:
+    def _checkpoint(self) -> tuple[Checkpoint, TableRecord]:
         found = self._open().execute(
             sql.SQL("SELECT sequence, identity, generation, store, version FROM {} WHERE projection = %s").format(
                 sql.Identifier(CHECKPOINTS)
@@ -235,7 +235,7 @@ class PostgresTarget:
         row = found.fetchone()
         assert row is not None
         sequence, identity, self._generation, store, version = row
-        return TableCheckpoint(sequence, identity), TableRecord(store, version)
+        return Checkpoint(sequence, identity), TableRecord(store, version)
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:

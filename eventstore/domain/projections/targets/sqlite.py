@@ -18,7 +18,6 @@ from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, PA
 from eventstore.domain.projections.targets.base import (
     ParkedKey,
     StoredRow,
-    TableCheckpoint,
     TableRecord,
     check_checkpoint,
     check_columns,
@@ -33,6 +32,7 @@ from eventstore.domain.projections.targets.base import (
 )
 from eventstore.domain.projections.targets.splits import take_over
 from eventstore.errors import ProjectionFailed
+from eventstore.following.checkpoint import Checkpoint
 from eventstore.records.splits import Split
 
 _KINDS: Final = {
@@ -83,7 +83,7 @@ class SQLiteTarget:
         other._shard, other._born = shard, born
         return other
 
-    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> TableCheckpoint:
+    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
         """See `Target.open`."""
         if not begins and not Path(self._path).exists():
             check_checkpoint(projection.name, 0, begins=False)  # connecting would create the file
@@ -145,11 +145,11 @@ class SQLiteTarget:
             forget = f"DELETE FROM {PARKED} WHERE projection = ? AND generation <> ?"
             connection.execute(forget, (self._row, self._generation))
 
-    def _checkpoint(self, connection: sqlite3.Connection) -> tuple[TableCheckpoint, TableRecord]:
+    def _checkpoint(self, connection: sqlite3.Connection) -> tuple[Checkpoint, TableRecord]:
         sequence, identity, self._generation, store, version = connection.execute(
             f"SELECT sequence, identity, generation, store, version FROM {CHECKPOINTS} WHERE projection = ?", (self._row,)
         ).fetchone()
-        return TableCheckpoint(sequence, identity), TableRecord(store, version)
+        return Checkpoint(sequence, identity), TableRecord(store, version)
 
     def _create_tables(self, connection: sqlite3.Connection, columns: dict[str, str]) -> bool:
         """Creates what is missing; returns whether the projection's table existed."""
@@ -194,7 +194,7 @@ class SQLiteTarget:
         rows: Sequence[StoredRow],
         deletions: Sequence[str],
         before: int,
-        after: TableCheckpoint,
+        after: Checkpoint,
         parked: Sequence[ParkedKey] = (),
         retried: Sequence[str] = (),
     ) -> None:

@@ -6,6 +6,7 @@ reads, up to a bound; then the subscription's flow control stops the server.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -14,13 +15,15 @@ from typing import Final, Protocol, TypeAlias, cast
 import anyio
 
 from eventstore.errors import Diverged, InvalidArgument
-from eventstore.event_identity import IDENTITY_DIGITS, LogPosition, check_identity
+from eventstore.event_identity import IDENTITY_DIGITS, LogPosition
 from eventstore.flat import Scalar
+from eventstore.following.checkpoint import Checkpoint
 from eventstore.model import CaughtUp, Event
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.splits import Split
 
 _AGAIN_S: Final = 0.1
+_DIGITS: Final = re.compile("[0-9a-f]{8}")
 
 
 class EventSubscription(AbstractAsyncContextManager["EventSubscription"], Protocol):
@@ -95,17 +98,33 @@ async def event_at(store: Followable, sequence: int) -> Event | None:
     return None
 
 
-async def check_event(store: Followable, what: str, sequence: int, identity: str, next_step: str) -> None:
-    """Raises Diverged, as `check_identity`, unless the store has this event, also if another shard has got it by a split."""
-    found = await event_at(store, sequence)
-    if found is None:
+async def confirmed(store: Followable, what: str, place: Checkpoint, next_step: str) -> Checkpoint | None:
+    """Returns the checkpoint if the store has its event, with the event's identity if it had none; None if it had none, and the
+    store ends before it. Since a split the event may be handed out by another shard: then it stays as it is.
+
+    Raises:
+        Diverged: as `check_identity`.
+    """
+    if place.identity is not None:
+        await _check(store, what, place, next_step)
+    if place.identity is not None or not place.sequence:
+        return place
+    event = await event_at(store, place.sequence)
+    if event is not None:
+        return Checkpoint.at(event)
+    return place if place.sequence <= (await uuid_and_last_sequence(store))[1] else None
+
+
+async def _check(store: Followable, what: str, place: Checkpoint, next_step: str) -> None:
+    found = await event_at(store, place.sequence)
+    if found is None and _DIGITS.fullmatch(start := (place.identity or "")[:IDENTITY_DIGITS]):
         try:
-            async for _ in store.read_all(LogPosition(sequence, identity[:IDENTITY_DIGITS]), limit=1):
+            async for _ in store.read_all(LogPosition(place.sequence, start), limit=1):
                 break  # it was checked
             return
         except Diverged:
             pass
-    check_identity(what, sequence, identity, found, next_step)
+    place.check(what, found, next_step)
 
 
 @dataclass(frozen=True, slots=True)
