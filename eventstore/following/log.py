@@ -19,6 +19,7 @@ from eventstore.event_identity import IDENTITY_DIGITS, LogPosition
 from eventstore.flat import Scalar
 from eventstore.following.checkpoint import Checkpoint
 from eventstore.model import CaughtUp, Event
+from eventstore.position import END, After
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.splits import Split
 
@@ -89,6 +90,19 @@ async def uuid_and_last_sequence(store: Followable) -> tuple[str, int]:
             field="address",
         )
     return str(figures["store"]), int(figures["events"] or 0)
+
+
+class Subscribable(Protocol):
+    """The part of a store that tells what is durable."""
+
+    def subscribe(self, after: After = 0) -> EventSubscription: ...
+
+
+async def all_durable(store: Subscribable) -> None:
+    """Waits until everything is durable that is in the store now."""
+    async with store.subscribe(END) as items:  # its first item comes once everything so far is
+        async for _ in items:
+            break
 
 
 async def event_at(store: Followable, sequence: int) -> Event | None:

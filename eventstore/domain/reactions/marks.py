@@ -12,8 +12,7 @@ from eventstore.domain.reactions.reaction import Reaction
 from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import Diverged
 from eventstore.following.checkpoint import Checkpoint
-from eventstore.following.log import confirmed, event_at, uuid_and_last_sequence
-from eventstore.position import END
+from eventstore.following.log import all_durable, confirmed, event_at, uuid_and_last_sequence
 
 _NONE = "none"  # the identity of an event that was missing when it was first looked for; no later event has it
 
@@ -99,26 +98,22 @@ class MarkKeeper:
         self._changes += 1
         self._changed.set()
 
-    async def run(self, oldest_parked: Callable[[], int | None], on_saved: Callable[[], None]) -> None:
+    async def run(self, recorded_after: Callable[[int], int], on_saved: Callable[[], None]) -> None:
         """Saves what moved, until cancelled. Raises the errors of a save."""
         while True:
-            await self.save(oldest_parked)
+            await self.save(recorded_after)
             on_saved()
             await self._changed.wait()
             self._changed = anyio.Event()
 
-    async def save(self, oldest_parked: Callable[[], int | None]) -> None:
+    async def save(self, recorded_after: Callable[[int], int]) -> None:
         """Saves all marks as they are now."""
         async with self._saving:
             if self._saved == self._changes:
                 return
             changes, reactions, replayed = self._changes, dict(self._marks.reactions), dict(self._marks.replayed)
-            oldest = oldest_parked()
-            least = min((mark.sequence for mark in reactions.values()), default=0)
-            parked_after = least if oldest is None else min(oldest - 1, least)
-            async with self._store.subscribe(END) as items:  # its first item comes once everything so far is durable
-                async for _ in items:
-                    break
+            parked_after = recorded_after(min((mark.sequence for mark in reactions.values()), default=0))
+            await all_durable(self._store)
             marks = ReactionMarks(self._uuid, parked_after, reactions, replayed=replayed)
             await on_worker_thread(self._checkpoint.save, marks)
             self._saved = changes

@@ -15,13 +15,13 @@ from eventstore.domain.domain import Domain
 from eventstore.domain.reactions.checkpoint import ReactionCheckpoint
 from eventstore.domain.reactions.feed import Feed, ReactionStore
 from eventstore.domain.reactions.marks import MarkKeeper
-from eventstore.domain.reactions.parked import ParkedEvents
 from eventstore.domain.reactions.reaction import SendCommand
 from eventstore.domain.reactions.run import ReactionRun
 from eventstore.errors import Diverged, EventStoreError, PermissionDenied
 from eventstore.failures import text_of
 from eventstore.fields import check_int
 from eventstore.following.checkpoint import Checkpoint
+from eventstore.following.parking import Parking
 
 EVENTS_MAX: Final = 256
 _EVENTS_MAX_MAX: Final = 10_000
@@ -70,9 +70,9 @@ class Reactor:
     ) -> None:
         self._store = store
         self._keeper = MarkKeeper(store, checkpoint)
-        self.parked = ParkedEvents(store)
+        self.parked = Parking(store)
         self.runs = {
-            name: ReactionRun(reaction, self._keeper, self.parked, send, events_max)
+            name: ReactionRun(reaction, self._keeper, self.parked.of(name), send, events_max)
             for name, reaction in domain.reactions.items()
         }
         self.feed: Feed | None = None
@@ -96,7 +96,7 @@ class Reactor:
                 await run.begin()
             except Diverged as error:
                 if raises:
-                    await self._keeper.save(self.parked.oldest_record)
+                    await self._keeper.save(self.parked.recorded_after)
                     raise
                 run.status.state, run.status.error = "refused", error.message
                 _log.error("%s", error.message)
@@ -113,7 +113,7 @@ class Reactor:
         if self._error is not None:
             raise self._error  # outside the task group, which would wrap it in an ExceptionGroup
         if not self._resumed:
-            await self._keeper.save(self.parked.oldest_record)
+            await self._keeper.save(self.parked.recorded_after)
         return not self._resumed
 
     async def _check_parking(self) -> None:
@@ -141,7 +141,7 @@ class Reactor:
     async def _save(self, scope: anyio.CancelScope, raises: bool) -> None:
         while True:
             try:
-                await self._keeper.run(self.parked.oldest_record, self._saved)
+                await self._keeper.run(self.parked.recorded_after, self._saved)
             except Exception as error:
                 if raises:
                     self._error = error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -13,12 +12,12 @@ import anyio.lowlevel
 from eventstore.domain.handler import line_of, text_of
 from eventstore.domain.reactions.feed import Feed
 from eventstore.domain.reactions.marks import MarkKeeper
-from eventstore.domain.reactions.parked import ParkedEvents, ReactionLane
 from eventstore.domain.reactions.reaction import Reaction, SendCommand
 from eventstore.errors import Closed, EventStoreError, Poisoned, ProjectionFailed
 from eventstore.failures import described, is_closing, is_fault
 from eventstore.fields import encodable
 from eventstore.following.checkpoint import Checkpoint
+from eventstore.following.parking import Parked, ParkedEvents
 from eventstore.model import Event
 
 _CONCURRENT_MAX: Final = 64
@@ -26,7 +25,6 @@ _PAUSE_S_MIN: Final = 0.1
 _PAUSE_S_MAX: Final = 5.0
 _log = logging.getLogger(__name__)
 
-ReadEvent: TypeAlias = Callable[[str, int], Awaitable[Event]]
 RunState: TypeAlias = Literal["running", "stopped", "refused"]
 
 
@@ -52,7 +50,7 @@ class ReactionRun:
         self.through = 0
         self.scope = anyio.CancelScope()
         self._keeper = keeper
-        self._parked = parked
+        self.parked = parked
         self._send = send
         self._events_max = events_max
         self._retrying = anyio.Lock()
@@ -104,8 +102,7 @@ class ReactionRun:
             raise errors[0]
 
     async def _handle_event(self, event: Event) -> None:
-        lane = ReactionLane(self.reaction.name, event.aggregate_id)
-        if await self._parked.park_behind(lane, event):
+        if await self.parked.park_behind(event):
             return
         try:
             await self._attempt(event)
@@ -116,7 +113,7 @@ class ReactionRun:
             if self.reaction.on_failure == "stop":
                 raise failed from error
             attempts = 1 if isinstance(error, EventStoreError) else self.reaction.attempts
-            await self._parked.park(lane, event, f"{type(error).__name__}: {_why(error)}", attempts)
+            await self.parked.park(event, f"{type(error).__name__}: {_why(error)}", attempts)
             _log.warning("%s; the event is parked: `eventstore reactions show %s`", failed, self.reaction.name)
 
     async def _attempt(self, event: Event) -> None:
@@ -147,26 +144,21 @@ class ReactionRun:
                 raise
             raise RuntimeError(f"it ended by {described(error)}") from error
 
-    async def retry(self, aggregate_id: str, read: ReadEvent, who: str, why: str, *, skip: bool = False) -> int:
-        """Handles what is parked of an aggregate, in order, until one fails again; returns how many are done.
-
-        With `skip` the first one is taken off without being handled.
-        """
-        lane, done = ReactionLane(self.reaction.name, aggregate_id), 0
-        async with self._retrying:
-            while (parked := self._parked.first(lane)) is not None:
-                if not skip:
-                    event = await read(aggregate_id, parked.version)
-                    try:
-                        await self._run(event)
-                    except Exception as error:
-                        self.status.error = str(self._failed(event, error))
-                        return done
-                await self._parked.unpark(parked, "skipped" if skip else "done", who, why)
-                skip, done = False, done + 1
-        if done and not self._parked.count(self.reaction.name):
+    async def retry(self, aggregate_id: str | None, who: str, why: str, *, skip: bool = False) -> int:
+        """Handles what is parked, of one aggregate or of all (see `ParkedEvents.settle`); returns how many are done."""
+        done = await self.parked.settle(aggregate_id, self._retried, who, why, lambda: self._retrying, skip=skip)
+        if done and not self.parked:
             self.status.error = None  # nothing is left of it
         return done
+
+    async def _retried(self, parked: Parked) -> bool:
+        event = await self.parked.event(parked)
+        try:
+            await self._run(event)
+        except Exception as error:
+            self.status.error = str(self._failed(event, error))
+            return False
+        return True
 
     def _failed(self, event: Event, error: Exception) -> ProjectionFailed:
         name = self.reaction.name

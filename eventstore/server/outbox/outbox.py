@@ -12,7 +12,8 @@ interrupted, its message is at the end of the topic, where it is found.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeAlias
 
 import trio
@@ -20,12 +21,13 @@ import trio
 from eventstore.errors import Diverged, EventStoreError
 from eventstore.event_identity import event_identity
 from eventstore.failures import text_of
+from eventstore.following.parking import Parked
 from eventstore.model import Event
 from eventstore.records.event_message import origin_of_event
 from eventstore.records.message import RawMessage
 from eventstore.server.outbox.checkpoint_file import CheckpointFile
 from eventstore.server.outbox.outbox_ends import MessagePosition, PublishedStore, PublishedTopic, is_lasting, wait_until_durable
-from eventstore.server.outbox.outbox_messages import AllEvents, Late, OutboxMessages
+from eventstore.server.outbox.outbox_messages import AllEvents, OutboxMessages
 from eventstore.server.outbox.outbox_resume import OutboxCheckpoint, OutboxEnds, ResumePoint, place_to_resume
 
 _EVENTS_PER_TURN: Final = 256  # encoding them takes about half a millisecond; then other tasks run
@@ -207,40 +209,37 @@ class Outbox:
             self._unmade = failed
             raise failed
 
-    async def retry(self, aggregate_id: str, who: str, why: str, *, skip: bool = False) -> int:
-        """Publishes what is parked of an aggregate, in order, until one fails again; returns how many are done.
-
-        With `skip` the first one is taken off without being published.
+    async def retry(self, aggregate_id: str | None, who: str, why: str, *, skip: bool = False) -> int:
+        """Publishes what is parked, of one aggregate or of all (see `ParkedEvents.settle`); returns how many are done.
 
         Raises:
             EventStoreError: the topic or the store does not take it now.
         """
-        done = 0
-        while await self._retry_first(aggregate_id, who, why, skip=skip):
-            skip, done = False, done + 1
-        return done
+        if self._messages.parked is None:
+            return 0
+        return await self._messages.parked.events.settle(aggregate_id, self._sent_late, who, why, self._retrying, skip=skip)
 
-    async def _retry_first(self, aggregate_id: str, who: str, why: str, *, skip: bool) -> bool:
+    @asynccontextmanager
+    async def _retrying(self) -> AsyncIterator[None]:
+        """For as long as an event is retried nothing else is sent. If that fails, the topic is asked whether it has arrived."""
         async with self._turn:
             if not self._resumed:
                 await self._resume()
-            parked = self._messages.parked
-            first = None if parked is None else parked.first(aggregate_id)
-            if parked is None or first is None:
-                return False
-            made = Late(None) if skip else await self._messages.late(first)
-            if made is None:
-                return False
             try:
-                if made.message is not None:
-                    ((_, _, position),) = await self._target.send([made.message])
-                    await wait_until_durable(self._target, position)
-                    self.published += 1
-                await parked.release(first, "skipped" if skip else "done", who, why)
-            except BaseException:  # the topic is asked whether the message arrived
+                yield
+                if self._messages.parked is not None:
+                    await self._messages.parked.events.wait_until_durable()
+            except BaseException:
                 self.begin_again()
                 raise
-            return True
+
+    async def _sent_late(self, parked: Parked) -> bool:
+        made = await self._messages.late(parked)
+        if made is not None and made.message is not None:
+            ((_, _, position),) = await self._target.send([made.message])
+            await wait_until_durable(self._target, position)
+            self.published += 1
+        return made is not None
 
     async def save(self) -> bool:
         """Advances the checkpoint to the last durable message. Returns whether that covers everything sent.

@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol
 
 from eventstore.domain.handler import line_of, text_of
 from eventstore.domain.publication import Publication, PublishFunction, as_stored
-from eventstore.domain.reactions.parked import Parked
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.failures import is_fault
 from eventstore.fields import RESERVED, encodable
+from eventstore.following.parking import Parked
 from eventstore.model import Event
 from eventstore.records.event_message import EventMessages, marked_parked
 from eventstore.records.message import BODY_BYTES_MAX, RawMessage
@@ -91,11 +91,11 @@ class PublishedEvents:
             if made is not None:
                 published.append(event)
                 messages.append(made)
-        await self.parked.wait_until_durable()
+        await self.parked.events.wait_until_durable()
         return Made(published, messages, failed)
 
     async def late(self, parked: Parked) -> Late | None:
-        event = await self.parked.event(parked)
+        event = await self.parked.events.event(parked)
         function = self._publication.function(event.type)
         if function is None:  # the domain publishes its type no more
             return Late(None)
@@ -104,7 +104,7 @@ class PublishedEvents:
         except BaseException as error:
             if not is_fault(error):
                 raise
-            self.parked.error = str(self._failed(event, error))
+            self.parked.events.error = str(self._failed(event, error))
             return None
         return Late(None if made is None else marked_parked(made, parked.record))
 
@@ -118,9 +118,9 @@ class PublishedEvents:
             failed = self._failed(event, error)
             if self._publication.on_failure == "stop":
                 raise failed from error
-            await self.parked.park(event, _why(error))
-            self.parked.error = failed.message
-            _log.warning("%s; the event is parked: `eventstore reactions show %s`", failed, self.parked.name)
+            await self.parked.events.park(event, _why(error), 1)
+            self.parked.events.error = failed.message
+            _log.warning("%s; the event is parked: `eventstore reactions show %s`", failed, self.parked.events.name)
             return None
 
     def _message(self, event: Event, function: PublishFunction) -> RawMessage | None:

@@ -12,9 +12,9 @@ import trio
 from eventstore.broker.broker import Broker
 from eventstore.chunks.files import Files
 from eventstore.domain.domain import Domain
-from eventstore.domain.reactions.parked import Parked
 from eventstore.errors import EventStoreError, InvalidArgument
-from eventstore.fields import counted, shown
+from eventstore.fields import shown
+from eventstore.following.parking import Parked, parked_note
 from eventstore.model import Event
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.parking_record import TOPIC
@@ -89,8 +89,8 @@ class _WatchedOutbox:
     def progress(self) -> ReactionProgress:
         outbox, parked = self.outbox, self.parked
         state = "refused" if outbox.refused else "stopped" if outbox.failure is not None else "running"
-        error = outbox.failure or (None if parked is None else parked.error)
-        count = 0 if parked is None else len(parked)
+        error = outbox.failure or (None if parked is None else parked.events.error)
+        count = 0 if parked is None else len(parked.events)
         return ReactionProgress(self.name, self.kinds, state, outbox.place, self.backlog, self.lag_microseconds, count, error)
 
     @property
@@ -138,9 +138,9 @@ class Publishing:
             for each in self.outboxes
             if each.failure is not None
         ] + [
-            f"publishing to {each.name} has {counted(len(each), 'event')} parked; `eventstore reactions show {each.name}`"
+            f"publishing to {each.events.name} {parked_note(each.events.name, len(each.events))}"
             for each in self._parking()
-            if len(each)
+            if each.events
         ]
         return "; ".join(said) or None
 
@@ -164,7 +164,7 @@ class Publishing:
 
     @property
     def events_parked(self) -> int:
-        return sum(map(len, self._parking()))
+        return sum(len(each.events) for each in self._parking())
 
     @property
     def passed_over(self) -> int:
@@ -188,7 +188,7 @@ class Publishing:
     def parked(self, name: str) -> list[Parked]:
         """Returns what a publication has parked. Raises InvalidArgument if it does not exist."""
         found = self._named(name).parked
-        return [] if found is None else list(found)
+        return [] if found is None else list(found.events)
 
     async def retry(self, name: str, aggregate_id: str | None, who: str, why: str) -> int:
         """Publishes what is parked, of one aggregate or of all, in order; returns how many are done.
@@ -196,9 +196,7 @@ class Publishing:
         Raises:
             EventStoreError: there is no such publication, or its topic takes no messages now.
         """
-        outbox = self._named(name).outbox
-        of_one = [each.aggregate_id for each in self.parked(name)] if aggregate_id is None else [aggregate_id]
-        return sum([await outbox.retry(each, who, why) for each in dict.fromkeys(of_one)])
+        return await self._named(name).outbox.retry(aggregate_id, who, why)
 
     async def skip(self, name: str, aggregate_id: str, who: str, why: str) -> int:
         """Takes the first parked event of an aggregate off, then publishes those after it; returns how many are off. Raises as

@@ -18,14 +18,14 @@ from eventstore.domain.domain import Domain
 from eventstore.domain.encoding.command_type import encode_command
 from eventstore.domain.reactions.checkpoint import FileCheckpoint
 from eventstore.domain.reactions.feed import ReactionStore
-from eventstore.domain.reactions.parked import Parked
 from eventstore.domain.reactions.reactor import Reactor
 from eventstore.domain.reactions.run import ReactionRun
 from eventstore.domain.runtime import decide
 from eventstore.errors import Elsewhere, EventStoreError, InvalidArgument, ShuttingDown
 from eventstore.failures import text_of
-from eventstore.fields import counted, shown
-from eventstore.model import Committed, Event
+from eventstore.fields import shown
+from eventstore.following.parking import Parked, parked_note
+from eventstore.model import Committed
 from eventstore.server.mailbox_wiring import CommandMailboxes, LookUpCommand, ServerEntry
 from eventstore.server.reactions.other_shards import OtherShards
 from eventstore.server.requests.commands import outcome_of
@@ -132,8 +132,7 @@ class ReactionRunner:
                 place = f"{each.state} after sequence {each.position}"
                 return f"reaction {each.name!r} is {place}; `eventstore reactions list` says why"
             if each.parked:
-                events = counted(each.parked, "event")
-                return f"reaction {each.name!r} has {events} parked; `eventstore reactions show {each.name}`"
+                return f"reaction {each.name!r} {parked_note(each.name, each.parked)}"
         return None
 
     @property
@@ -149,21 +148,18 @@ class ReactionRunner:
         status, position, age = run.status, run.through, 0
         if status.first is not None:
             position, age = status.first[0] - 1, max(0, int(time.time() * 1e6) - status.first[1])
-        event, parked = run.reaction.event.name, self._reactor.parked.count(name)
+        event, parked = run.reaction.event.name, len(run.parked)
         return ReactionProgress(
             name + self._suffix, event, status.state, position, max(0, end - position), age, parked, status.error
         )
 
     def parked(self, name: str) -> list[Parked]:
         """Returns what a reaction has parked. Raises InvalidArgument if there is no such reaction."""
-        self._run_of(name)
-        return list(self._reactor.parked.of(name))
+        return list(self._run_of(name).parked)
 
     async def retry(self, name: str, aggregate_id: str | None, who: str, why: str) -> int:
         """Handles what is parked, of one aggregate or of all, in order; returns how many are done. Raises InvalidArgument."""
-        run = self._run_of(name)
-        of_one = [each.aggregate_id for each in self.parked(name)] if aggregate_id is None else [aggregate_id]
-        return sum([await run.retry(each, self._event, who, why) for each in dict.fromkeys(of_one)])
+        return await self._run_of(name).retry(aggregate_id, who, why)
 
     async def skip(self, name: str, aggregate_id: str, who: str, why: str) -> int:
         """Takes the first parked event of an aggregate off, then handles those after it; returns how many are off.
@@ -171,7 +167,7 @@ class ReactionRunner:
         Raises:
             InvalidArgument: there is no such reaction.
         """
-        return await self._run_of(name).retry(aggregate_id, self._event, who, why, skip=True)
+        return await self._run_of(name).retry(aggregate_id, who, why, skip=True)
 
     async def replay(self, name: str, sequence: int, who: str, why: str) -> int:
         """Lets a reaction continue with the event of this sequence, or the next one; returns the sequence it stands at.
@@ -193,13 +189,6 @@ class ReactionRunner:
                 f"there is no reaction {shown(name)}; there are: {names}", field="reaction", value=shown(name)
             )
         return run
-
-    async def _event(self, aggregate_id: str, version: int) -> Event:
-        async for event in self._store.read(aggregate_id, version, version):
-            return event
-        raise InvalidArgument(
-            f"the store has no event {version} of {shown(aggregate_id)}; skip it", field="version", value=version
-        )
 
     # ---- commands
 

@@ -5,9 +5,9 @@ A publication is `topic:NAME`, which cannot be the name of a reaction.
 
 from __future__ import annotations
 
-from eventstore.domain.reactions.parked import Parked
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
+from eventstore.following.parking import Parked
 from eventstore.records.parking_record import TOPIC
 from eventstore.server.outbox.publishing import Publishing
 from eventstore.server.reactions.reaction_runner import ReactionProgress, Reactions

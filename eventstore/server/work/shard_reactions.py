@@ -19,9 +19,9 @@ import trio
 from eventstore.client.aio.routing.by_layout import run_by_layout
 from eventstore.client.aio.store import NetworkStore
 from eventstore.domain.reactions.checkpoint import FileCheckpoint, ReactionMarks
-from eventstore.domain.reactions.parked import Parked
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import shown
+from eventstore.following.parking import Parked
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.splits import Split
 from eventstore.server.bootstrap import checkpoint_of_shard

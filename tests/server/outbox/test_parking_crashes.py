@@ -17,6 +17,7 @@ import pytest
 import eventstore.domain as d
 from eventstore.domain.publication import Publication
 from eventstore.errors import ConnectionLost
+from eventstore.following.parking import ParkedEvents
 from eventstore.model import CaughtUp, Committed, Event, NewEvent
 from eventstore.position import After
 from eventstore.records.commit import NO_FINGERPRINT
@@ -136,10 +137,10 @@ class ParkingWorld(World):
         self.store.append(*commits)
 
     @property
-    def parked(self) -> ParkedMessages:
+    def parked(self) -> ParkedEvents:
         found = self.outbox._messages.parked
         assert found is not None
-        return found
+        return found.events
 
     async def retry(self, aggregate_id: str, *, skip: bool = False) -> None:
         self.retrying = True
