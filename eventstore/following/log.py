@@ -7,10 +7,10 @@ reads, up to a bound; then the subscription's flow control stops the server.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias
 
 import anyio
 
@@ -20,10 +20,7 @@ from eventstore.flat import Scalar
 from eventstore.following.checkpoint import Checkpoint
 from eventstore.model import CaughtUp, Event
 from eventstore.position import END, After
-from eventstore.records.cluster_map import ClusterMap
-from eventstore.records.splits import Split
 
-_AGAIN_S: Final = 0.1
 _DIGITS: Final = re.compile("[0-9a-f]{8}")
 
 
@@ -55,20 +52,6 @@ class Followable(Protocol):
     ) -> AsyncIterator[Event]: ...
 
     async def stats(self) -> Mapping[str, Scalar]: ...
-
-
-class _Clustered(Followable, Protocol):
-    async def cluster_map(self) -> ClusterMap: ...
-
-
-async def shards_of(store: Followable) -> tuple[Mapping[int, Followable], Sequence[Split]]:
-    """Returns the shards of a cluster, none of a single store, and the splits that they came from."""
-    while shards := store.shards:
-        known = await cast(_Clustered, store).cluster_map()
-        if {each.shard for each in known.shards} == shards.keys():
-            return shards, known.splits
-        await anyio.sleep(_AGAIN_S)  # one of the two does not know of a split yet
-    return {}, ()
 
 
 async def last_sequence(store: Followable) -> int:
@@ -106,7 +89,7 @@ async def all_durable(store: Subscribable) -> None:
 
 
 async def event_at(store: Followable, sequence: int) -> Event | None:
-    """Returns the event of a sequence (1 or more); None if the store ends before it, or another shard has got it by a split."""
+    """Returns the event of a sequence (1 or more); None if the store ends before it, or another shard hands it out."""
     async for event in store.read_all(sequence - 1, limit=1):
         return event if event.sequence == sequence else None
     return None
@@ -114,7 +97,7 @@ async def event_at(store: Followable, sequence: int) -> Event | None:
 
 async def confirmed(store: Followable, what: str, place: Checkpoint, next_step: str) -> Checkpoint | None:
     """Returns the checkpoint if the store has its event, with the event's identity if it had none; None if it had none, and the
-    store ends before it. Since a split the event may be handed out by another shard: then it stays as it is.
+    store ends before it. If another shard hands the event out, it stays as it is.
 
     Raises:
         Diverged: as `check_identity`.

@@ -108,9 +108,9 @@ def check_checkpoint_folder(checkpoint: Path | None) -> None:
         )
 
 
-def checkpoint_of_shard(checkpoint: Path, shard: int) -> Path:
-    """Returns the checkpoint of a shard, where each has its own: reactions.json becomes reactions-1.json."""
-    return checkpoint.with_stem(f"{checkpoint.stem}-{shard}")
+def checkpoint_of_shard(checkpoint: Path, shard: int | None) -> Path:
+    """Returns the checkpoint of a shard: reactions.json becomes reactions-1.json where each has its own; None: the only one."""
+    return checkpoint if shard is None else checkpoint.with_stem(f"{checkpoint.stem}-{shard}")
 
 
 def gate_limits(settings: ServerSettings) -> GateLimits:

@@ -58,7 +58,7 @@ class LedShards:
 
     def __init__(self, folder: Path, shards: int, cluster: uuid.UUID = CLUSTER, **settings: Any) -> None:
         self.cluster = cluster
-        found = [_identity_in(folder / f"shard-{number}") for number in range(len(shard_folders(folder)))]
+        found = [_identity_in(each) for each in shard_folders(folder)] if folder.exists() else []
         made = found or [
             ShardIdentity(cluster, number, slots, uuid.UUID(int=100 * cluster.int + number))
             for number, slots in enumerate(even_slots(shards))

@@ -28,10 +28,6 @@ _NEXT_STEP = (
 )
 
 
-class WasSplit(Exception):
-    """The store has become one of several shards, with a checkpoint for each."""
-
-
 class Line:
     """Brings the events of `store` into `target`. `checkpoint`, `parked_keys`: as they were written last. `caught_up`: there
     were no more events after the last batch.
@@ -75,17 +71,19 @@ class Line:
         check_policy(projection, parked)
         self.parked_keys = len(parked)
 
-    async def follow(self, events_max: int, on_batch: Callable[[int, int, tuple[ParkedKey, ...]], bool]) -> None:
+    async def follow(
+        self, events_max: int, on_batch: Callable[[int, int, tuple[ParkedKey, ...]], bool], *, again: bool = False
+    ) -> None:
         """Writes batches of at most `events_max` events until `on_batch` returns False. That gets the number of events and of
-        rows, and the keys that were parked. Raises as `project`.
+        rows, and the keys that were parked. `again`: the store was away, and may be another one. Raises as `project`.
         """
+        if again:
+            await self._check_checkpoint()
         projection, resumptions = self._projection, 0
         subscription = self._store.subscribe(self.checkpoint.sequence, projection.wanted_types, projection.aggregate_prefix)
 
         async def handle(batch: EventBatch) -> bool:
             nonlocal resumptions
-            if self._store.shards:
-                raise WasSplit
             rows, parked, before = 0, tuple[ParkedKey, ...](), self.checkpoint.sequence
             reached = await self._reached(batch) if batch.position > before else self.checkpoint
             if subscription.resumptions > resumptions:  # it has compared the last event it delivered, maybe another one
@@ -100,11 +98,6 @@ class Line:
             return on_batch(len(batch.events), rows, parked)
 
         await follow(subscription, handle, events_max)
-
-    async def follow_again(self, events_max: int, on_batch: Callable[[int, int, tuple[ParkedKey, ...]], bool]) -> None:
-        """As `follow`, of a store that was away, and may have been replaced meanwhile."""
-        await self._check_checkpoint()
-        await self.follow(events_max, on_batch)
 
     async def _reached(self, batch: EventBatch) -> Checkpoint:
         """Returns the checkpoint after the batch.

@@ -7,17 +7,15 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from eventstore.client.routing.merging import RETRY_S, Away
-from eventstore.domain.projections.line import Line, WasSplit
+from eventstore.domain.projections.line import Line
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.targets.base import ParkedKey, Target
-from eventstore.errors import ConnectionLost, Elsewhere
 from eventstore.fields import check_int
-from eventstore.following.log import Followable, shards_of
+from eventstore.following.log import Followable
+from eventstore.following.parts import Part, Parts
 
 EVENTS_MAX = 1_000
 _EVENTS_MAX_MAX = 100_000
-_AGAIN_S = 0.1
 
 
 class Progress(NamedTuple):
@@ -57,8 +55,8 @@ async def project(
     target must have a checkpoint. `retry_parked`: first folds what parked keys have skipped; those that fail again stay parked.
 
     Over several shards, each has a checkpoint of its own, and the events of different shards come in no order. All must be
-    there at the start; one that goes away later is waited for, and the log says so, while the others continue. A shard that is
-    made by a split begins where its parent stands, or at the last event that both have.
+    there at the start; one that goes away later is waited for, and the log says so, while the others continue. A new shard
+    begins where the one stands whose events it has, or at the last event that both have.
 
     Raises:
         InvalidArgument: the table was made from another store; or it is of an earlier version, which kept no identity, and its
@@ -75,45 +73,38 @@ async def project(
     """
     check_int("events_max", events_max, 1, _EVENTS_MAX_MAX)
     projection.check_states()
-    lines, turn = dict[int | None, Line](), anyio.Lock()
+    parts, lines, turn = Parts(store), dict[int | None, Line](), anyio.Lock()
 
-    async def open_lines() -> None:
+    async def open_lines(now: list[Part[Followable]]) -> None:
         nonlocal target
-        shards, splits = await shards_of(store)
-        born = {split.child: split for split in splits}
         lines.clear()
-        for number in [*(each for each in shards if each not in born), *(each for each in born if each in shards)]:
-            target = target.of_shard(number, born.get(number))
-            lines[number] = Line(shards[number], projection, target, turn)
-            await lines[number].open(begins=begins)
-        if not lines:
-            lines[None] = Line(store, projection, target, turn)
-            await lines[None].open(begins=begins)
+        for part in now:
+            target = target if part.number is None else target.of_shard(part.number, part.origin)
+            lines[part.number] = Line(part.store, projection, target, turn)
+            await lines[part.number].open(begins=begins)
         for line in lines.values():
             await line.take_up(retry=retry_parked)
 
-    async def follow_lines() -> None:
-        await open_lines()
-        if None in lines:
-            await lines[None].follow(events_max, lambda *written: on_batch(None, *written))
-        else:
-            await _follow_shards({number: line for number, line in lines.items() if number is not None}, events_max, on_batch)
+    async def follow_lines(now: list[Part[Followable]]) -> None:
+        await open_lines(now)
+        await parts.follow(now, follow_line)
 
-    def on_batch(number: int | None, events: int, rows: int, parked: tuple[ParkedKey, ...]) -> bool:
-        caught_up = all(line.caught_up for line in lines.values())
-        if on_progress is not None:
-            line, parked_keys = lines[number], sum(each.parked_keys for each in lines.values())
-            of_shard = number, line.checkpoint.sequence, line.parked_keys
-            on_progress(Progress(events, rows, _sequence(lines), caught_up, parked, parked_keys, *of_shard))
-        return not (until_caught_up and lines[number].caught_up)
+    async def follow_line(part: Part[Followable], was_away: bool, found: Callable[[], None]) -> None:
+        line = lines[part.number]
+
+        def on_batch(events: int, rows: int, parked: tuple[ParkedKey, ...]) -> bool:
+            found()
+            caught_up = all(each.caught_up for each in lines.values())
+            if on_progress is not None:
+                parked_keys = sum(each.parked_keys for each in lines.values())
+                of_part = part.number, line.checkpoint.sequence, line.parked_keys
+                on_progress(Progress(events, rows, _sequence(lines), caught_up, parked, parked_keys, *of_part))
+            return not (until_caught_up and line.caught_up)
+
+        await line.follow(events_max, on_batch, again=was_away)
 
     try:
-        while True:
-            try:
-                await follow_lines()
-                break
-            except (Elsewhere, WasSplit):  # a shard was split: all continue by the new layout
-                await anyio.sleep(_AGAIN_S)
+        await parts.run(follow_lines)
     finally:
         target.close()
     return _sequence(lines)
@@ -121,38 +112,3 @@ async def project(
 
 def _sequence(lines: dict[int | None, Line]) -> int:
     return sum(line.checkpoint.sequence for line in lines.values())
-
-
-async def _follow_shards(
-    lines: dict[int, Line], events_max: int, on_batch: Callable[[int, int, int, tuple[ParkedKey, ...]], bool]
-) -> None:
-    """Follows all shards at the same time. Raises the first error; ConnectionLost once all that are left are away."""
-    away, failed = Away(lines), list[Exception]()
-
-    async def follow_shard(number: int, line: Line) -> None:
-        def written(events: int, rows: int, parked: tuple[ParkedKey, ...]) -> bool:
-            away.found(number)
-            return on_batch(number, events, rows, parked)
-
-        follow = line.follow
-        while True:
-            try:
-                await follow(events_max, written)
-                return away.ended(number)
-            except ConnectionLost as error:
-                away.lost(number, error)
-                follow = line.follow_again
-                await anyio.sleep(RETRY_S)
-
-    async def keep_failure(number: int, line: Line) -> None:
-        try:
-            await follow_shard(number, line)
-        except Exception as error:  # raised outside the task group, which would wrap it in an ExceptionGroup
-            failed.append(error)
-            tasks.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        for number, line in lines.items():
-            tasks.start_soon(keep_failure, number, line)
-    if failed:
-        raise failed[0]

@@ -6,9 +6,9 @@ sequence for all reactions, is read as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 from eventstore.chunks.documents import PREVIOUS, Tree, read_tree, write_document
 from eventstore.chunks.files import NO_SPACE, Files, OsFiles
@@ -21,15 +21,21 @@ _FORMAT: Final = 2
 @dataclass(frozen=True, slots=True)
 class ReactionMarks:
     """The document. `store`: uuid of the store, None if not known. `parked_after`: nothing that is parked was recorded up to
-    this sequence. `inherited`: the mark of reactions that are not in `reactions`, from a document of the last version.
+    this sequence. `others`: the mark of reactions that are not in `reactions`, from a document of the last version.
     `replayed`: who moved a mark last, when and why; until the reaction has handled something since.
     """
 
     store: str | None = None
     parked_after: int = 0
     reactions: dict[str, Checkpoint] = field(default_factory=dict)
-    inherited: Checkpoint | None = None
+    others: Checkpoint | None = None
     replayed: dict[str, str] = field(default_factory=dict)
+
+    def inherited(self, through: int) -> Self:
+        """Returns the marks of a log that has the same events up to `through`."""
+        reactions = {name: each.inherited(through) for name, each in self.reactions.items()}
+        others = None if self.others is None else self.others.inherited(through)
+        return replace(self, parked_after=min(self.parked_after, through), reactions=reactions, others=others)
 
 
 class ReactionCheckpoint(Protocol):
@@ -89,7 +95,7 @@ class FileCheckpoint:
 
     def _parsed(self, document: Tree) -> ReactionMarks:
         if "format" not in document:  # of the last version
-            return ReactionMarks(inherited=Checkpoint(self._count(document, "sequence")))
+            return ReactionMarks(others=Checkpoint(self._count(document, "sequence")))
         if document["format"] != _FORMAT:
             raise FolderRefused(
                 str(self._path), f"format {document['format']}; this program knows format {_FORMAT}. Use a newer one"

@@ -45,7 +45,7 @@ class MarkKeeper:
         Raises:
             Diverged: the store has not the event that it stands at.
         """
-        mark = self._marks.reactions.get(reaction.name, self._marks.inherited)
+        mark = self._marks.reactions.get(reaction.name, self._marks.others)
         if mark is None:
             mark = await self._first_mark(reaction)
         elif mark.sequence:

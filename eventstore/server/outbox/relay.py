@@ -1,9 +1,9 @@
 """Publishes the events of one server to a topic of another, or of the same one: an outbox in a separate process.
 
 Of a cluster, each shard has an outbox of its own, to its own queues of a topic of the same cluster, or to a server. So the
-guarantees are those of one store, for each shard; an aggregate has all its events on one. After a split the outboxes are made
-again, also for the new shards. A topic that shows nothing of a new shard yet shows how far its parent was, under which the
-events before the split were published; so new shards publish these before their parents continue.
+guarantees are those of one store, for each shard; an aggregate has all its events on one. When there are new shards, the
+outboxes are made again. A topic that shows nothing of a new shard yet shows how far the one was whose events it begins with, by
+which these were published; so new shards publish them before that one continues.
 
 It keeps nothing that must not be lost: the place to resume at is read from the topic. If the connection breaks, a batch is not
 simply sent again; the topic is read first. Before each batch it checks that the topic is still the same one, so that a broker
@@ -20,17 +20,16 @@ from typing import Final, NamedTuple
 
 import trio
 
-from eventstore.client.aio.routing.by_layout import run_by_layout
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.aio.wait_for_server import wait_for_server
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import check_text
+from eventstore.following.checkpoint import Checkpoint
 from eventstore.following.log import uuid_and_last_sequence
-from eventstore.records.splits import Split
+from eventstore.following.parts import Part, Parts, parts_of
 from eventstore.server.bootstrap import check_checkpoint_folder, checkpoint_of_shard, stop_on_signals
 from eventstore.server.logs import get_logger
 from eventstore.server.outbox.checkpoint_file import CheckpointFile
-from eventstore.server.outbox.kin import Kin, kin_of
 from eventstore.server.outbox.outbox import Outbox
 from eventstore.server.outbox.remote_ends import RemoteEvents, RemoteTopic
 
@@ -78,12 +77,12 @@ async def relay(
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(stop)
-        async with _connect(source, wait_s) as events, _connect(target, wait_s) as broker, kin_of(events) as kin:
-            lines = _Lines(kin, partial(_line, kin, topic, checkpoint, past_lost), until_caught_up=until_caught_up)
+        async with _connect(source, wait_s) as events, _connect(target, wait_s) as broker, parts_of(events) as parts:
+            lines = _Lines(parts, partial(_line, parts, topic, checkpoint, past_lost), until_caught_up=until_caught_up)
             if on_progress is not None:
                 nursery.start_soon(_report_regularly, lines, on_progress)
             try:
-                await run_by_layout(kin.router, lambda: lines.publish(broker))
+                await parts.run(partial(lines.publish, broker))
             finally:
                 published = lines.published
         nursery.cancel_scope.cancel()
@@ -91,10 +90,9 @@ async def relay(
 
 
 class _Pair(NamedTuple):
-    """A store, and the broker that gets its events. `shard`: None, unless there are several."""
+    """A part of what is published, and the broker that gets its events."""
 
-    shard: int | None
-    events: NetworkStore
+    part: Part[NetworkStore]
     broker: NetworkStore
 
 
@@ -106,43 +104,43 @@ class _Line(NamedTuple):
 
 
 class _Lines:
-    """The outboxes of all shards that there are now. `published`: also by those that a split has ended."""
+    """The outboxes of all parts that there are now. `published`: also by those that have ended since."""
 
-    def __init__(self, kin: Kin, line: Callable[[_Pair], Awaitable[_Line]], *, until_caught_up: bool) -> None:
-        self._kin, self._line, self._until_caught_up = kin, line, until_caught_up
+    def __init__(self, parts: Parts[NetworkStore], line: Callable[[_Pair], Awaitable[_Line]], *, until_caught_up: bool) -> None:
+        self._parts, self._line, self._until_caught_up = parts, line, until_caught_up
         self._before = 0
-        self.by_shard: dict[int | None, _Line] = {}
-        self.is_whole = False  # all shards that there are now have theirs
+        self.by_part: dict[int | None, _Line] = {}
+        self.is_whole = False  # all parts that there are now have theirs
 
     @property
     def published(self) -> int:
-        return self._before + sum(line.outbox.published for line in self.by_shard.values())
+        return self._before + sum(line.outbox.published for line in self.by_part.values())
 
-    async def publish(self, broker: NetworkStore) -> None:
+    async def publish(self, broker: NetworkStore, parts: list[Part[NetworkStore]]) -> None:
         """Publishes until cancelled, or until all events present at the start are published."""
-        self._before, self.by_shard, self.is_whole = self.published, {}, False
-        for pair in await _pairs(self._kin, broker):
-            self.by_shard[pair.shard] = await self._line(pair)
-        await self._publish_before_parents()
+        self._before, self.by_part, self.is_whole = self.published, {}, False
+        for pair in await _pairs(self._parts.store, parts, broker):
+            self.by_part[pair.part.number] = await self._line(pair)
+        await self._publish_inherited(parts)
         self.is_whole = True
         async with trio.open_nursery() as running:
-            for line in self.by_shard.values():
+            for line in self.by_part.values():
                 run = partial(line.outbox.run, line.last if self._until_caught_up else None, end_refused=True)
                 running.start_soon(run)
 
-    async def _publish_before_parents(self) -> None:
-        """Publishes what new shards have from before their splits, in an order in which a parent has not continued yet."""
-        new = list[Split]()
-        for split in self._kin.splits:
-            if split.child in self.by_shard and split.parent in self.by_shard:
-                child, parent = self.by_shard[split.child].outbox, self.by_shard[split.parent].outbox
-                if not await _place(child):
-                    child.begins = min(await _place(parent), split.through)
-                    await _place(child)  # which begins there now
-                    new.append(split)
-        for split in reversed(new):
-            if self.by_shard[split.child].outbox.begins < split.through:
-                await self.by_shard[split.child].outbox.run(split.through, end_refused=True)
+    async def _publish_inherited(self, parts: list[Part[NetworkStore]]) -> None:
+        """Publishes what new parts begin with, in an order in which the one that has it, too, has not continued yet."""
+        new = list[tuple[Outbox, int]]()
+        for part in parts:
+            if part.origin is not None and part.origin.part is not None:
+                own, before = self.by_part[part.number].outbox, self.by_part[part.origin.part].outbox
+                if not await _place(own):
+                    own.begins = Checkpoint(await _place(before)).inherited(part.origin.through).sequence
+                    await _place(own)  # which begins there now
+                    new.append((own, part.origin.through))
+        for own, through in reversed(new):
+            if own.begins < through:
+                await own.run(through, end_refused=True)
 
 
 async def _place(outbox: Outbox) -> int:
@@ -159,9 +157,9 @@ async def _place(outbox: Outbox) -> int:
             return outbox.place
 
 
-async def _pairs(kin: Kin, broker: NetworkStore) -> list[_Pair]:
+async def _pairs(events: NetworkStore, parts: list[Part[NetworkStore]], broker: NetworkStore) -> list[_Pair]:
     """Returns what publishes where. Raises InvalidArgument: the events of one store would go to several shards."""
-    events, shards, is_own = kin.store, kin.shards(), False
+    is_own = False
     if broker._router is not None:
         is_own = events._router is not None and (await events.cluster_map()).cluster == (await broker.cluster_map()).cluster
     if not is_own and broker.shards:
@@ -170,18 +168,19 @@ async def _pairs(kin: Kin, broker: NetworkStore) -> list[_Pair]:
             "address of a shard (`eventstore cluster status` shows them), or publish a cluster's events to itself",
             field="to",
         )
-    return [_Pair(shard if len(shards) > 1 else None, each, each if is_own else broker) for shard, each in shards.items()]
+    return [_Pair(part, part.store if is_own else broker) for part in parts]
 
 
-async def _line(kin: Kin, topic: str, checkpoint: Path | None, past_lost: bool, pair: _Pair) -> _Line:
-    uuid, last = await uuid_and_last_sequence(pair.events)
-    own = checkpoint if checkpoint is None or pair.shard is None else checkpoint_of_shard(checkpoint, pair.shard)
-    file = None if own is None else CheckpointFile(own)
+async def _line(parts: Parts[NetworkStore], topic: str, checkpoint: Path | None, past_lost: bool, pair: _Pair) -> _Line:
+    part, broker = pair
+    uuid, last = await uuid_and_last_sequence(part.store)
+    own = None if checkpoint is None else checkpoint_of_shard(checkpoint, part.number)
     if checkpoint is not None and own is not None:
         await trio.to_thread.run_sync(_take_over, checkpoint, own)
-    of = "" if pair.shard is None else f"events of shard {pair.shard}"
-    source = RemoteEvents(pair.events, uuid, partial(kin.of, pair.shard))
-    return _Line(Outbox(source, RemoteTopic(pair.broker, topic), file, past_lost=past_lost, of=of), last)
+    of = "" if part.number is None else f"events of shard {part.number}"
+    source = RemoteEvents(part.store, uuid, partial(parts.others, part))
+    file = None if own is None else CheckpointFile(own)
+    return _Line(Outbox(source, RemoteTopic(broker, topic), file, past_lost=past_lost, of=of), last)
 
 
 def _take_over(checkpoint: Path, own: Path) -> None:
@@ -203,7 +202,7 @@ async def _report_regularly(running: _Lines, on_progress: Callable[[int, int, in
     def report() -> None:
         if not running.is_whole:  # what there is so far could be caught up, and the rest not
             return
-        lines = running.by_shard.values()
+        lines = running.by_part.values()
         behind = any(line.outbox.place < line.last for line in lines)
         place = sum(min(line.outbox.place, line.last) if behind else line.outbox.place for line in lines)
         on_progress(place, sum(line.last for line in lines), running.published)

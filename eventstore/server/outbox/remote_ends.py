@@ -30,13 +30,14 @@ class RemoteEvents:
     """The source: a client of another server. One subscription, which yields durable events alone, lasts until a failure."""
 
     def __init__(
-        self, store: NetworkStore, uuid: str | None = None, kin: Callable[[int], Sequence[NetworkStore]] = lambda sequence: ()
+        self,
+        store: NetworkStore,
+        uuid: str | None = None,
+        others: Callable[[int], Sequence[NetworkStore]] = lambda sequence: (),
     ) -> None:
-        """`uuid`: of the store; None: of what answers at its address. `kin`: the other shards whose logs have the same event at
-        a sequence: of what was before a split, one of them hands it out.
-        """
+        """`uuid`: of the store; None: of what answers at its address. `others`: see `Parts.others`."""
         self._store = store
-        self._kin = kin
+        self._others = others
         self._stream: NetworkSubscriptionStream | MergedSubscription | None = None
         self._taken = 0  # the last event that was taken from the stream
         self.store = uuid or uuid_of(store)
@@ -57,7 +58,7 @@ class RemoteEvents:
     async def event(self, sequence: int) -> Event | None:
         if sequence <= 0:
             return None
-        for store in (self._store, *self._kin(sequence)):
+        for store in (self._store, *self._others(sequence)):
             if (found := await event_at(store, sequence)) is not None:
                 return found
         return None

@@ -1,29 +1,27 @@
 """The reactions of a worker on the shards of a cluster: each shard's events have reactions, and a checkpoint, of their own.
 
 Reaction `ship` of shard 1 is `ship@1` for operators, unless there is only one. Its commands go to whichever shard owns the
-aggregate. After a split all begin again from their checkpoints; that of a new shard begins as its parent's, before any of them
-runs: a parent that continues without the slots it gave away says nothing of their events any more.
+aggregate. When there are new shards all begin again from their checkpoints; that of a new one is made before any of them runs:
+a shard that continues without the slots it gave away says nothing of their events any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final, TypeAlias
-from uuid import UUID
 
 import trio
 
-from eventstore.client.aio.routing.by_layout import run_by_layout
 from eventstore.client.aio.store import NetworkStore
 from eventstore.domain.reactions.checkpoint import FileCheckpoint, ReactionMarks
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import shown
 from eventstore.following.parking import Parked
-from eventstore.records.cluster_map import ClusterMap
-from eventstore.records.splits import Split
+from eventstore.following.parts import Part, Parts
 from eventstore.server.bootstrap import checkpoint_of_shard
 from eventstore.server.logs import get_logger
 from eventstore.server.reactions.reaction_runner import ReactionProgress, ReactionRunner
@@ -38,38 +36,35 @@ class ShardReactions:
     """
 
     def __init__(self, store: NetworkStore, checkpoint: Path, runner: MakeRunner) -> None:
-        self._store, self._checkpoint, self._runner = store, checkpoint, runner
-        self._by_shard: Mapping[int, ReactionRunner] = {}
+        self._parts, self._checkpoint, self._runner = Parts(store), checkpoint, runner
+        self._by_shard: Mapping[int | None, ReactionRunner] = {}
         self._failure: str | None = None
 
     async def run(self) -> None:
-        await run_by_layout(self._store._router, self._run)
+        await self._parts.run(self._run)
 
-    async def _run(self) -> None:
-        """Reacts to the events of the shards that there are, until cancelled."""
-        router = self._store._router
-        assert router is not None
-        known, stores = router.table.known, self._store._of_shards()
+    async def _run(self, parts: list[Part[NetworkStore]]) -> None:
+        """Reacts to the events of the parts that there are, until cancelled."""
         while True:
             try:
-                await trio.to_thread.run_sync(inherit, self._checkpoint, known)
+                await trio.to_thread.run_sync(inherit, self._checkpoint, parts)
                 self._failure = None
                 break
             except (EventStoreError, OSError) as error:
                 self._failure = f"the checkpoints of new shards cannot be made: {error}"
                 get_logger("eventstore.worker").error("reactions wait", error=self._failure, again_s=_AGAIN_S)
                 await trio.sleep(_AGAIN_S)
-        alone = len(stores) == 1
         self._by_shard = {
-            number: self._runner(store, self._path(number, alone), "" if alone else f"@{number}")
-            for number, store in stores.items()
+            part.number: self._runner(
+                part.store,
+                checkpoint_of_shard(self._checkpoint, part.number),
+                "" if part.number is None else f"@{part.number}",
+            )
+            for part in parts
         }
         async with trio.open_nursery() as nursery:
             for each in self._by_shard.values():
                 nursery.start_soon(each.run)
-
-    def _path(self, shard: int, alone: bool) -> Path:
-        return self._checkpoint if alone else checkpoint_of_shard(self._checkpoint, shard)
 
     @property
     def attention(self) -> str | None:
@@ -120,34 +115,22 @@ class ShardReactions:
         )
 
 
-def inherit(checkpoint: Path, known: ClusterMap) -> None:
-    """Makes the checkpoints of shards that were split off, durably; those that are there stay. Blocks.
+def inherit(checkpoint: Path, parts: Sequence[Part[NetworkStore]]) -> None:
+    """Makes the checkpoints of parts that have none, durably; those that are there stay. Blocks.
 
     Raises:
         Corrupt, ReadFailed, FolderRefused, StorageFull: one cannot be read, or written.
     """
-    if len(known.shards) == 1:
-        return
-    stores = {each.shard: str(UUID(bytes=each.uuid)) for each in known.shards}
-    first = known.splits[0].parent if known.splits else None
-    if first is not None and checkpoint.exists():  # of the time when there was one shard
-        _make(checkpoint_of_shard(checkpoint, first), FileCheckpoint(checkpoint).load(), stores[first], stores[first])
-    for split in known.splits:
-        parent = checkpoint_of_shard(checkpoint, split.parent)
-        if parent.exists():
-            marks = _after(FileCheckpoint(parent).load(), split)
-            _make(checkpoint_of_shard(checkpoint, split.child), marks, stores[split.parent], stores[split.child])
+    stores = {part.number: part.uuid for part in parts}
 
+    def marks_of(store: str | None, number: int | None) -> ReactionMarks | None:
+        path = checkpoint_of_shard(checkpoint, number)
+        marks = FileCheckpoint(path).load() if path.exists() else None
+        return marks if marks is not None and marks.store in (None, stores.get(number, store)) else None
 
-def _make(path: Path, marks: ReactionMarks, of: str, store: str) -> None:
-    """`of`: the store that the marks have to be of."""
-    if not path.exists() and marks.store in (None, of):
-        FileCheckpoint(path).save(replace(marks, store=store))
-
-
-def _after(marks: ReactionMarks, split: Split) -> ReactionMarks:
-    """Returns where the reactions of a new shard begin: at its parent's marks, or at the last event that both have."""
-
-    reactions = {name: each.inherited(split.through) for name, each in marks.reactions.items()}
-    inherited = None if marks.inherited is None else marks.inherited.inherited(split.through)
-    return ReactionMarks(marks.store, min(marks.parked_after, split.through), reactions, inherited, marks.replayed)
+    for part in parts:
+        path = checkpoint_of_shard(checkpoint, part.number)
+        if part.origin is not None and not path.exists():
+            marks = part.origin.begins(partial(marks_of, part.uuid))
+            if marks is not None:
+                FileCheckpoint(path).save(replace(marks, store=part.uuid))

@@ -9,7 +9,7 @@ import pytest
 import eventstore as es
 import eventstore.domain as d
 from eventstore.domain.projections.targets.base import ParkedKey, TableCheckpoint
-from eventstore.records.splits import Split
+from eventstore.following.checkpoint import Origin
 from tests.domain.projections.conftest import Place
 
 
@@ -34,16 +34,16 @@ def test_a_projector_that_still_reads_the_parent_as_it_was_is_fenced(place: Plac
     new = place.target()
     parent = new.of_shard(0)
     assert parent.open(Counts(), store="s-0") == TableCheckpoint(40, "x" * 32)
-    early = parent.of_shard(1, Split(2, 0, 1, 50))
+    early = parent.of_shard(1, Origin(0, 50))
     assert early.open(Counts(), store="s-1") == TableCheckpoint(40, "x" * 32)
-    late = early.of_shard(2, Split(2, 0, 2, 30))
+    late = early.of_shard(2, Origin(0, 30))
     assert late.open(Counts(), store="s-2") == TableCheckpoint(30)
     assert early.parked(None) == {each.key: each for each in parked}
     assert late.parked(None) == {"b": parked[0]}
     with pytest.raises(es.Fenced):
         old.write([("a", 2, "2")], [], 40, TableCheckpoint(41))
     parent.write([("a", 2, "2")], [], 40, TableCheckpoint(41))
-    again = parent.of_shard(1, Split(2, 0, 1, 50))
+    again = parent.of_shard(1, Origin(0, 50))
     assert again.open(Counts(), store="s-1") == TableCheckpoint(40, "x" * 32)
     old.close()
     parent.close()
@@ -55,7 +55,7 @@ def test_the_checkpoint_of_what_was_the_only_shard_becomes_that_of_this_shard(pl
     single.write([("a", 1, "1")], [], 0, TableCheckpoint(40, "x" * 32), [ParkedKey("b", 20, "early")])
     parent = place.target().of_shard(0)
     assert parent.open(Counts(), store="s-0") == TableCheckpoint(40, "x" * 32)
-    child = parent.of_shard(1, Split(2, 0, 1, 40))
+    child = parent.of_shard(1, Origin(0, 40))
     assert child.open(Counts(), store="s-1") == TableCheckpoint(40, "x" * 32)
     assert [each.parked(None).keys() for each in (parent, child)] == [{"b"}, {"b"}]
     with pytest.raises(es.Fenced):

@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from eventstore.domain.projections.projection import CHECKPOINTS, Projection
 from eventstore.errors import DomainRefused, Fenced, InvalidArgument
-from eventstore.following.checkpoint import Checkpoint
-from eventstore.records.splits import Split
+from eventstore.following.checkpoint import Checkpoint, Origin
 
 StoredRow: TypeAlias = tuple[object, ...]
 """Key, columns in order, state as JSON."""
@@ -48,9 +47,9 @@ class Target(Protocol):
     of them has ended, also if the projection is cancelled.
     """
 
-    def of_shard(self, shard: int, born: Split | None = None) -> Target:
+    def of_shard(self, shard: int, origin: Origin | None = None) -> Target:
         """Returns the table, with the checkpoint and the parked keys of a shard: each shard's events have a sequence of their
-        own. Both use the same connection, once it is open. `born`: the split that made the shard; open its parent before.
+        own. Both use the same connection, once it is open. `origin`: what the shard's log begins with; open that shard before.
 
         When it is opened, it gets a new generation: another projector of these shards is fenced, because a key may have
         events of several shards.

@@ -26,11 +26,10 @@ from eventstore.domain.projections.targets.base import (
     parked_of,
     row_of,
 )
-from eventstore.domain.projections.targets.splits import in_postgres, take_over
+from eventstore.domain.projections.targets.inheriting import in_postgres, inherit
 from eventstore.errors import DomainRefused, ProjectionFailed
 from eventstore.extras import advice
-from eventstore.following.checkpoint import Checkpoint
-from eventstore.records.splits import Split
+from eventstore.following.checkpoint import Checkpoint, Origin
 
 _missing: ImportError | None = None
 try:
@@ -81,14 +80,14 @@ class PostgresTarget:
         self._name = ""
         self._row = ""
         self._shard: int | None = None
-        self._born: Split | None = None
+        self._origin: Origin | None = None
         self._generation = 0
         self._parks = False
 
-    def of_shard(self, shard: int, born: Split | None = None) -> PostgresTarget:
+    def of_shard(self, shard: int, origin: Origin | None = None) -> PostgresTarget:
         """See `Target.of_shard`."""
         other = copy(self)
-        other._shard, other._born = shard, born
+        other._shard, other._origin = shard, origin
         return other
 
     def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
@@ -104,7 +103,7 @@ class PostgresTarget:
                 self._prepare_parking(self._connection, creates=projection.on_failure == "park")
                 if self._shard is not None:
                     run = in_postgres(self._connection.execute)
-                    take_over(run, self._name, self._shard, self._born, store, "least", parks=self._parks)
+                    inherit(run, self._name, self._shard, self._origin, store, parks=self._parks)
                 checkpoint, recorded = self._checkpoint()
                 rows = self._rows(self._connection)
                 furthest = max(sequence for _, sequence in rows)

@@ -30,10 +30,9 @@ from eventstore.domain.projections.targets.base import (
     parked_of,
     row_of,
 )
-from eventstore.domain.projections.targets.splits import take_over
+from eventstore.domain.projections.targets.inheriting import inherit
 from eventstore.errors import ProjectionFailed
-from eventstore.following.checkpoint import Checkpoint
-from eventstore.records.splits import Split
+from eventstore.following.checkpoint import Checkpoint, Origin
 
 _KINDS: Final = {
     str: "TEXT",
@@ -73,14 +72,14 @@ class SQLiteTarget:
         self._name = ""
         self._row = ""
         self._shard: int | None = None
-        self._born: Split | None = None
+        self._origin: Origin | None = None
         self._generation = 0
         self._parks = False
 
-    def of_shard(self, shard: int, born: Split | None = None) -> SQLiteTarget:
+    def of_shard(self, shard: int, origin: Origin | None = None) -> SQLiteTarget:
         """See `Target.of_shard`."""
         other = copy(self)
-        other._shard, other._born = shard, born
+        other._shard, other._origin = shard, origin
         return other
 
     def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
@@ -106,7 +105,7 @@ class SQLiteTarget:
                 existed = self._create_tables(connection, columns)
                 self._prepare_parking(connection, creates=projection.on_failure == "park")
                 if self._shard is not None:
-                    take_over(connection.execute, self._name, self._shard, self._born, store, "min", parks=self._parks)
+                    inherit(connection.execute, self._name, self._shard, self._origin, store, parks=self._parks)
                 checkpoint, recorded = self._checkpoint(connection)
                 rows = self._rows(connection)
                 furthest = max(sequence for _, sequence in rows)
