@@ -1,6 +1,6 @@
 """The command `eventstore-spark`: its sub-commands, and how errors end them.
 
-As with `eventstore`, an error that a user can cause is one line on standard error and exit code 1; exit code 2 means that the
+An error that a user can cause is one line on standard error and exit code 1, as with `eventstore`; exit code 2 means that the
 command line itself is wrong (`InvalidArgument`, `DomainRefused`, typer's usage errors). For an error in a worker the line is
 the message of the reader, without the two stack traces around it.
 """
@@ -31,7 +31,8 @@ _WRONG_BY_ITSELF = frozenset({InvalidArgument.__name__, DomainRefused.__name__})
 class SparkCommand(typer.core.TyperCommand):
     """A command whose help shows an argument as it was named: `DATA` instead of `{DATA} <list[str]>`.
 
-    As in `eventstore`, whose command line is not imported here: the package goes to workers, which need nothing of it.
+    `eventstore` has the same. Its command line is not imported here, because this package goes to workers, which need nothing
+    of it.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

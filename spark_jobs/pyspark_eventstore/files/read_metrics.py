@@ -10,8 +10,13 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class ReadMetrics:
-    """`files`: event files of which more than the header was read. `rows_examined`: rows of which any column was read.
-    `rows_read`: rows handed to Spark. `bytes_read`: bytes of event files that were checked or decoded.
+    """What was read.
+
+    Attributes:
+        files: event files of which more than the header was read.
+        rows_examined: rows of which any column was read.
+        rows_read: rows handed to Spark.
+        bytes_read: bytes of event files that were checked or decoded.
     """
 
     files: int = 0

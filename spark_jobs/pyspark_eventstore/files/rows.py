@@ -36,8 +36,13 @@ PAYLOADS: Final = frozenset({"data", "data_json", "metadata", "command_id"})
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """`columns` are as in the event index; `ids` and `types` are looked up by ordinal; `data` begins at byte `base` of the
-    event file.
+    """Rows of one event file.
+
+    Attributes:
+        columns: as in the event index.
+        ids: looked up by ordinal.
+        types: looked up by ordinal.
+        data: begins at byte `base` of the event file.
     """
 
     count: int

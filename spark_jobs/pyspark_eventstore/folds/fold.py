@@ -96,7 +96,7 @@ class Fold:
 def rows_of_states(
     projection: Projection[Any], keys: Sequence[str], states: dict[str, Any], last: dict[str, Event]
 ) -> pa.RecordBatch:
-    """Returns the rows of those `keys` that have a state. `last` is the event of each key that an error names.
+    """Returns the rows of the keys in `keys` that have a state. `last` is the event of each key that an error names.
 
     Raises:
         ProjectionFailed: a row does not match the declaration of the projection.

@@ -1,9 +1,9 @@
 """Divides aggregate ids into ranges, so that a fold by aggregate needs no shuffle.
 
 All events of an aggregate are in one range. A task folds one range: it reads the rows of its ids from every sorted file, file
-by file, which is the order of their sequences. It does so in steps small enough that the states of all aggregates of a step
-fit in memory. Ranges and steps begin at split points of the indexes; a bad guess costs time, never a row. Spark brings events
-outside the sorted files (usually those of the ongoing file) to their range.
+by file, which is the order of their sequences. It does so in steps small enough that the states of all aggregates of a step fit
+in memory. Ranges and steps begin at split points of the indexes; a bad guess costs time, never a row. Spark brings events
+outside the sorted files (usually events of the ongoing file) to their range.
 """
 
 from __future__ import annotations
@@ -43,8 +43,12 @@ class SortedFilePart:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """`files`: the sorted files to read by range, oldest first; they cover the sequences up to `upto` of each store.
-    `steps[i]`: where the steps of range i begin, and where the last one ends (None: open).
+    """The ranges to fold.
+
+    Attributes:
+        files: the sorted files to read by range, oldest first.
+        upto: the sequences up to which the files cover each store.
+        steps: for each range, where its steps begin, and where the last one ends (None: open).
     """
 
     files: tuple[SortedFilePart, ...]

@@ -37,8 +37,8 @@ class RangeFold:
     """Yields rows of the projection's table, one for each aggregate of a range with a state.
 
     The batches name the ranges to fold: each range begins with a row without an aggregate id, followed by the events of the
-    range outside the sorted files, by aggregate and sequence. A step may have any number of aggregates of these: above
-    `states_max` states, finished ones become rows before the step ends.
+    range outside the sorted files, by aggregate and sequence. A step may have any number of aggregates outside the sorted
+    files: above `states_max` states, finished ones become rows before the step ends.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Compares the events of two stores slot by slot, whether they are in one folder or in those of any number of shards.
+"""Compares the events of two stores slot by slot, whether a store is in one folder or in the folders of any number of shards.
 
 A slot has all events of its aggregates. Its sums depend on aggregate, version, time, type, data, metadata and command id of
 each event; not on sequences, which each store counts by itself, nor on shards, files, or the order of anything. What a shard
@@ -27,7 +27,12 @@ _LOW_BITS: Final = 0xFFFF_FFFF
 
 
 class SlotSums(NamedTuple):
-    """What a slot has: `versions` is the sum over its events, `checksum` one of their contents, modulo 2**64."""
+    """What a slot has.
+
+    Attributes:
+        versions: the sum over its events.
+        checksum: the sum over the contents of its events, modulo 2**64.
+    """
 
     aggregates: int = 0
     events: int = 0
@@ -41,7 +46,13 @@ class SlotSums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """`sums`: of both sides, by slot. `aggregate_id`, `version`: the first event that differs; None if none does."""
+    """The result of a comparison.
+
+    Attributes:
+        sums: of both sides, by slot.
+        aggregate_id: of the first event that differs; None if none does.
+        version: of the first event that differs; None if none does.
+    """
 
     sums: tuple[dict[int, SlotSums], dict[int, SlotSums]]
     aggregate_id: str | None = None
@@ -91,7 +102,7 @@ def compare(spark: SparkSession, paths: Sequence[str], against: Sequence[str]) -
 
 
 def _hashed(spark: SparkSession, snapshots: Iterable[FolderSnapshot], aggregate_id: str | None = None) -> DataFrame:
-    """Returns aggregate id, version and hash of all events, or of those of an aggregate."""
+    """Returns aggregate id, version and hash of all events, or only of events of this aggregate."""
     from pyspark.sql import functions as f
 
     from pyspark_eventstore.source.predicates import Wanted, one_of
@@ -123,7 +134,7 @@ def _sums(aggregates: DataFrame) -> dict[int, SlotSums]:
 
 
 def _first_difference(key: str, sides: Sequence[DataFrame]) -> Any:
-    """Returns the smallest key whose rows differ: it is missing on one side, or anything of it is another."""
+    """Returns the smallest key whose rows differ: the key is missing on one side, or some value differs."""
     from pyspark.sql import functions as f
 
     one, other = sides

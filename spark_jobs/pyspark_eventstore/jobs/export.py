@@ -4,7 +4,7 @@
     out/_eventstore/000001.json                        its bounds, written before it began
     out/_eventstore/000001.done                        it is complete
 
-A run covers the sequences after those of the previous run. It writes to a folder whose name begins with `_`, which Spark
+A run covers the sequences after the previous run. It writes to a folder whose name begins with `_`, which Spark
 ignores, and renames it when complete. An interrupted run is repeated with the same bounds.
 """
 
@@ -49,8 +49,11 @@ _DONE: Final = ".done"
 
 @dataclass(frozen=True, slots=True)
 class ExportRun:
-    """One run: the sequences of each store after `after`, up to and including `upto`. `identities`: of the events at `upto`;
-    runs of earlier versions have none. `events`: how many it wrote, once it is complete.
+    """One run: the sequences of each store after `after`, up to and including `upto`.
+
+    Attributes:
+        identities: of the events at `upto`; runs of earlier versions have none.
+        events: how many it wrote, once it is complete.
     """
 
     number: int
@@ -169,7 +172,8 @@ def _interrupted(target: TargetFolder) -> ExportRun | None:
 
 
 def _of_run(snapshots: list[FolderSnapshot], run: ExportRun) -> list[FolderSnapshot]:
-    """Returns the snapshots of which the run has events, each of the slots that its shard had by the end of the run.
+    """Returns the snapshots of stores that have events in the run, each with the slots that its shard had by the end of the
+    run.
 
     Raises:
         FolderRefused: the folder of a shard that was split off is missing.

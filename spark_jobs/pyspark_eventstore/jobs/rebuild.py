@@ -1,8 +1,8 @@
 """`eventstore-spark rebuild`: builds a read model from all events, with the projection class that runs live.
 
-The sequence S up to which the result is complete is fixed at the start. All events up to S are folded, those of a key in
-order of their sequences; `folds.distribution` distributes the work over tasks. Events stream through a fold, so a key may
-have any number of them. The result appears whole or not at all, together with S, where a live projector takes over.
+The sequence S up to which the result is complete is fixed at the start. All events up to S are folded, the events of a key in
+order of their sequences; `folds.distribution` distributes the work over tasks. Events stream through a fold, so a key may have
+any number of them. The result appears whole or not at all, together with S, where a live projector takes over.
 """
 
 from __future__ import annotations

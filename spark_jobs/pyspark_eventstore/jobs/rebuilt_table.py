@@ -1,9 +1,9 @@
 """A read model as a table of PostgreSQL: written to a temporary table, then swapped in within one transaction.
 
 The table itself stays, with its grants, indexes, triggers and the views on it: only rows that differ are replaced, and rows of
-keys that are gone are deleted. If others reference one of these, nothing is changed, and it is named. Table and checkpoint are
-those of a live projector, so that one can take over. A projector that still runs on the table is fenced, because a rebuilt
-table has a new generation, even at the same sequence.
+keys that are gone are deleted. If rows of other tables reference such a row, nothing is changed, and the row is named. A live
+projector uses the same table and checkpoint, so that one can take over. A projector that still runs on the table is fenced,
+because a rebuilt table has a new generation, even at the same sequence.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RebuiltTable:
         self._columns = table_columns(projection)
 
     def check(self, *, replace: bool) -> None:
-        """Tries everything but the rows, and takes it back: what cannot be done is refused before the work.
+        """Tries everything but the rows, and rolls it back: what cannot be done is refused before the work.
 
         Raises:
             FolderRefused: the table exists and may not be replaced.
@@ -87,7 +87,7 @@ class RebuiltTable:
 
     def _replace(self, connection: Connection[tuple[Any, ...]], upto: Mapping[str, tuple[str, Checkpoint]]) -> None:
         with connection.transaction():
-            self._begin(connection, upto)  # first, as a projector does: one that is running waits, and is fenced
+            self._begin(connection, upto)  # first, as a projector does: a running projector waits, and is fenced
             connection.execute("SET CONSTRAINTS ALL DEFERRED")  # foreign keys that allow it are held against the result alone
             for statement in self._swap():
                 connection.execute(statement)
@@ -98,7 +98,9 @@ class RebuiltTable:
         connection.execute(create.format(sql.Identifier(_STAGING), sql.SQL(", ").join(columns)))
 
     def _begin(self, connection: Connection[tuple[Any, ...]], upto: Mapping[str, tuple[str, Checkpoint]]) -> None:
-        """Creates what is missing, and moves the checkpoints; those of other stores or shards are gone."""
+        """Creates what is missing, and moves the checkpoints. Deletes the projection's checkpoints of other stores or
+        shards.
+        """
         from eventstore.domain.projections.targets.postgres import create_tables
 
         name = self._projection.name

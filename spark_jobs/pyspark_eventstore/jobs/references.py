@@ -29,7 +29,7 @@ _FOREIGN_KEYS: Final = (
 def still_referenced(
     connection: Connection[tuple[Any, ...]], name: str, staging: str, error: psycopg.errors.IntegrityError
 ) -> ProjectionFailed:
-    """Returns what to raise for the `error` that replacing the table `name` by the rows of `staging` has met, once that was
+    """Returns the error to raise if replacing the rows of table `name` by the rows of `staging` failed with `error` and was
     rolled back.
     """
     try:
@@ -48,7 +48,7 @@ def still_referenced(
 
 
 def _missing(connection: Connection[tuple[Any, ...]], name: str, staging: str) -> tuple[list[str], int]:
-    """Returns by foreign key which rows are not there any more, and how many there are in all."""
+    """Returns by foreign key which referenced rows would be gone, and how many there are in all."""
     named, missing = list[str](), 0
     for constraint, table, column in connection.execute(_FOREIGN_KEYS, (f'"{name}"', KEY_COLUMN)).fetchall():
         query = sql.SQL(

@@ -1,9 +1,9 @@
-"""Resolves paths and globs to the data folders that a query reads, each once. The folder of a cluster's node is those of its
-shards, which must all be there.
+"""Resolves paths and globs to the data folders that a query reads, each once. The folder of a cluster's node stands for the
+folders of its shards, which must all be there.
 
 A folder matched by a glob counts once it holds a store, so a folder that is still being created is picked up later. A folder
-given by name must hold a store. When a shard is split, its folder may say so a moment before that of the new shard holds one:
-that is waited for.
+given by name must hold a store. When a shard is split, its folder may say so a moment before the new shard's folder holds a
+store: that is waited for.
 """
 
 from __future__ import annotations
@@ -43,8 +43,11 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """A data folder and the uuid of the store in it. `shard`: which one of a cluster of several it is. `ancestors`: whose event
-    files it begins with.
+    """A data folder and the uuid of the store in it.
+
+    Attributes:
+        shard: which shard it is, in a cluster of several.
+        ancestors: the stores whose event files it begins with.
     """
 
     path: str
@@ -69,8 +72,8 @@ class _Unfinished(FolderRefused):
 
 
 def find_data_folders(paths: Iterable[str]) -> list[DataFolder]:
-    """Returns the data folders at `paths`, in the order of their paths. Waits up to two seconds for that of a new shard that is
-    not finished.
+    """Returns the data folders at `paths`, in the order of their paths. Waits up to two seconds for the folder of a new shard
+    that is not finished.
 
     Raises:
         InvalidArgument: a path names a file system that is not mounted.
@@ -94,7 +97,7 @@ def find_data_folders(paths: Iterable[str]) -> list[DataFolder]:
 
 
 def _is_awaited(paths: Sequence[str], found: Sequence[DataFolder]) -> bool:
-    """Returns whether a glob matches the folder of a shard that was split off from one of these, and that is not among them."""
+    """Returns whether a glob matches the folder of a shard that was split off from one of these shards and is not found yet."""
     shards = [each.shard for each in found if each.shard is not None]
     here = {(each.cluster, each.shard) for each in shards}
     missing = {f"shard-{split.child}" for each in shards for split in each.splits if (each.cluster, split.child) not in here}
@@ -124,8 +127,8 @@ def _look(paths: Iterable[str]) -> list[DataFolder]:
 
 
 def _now(data_folder: DataFolder, split: Mapping[uuid.UUID, ShardIdentity], *, of_node: bool) -> DataFolder:
-    """Returns the folder with what its shard is now. One that took part in no split is a store by itself, unless its node is
-    read.
+    """Returns the folder with what its shard is now. A shard that took part in no split counts as a store by itself, unless its
+    node is read.
     """
     shard = data_folder.shard
     if shard is None or (of_node and shard.store not in split):
@@ -171,7 +174,7 @@ def names_one_store(paths: Sequence[str]) -> bool:
 
 
 def _shards(path: str) -> list[DataFolder]:
-    """Returns the shards of a node; none if the folder is a store."""
+    """Returns the shards in the folder of a node; none if the folder holds a store."""
     from eventstore_cluster.shard_folders import plan  # workers have no need of it
 
     if not _is_nodes(path):
@@ -189,7 +192,7 @@ def _shards(path: str) -> list[DataFolder]:
 
 
 def _is_nodes(path: str) -> bool:
-    """Whether the shards of a node are in the folder; its registry may be lost, since they know all of it."""
+    """Whether the folder holds the shards of a node. Its registry may be lost, since the shards know all that it says."""
     return not _holds(path, STORE) and (_holds(path, CLUSTER) or _holds(path, "shard-0", STORE))
 
 

@@ -1,7 +1,7 @@
-"""Checks that the stores and events that an option, an offset or a run of an export stands at are those of the folders.
+"""Checks that the folders hold the stores and events that an option, an offset or a run of an export names.
 
-A sequence alone does not tell a store from one that was restored from an older copy (see `eventstore.event_identity`), nor its
-folder from that of another store, which has a uuid of its own.
+A sequence alone does not tell a store from a store that was restored from an older copy (see `eventstore.event_identity`), nor
+its folder from another store's folder, which has a uuid of its own.
 """
 
 from __future__ import annotations
@@ -41,14 +41,18 @@ def event_in(snapshot: FolderSnapshot, sequence: int) -> Event | None:
 
 
 def ends_of(snapshots: Iterable[FolderSnapshot]) -> dict[str, Checkpoint]:
-    """Returns where each store ends, by its uuid; nothing of an empty one. Raises as `event_in` does."""
+    """Returns where each store ends, by its uuid; leaves out empty stores.
+
+    Raises:
+        Corrupt, FolderRefused
+    """
     ends = {each.data_folder.store: event_in(each, each.last_sequence) for each in snapshots}
     return {store: Checkpoint.at(event) for store, event in ends.items() if event is not None}
 
 
 def place_in(snapshot: FolderSnapshot, upto: Offsets) -> str | None:
-    """Returns the store whose place in `upto` is one of this log: its own, or else the nearest one that it was split off from.
-    None if there is none, or its place is after the events that both have.
+    """Returns the store in `upto` whose place is in this log: the log's own store, or else the nearest store that it was split
+    off from. None if there is no such store, or if its place is after the events that both have.
     """
     if (own := snapshot.data_folder.store) in upto:
         return own
@@ -60,10 +64,11 @@ def place_in(snapshot: FolderSnapshot, upto: Offsets) -> str | None:
 
 
 def check_places(what: str, recorded: Mapping[str, Checkpoint], snapshots: Iterable[FolderSnapshot], next_step: str) -> None:
-    """Raises Diverged unless the stores of these snapshots have the recorded events, as far as their identities are known.
+    """Checks that the stores of these snapshots have the recorded events, as far as their identities are known.
 
     Raises:
-        Diverged, Corrupt, FolderRefused
+        Diverged: a store does not have the event.
+        Corrupt, FolderRefused
     """
     upto = {store: place.sequence for store, place in recorded.items()}
     for snapshot in snapshots:
@@ -74,8 +79,8 @@ def check_places(what: str, recorded: Mapping[str, Checkpoint], snapshots: Itera
 
 
 def check_named(option: str, named: Offsets, snapshots: Sequence[FolderSnapshot], *, also_before: bool, ended: bool) -> None:
-    """Checks that the stores and sequences that an option names are those of these snapshots. `also_before`: or of stores that
-    they were split off from; `ended`: no store may end before its sequence.
+    """Checks that these snapshots have the stores and sequences that an option names. `also_before`: stores that they were
+    split off from count too. `ended`: no store may end before its sequence.
 
     Raises:
         InvalidArgument
@@ -96,8 +101,8 @@ def check_named(option: str, named: Offsets, snapshots: Sequence[FolderSnapshot]
 
 
 def check_stores(what: str, read: Offsets, snapshots: Sequence[FolderSnapshot], next_step: str) -> None:
-    """Refuses a store that has taken the place of one that was read: it is new here, and the other one is missing. A store that
-    is only new, or only missing, is none; nor is a shard that was split off from a store that was read.
+    """Refuses a store that has taken the place of a store that was read: it is new here, and the other one is missing. A store
+    that is only new, or only missing, is not refused; nor is a shard that was split off from a store that was read.
 
     Raises:
         FolderRefused
@@ -113,7 +118,7 @@ def check_stores(what: str, read: Offsets, snapshots: Sequence[FolderSnapshot], 
 
 
 def _lineage(snapshots: Iterable[FolderSnapshot]) -> set[str]:
-    """Returns the stores that these were split off from."""
+    """Returns the stores that these snapshots' stores were split off from."""
     return {str(before.store) for each in snapshots for before in each.data_folder.ancestors}
 
 

@@ -23,7 +23,8 @@ from pyspark_eventstore.source.snapshot import read_header
 def read_slices(
     slices: Iterable[Slice], schema: pa.Schema, wanted: Wanted, *, permissive: bool, report: str | None, whole: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the wanted events of these slices; with `whole` also the log's own, and those that a shard gave away.
+    """Yields the wanted events of these slices. `whole`: also the log's own events, and events of slots that the shard gave
+    away.
 
     Raises:
         Corrupt, FolderRefused

@@ -45,7 +45,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Texts from `low` up to but excluding `high` (None: no end); only those in `members` if given."""
+    """Texts from `low` up to but excluding `high` (None: no end); with `members`, only texts in it."""
 
     low: bytes = b""
     high: bytes | None = None
@@ -68,7 +68,7 @@ class Texts:
         return inside and (self.members is None or text in self.members)
 
     def may_lie_between(self, smallest: bytes, largest: bytes) -> bool:
-        """Returns whether any of them may be among sorted texts with these ends."""
+        """Returns whether any wanted text may be among sorted texts with these ends."""
         if self.members is not None:
             return any(smallest <= text <= largest for text in self.members)
         return self.low <= largest and (self.high is None or self.high > smallest)
@@ -80,8 +80,12 @@ _ALL_TEXTS: Final = Texts()
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The conditions of a reader; an event must meet all of them. `times`: in µs since 1970. `own`: what a shard that was split
-    hands out; `log_records`: also the log's own commits.
+    """The conditions of a reader; an event must meet all of them.
+
+    Attributes:
+        times: in µs since 1970.
+        own: the slots that a shard hands out after a split.
+        log_records: also the log's own commits.
     """
 
     ids: Texts = field(default_factory=Texts)
@@ -93,7 +97,9 @@ class Wanted:
     log_records: bool = True
 
     def of_shard(self, shard: ShardIdentity | None, first_sequence: int) -> Wanted:
-        """Returns the conditions in a file of this shard that begins with this sequence: after a split all is its own."""
+        """Returns the conditions in a file of this shard that begins with this sequence. If the file begins after the shard's
+        last split, all of it is the shard's own.
+        """
         own = None if shard is None else shard.slot_filter
         return self if own is None or first_sequence > own.through else replace(self, own=own)
 

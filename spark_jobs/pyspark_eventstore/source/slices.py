@@ -25,9 +25,13 @@ from pyspark_eventstore.source.source_options import Offsets
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The events of a file with sequences after `after`, up to and including `upto`; in a sorted file only those of the blocks
-    [first_block, last_block) out of `blocks`. In an unsorted file they are in the bytes [start, stop), whose first
-    record has sequence `first_sequence`. `fault`: why the header of the file is unreadable.
+    """The events of a file with sequences after `after`, up to and including `upto`.
+
+    In a sorted file, only events in the blocks [first_block, last_block) out of `blocks`. In an unsorted file, the events are
+    in the bytes [start, stop), whose first record has sequence `first_sequence`.
+
+    Attributes:
+        fault: why the header of the file is unreadable.
     """
 
     data_folder: DataFolder

@@ -58,7 +58,9 @@ class RecordMarks:
 class EventFile:
     """The readable part of an event file: up to byte `end`, just after `last_sequence`.
 
-    `fault`: why its header is unreadable; `header` is then derived from the previous file.
+    Attributes:
+        header: derived from the previous file if the file's own is unreadable.
+        fault: why the file's own header is unreadable.
     """
 
     header: ChunkHeader
@@ -85,8 +87,8 @@ class FolderSnapshot:
     last_sequence: int
 
     def shared_with(self, stores: Container[str]) -> tuple[str, int] | None:
-        """Returns the nearest of these stores that its shard was split off from, and the last sequence of the files that it has
-        of that; None if there is none.
+        """Returns the nearest of these stores that the snapshot's shard was split off from, and the last sequence of the files
+        that it has of that store; None if there is none.
         """
         nearest = next((each for each in reversed(self.data_folder.ancestors) if str(each.store) in stores), None)
         if nearest is None:
@@ -105,7 +107,13 @@ class WalkProgress:
 
 
 def take_snapshots(paths: Iterable[str], *, permissive: bool = False) -> list[FolderSnapshot]:
-    """Takes a snapshot of every data folder at `paths`. Raises as `find_data_folders` and `take_snapshot` do."""
+    """Takes a snapshot of every data folder at `paths`. `permissive`: see `take_snapshot`.
+
+    Raises:
+        InvalidArgument: a path names a file system that is not mounted.
+        FolderRefused: a data folder is refused (see `find_data_folders`), or a file is missing, foreign, or of a newer format.
+        Corrupt: a header, or the ongoing file, is damaged.
+    """
     return [take_snapshot(data_folder, permissive=permissive) for data_folder in find_data_folders(paths)]
 
 

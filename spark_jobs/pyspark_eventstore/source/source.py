@@ -44,8 +44,8 @@ class EventStoreSource(DataSource):
 class EventReader(DataSourceReader):
     """Reads a consistent snapshot: everything durable when the query is planned.
 
-    Leaves all filters to Spark: it would use the reader that took the filters of one reference to a DataFrame or view for all
-    references, also for those that have other filters or none.
+    Leaves all filters to Spark. Spark would plan one reader with the filters of one reference to a DataFrame or view, and use
+    it for all references, also for references with other filters or none.
     """
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:

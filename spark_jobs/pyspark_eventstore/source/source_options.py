@@ -54,9 +54,14 @@ Offsets = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options. `wanted`: only events that meet these conditions. `after` and `upto`: only events after, and up to, these
-    sequences of each store. `report`: a folder in which every task records its read metrics. `of_streams`: the options
-    given that only streams have.
+    """The options.
+
+    Attributes:
+        wanted: only events that meet these conditions.
+        after: only events after these sequences of each store.
+        upto: only events up to these sequences of each store.
+        report: a folder in which every task records its read metrics.
+        of_streams: the given options that only streams have.
     """
 
     paths: tuple[str, ...]
@@ -131,14 +136,16 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _refuse_table(raw: Mapping[str, str]) -> None:
-    """A table would be created, and no query of it would get its path: Spark makes the source again, without its options."""
+    """Refuses to create a table: no query of it would get its path, because Spark makes the source again, without its
+    options.
+    """
     if _OF_TABLES.issubset(name.lower() for name in raw):
         why = "Spark keeps the options of a table and passes none of them, nor its path, to a source in Python"
         raise InvalidArgument(f"CREATE TABLE … USING eventstore: {why}; {_VIEW}", field="path")
 
 
 def _refuse_pushdown(value: str) -> None:
-    """`false` is what the source does anyway."""
+    """Refuses the option `pushdown`, unless it is `false`, which is what the source does anyway."""
     if value.lower() != "false":
         why = "Spark plans one reader for all references to a view, so what one of them filters is missing in the others"
         instead = "types, aggregate_id, aggregate_prefix, startingVersion, endingVersion, startingTimestamp, endingTimestamp"

@@ -88,8 +88,8 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the partitions of the micro-batch from `start` to `end`.
 
         Raises:
-            FolderRefused: a data folder of the batch no longer exists, or another store is in its place, or that of a shard
-                split off is missing.
+            FolderRefused: a data folder of the batch no longer exists, or another store is in its place, or the folder of a
+                shard that was split off is missing.
             Diverged: a store does not have the event at `start` or `end`.
         """
         planned = end == self._planned
@@ -131,7 +131,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_named("upto", options.upto or {}, snapshots, also_before=False, ended=False)  # it may be written yet
 
     def _places(self, ends: Offsets, start: Mapping[str, StoreOffset]) -> dict[str, StoreOffset]:
-        """Returns the offset at these sequences. What has not moved stays as it is: Spark compares the text."""
+        """Returns the offset at these sequences. Places that have not moved keep their text, which Spark compares."""
         read = _sequences(start)
         moved = {store: end for store, end in ends.items() if store not in start or end != read[store]}
         found = {} if self._options.permissive else ends_of(self._cut(moved))
@@ -158,7 +158,9 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [self._marked(each, each.last_sequence - 1, each.last_sequence) for each in cut]
 
     def _available(self, start: dict[str, int]) -> dict[str, int]:
-        """Refuses a folder that ends before `start`: an older copy would deliver other events under old sequences."""
+        """Returns the last sequence of each store that may be read. Refuses a folder that ends before `start`: an older copy
+        would deliver other events under old sequences.
+        """
         result = dict(start)
         for store, snapshot in self._snapshots.items():
             last = snapshot.last_sequence if self._target is None else self._target.get(store, 0)
@@ -176,7 +178,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return SplitFolders(self._snapshots.values())
 
     def _begun(self, start: Offsets) -> Offsets:
-        """Returns the offset with the places at which shards begin that were split off since."""
+        """Returns the offset with the places at which shards begin that were split off since then."""
         return self._splits().begun(start) if start else start
 
     def _held(self, store: str, upto: int) -> FolderSnapshot:

@@ -1,9 +1,10 @@
 """How offsets of a stream, and the bounds of an export's runs, follow splits of shards.
 
-An offset that does not name a shard that was split off is from before: everything up to it was read of the parent, the slots
-that the new shard has included. So a micro-batch follows from its two offsets alone, whenever it is planned again: by which
-slots a shard is read says the end, and where a new shard begins says the start: where its parent was, at most at the last event
-that both have. This holds because a parent is not read up to a split without the folder of the shard that got its slots.
+If an offset does not name a shard that was split off, the offset is from before the split: everything up to it was read of the
+parent, including the slots that the new shard has now. So a micro-batch follows from its two offsets alone, whenever it is
+planned again. Its end says by which slots a shard is read. Its start says where a new shard begins: where its parent was, at
+most at the last event that both have. This holds because a parent is not read up to a split without the folder of the shard
+that got its slots.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _Key: TypeAlias = tuple[UUID, int]
 
 
 class SplitFolders:
-    """The shards of the folders that these snapshots are of, as far as splits are known of them.
+    """The shards in the folders of these snapshots, as far as splits are known of them.
 
     Raises:
-        FolderRefused: one does not say that its shard was split, though another one begins with its events.
+        FolderRefused: a folder does not say that its shard was split, though another one begins with its events.
     """
 
     def __init__(self, snapshots: Iterable[FolderSnapshot]) -> None:
@@ -42,7 +43,9 @@ class SplitFolders:
         self._check_lineage(each.data_folder for each in known)
 
     def _check_lineage(self, folders: Iterable[DataFolder]) -> None:
-        """The folder of a replica that was away has all slots of its shard still, those of shards split off since included."""
+        """Refuses a folder that does not know of a split of its shard. The folder of a replica that was away still has all
+        slots of its shard, including slots of shards that were split off since.
+        """
         here = {each.store: each for each in folders}
         parents = {(cluster, split.child): (cluster, split.parent) for cluster, split in self._splits}
         for key, shard in self._shards.items():
@@ -70,9 +73,8 @@ class SplitFolders:
         return {**start, **{str(shard.store): places[key] for key, shard in self._shards.items() if key in places}}
 
     def _place_of_ancestor(self, key: _Key, start: Mapping[str, int]) -> int | None:
-        """Returns where a shard begins of whose ancestors one that is not its parent was read; None if none was.
-
-        The folders between the two may be gone: the last event file that it has of that ancestor ends where they were split.
+        """Returns where a shard begins if an ancestor that is not its parent was read; None if none was. The folders between
+        the two may be gone: the last event file that the shard has of that ancestor ends where they were split.
         """
         shard, snapshot = self._shards[key], self._snapshots[key]
         shared = snapshot.shared_with(start)
@@ -86,8 +88,8 @@ class SplitFolders:
         return min(start[store], last)
 
     def read_by(self, folder: DataFolder, start: Mapping[str, int], named: Collection[str]) -> DataFolder:
-        """Returns the folder of a shard, read after its place in `start`, as one whose slots are also those of shards split off
-        that an offset does not name.
+        """Returns the folder of a shard as it is read after its place in `start`: with the slots of shards that were split off
+        and that an offset does not name.
 
         Raises:
             FolderRefused: the folder of a shard split off after that place is missing: its events would be left out.
@@ -112,7 +114,7 @@ class SplitFolders:
         return replace(folder, shard=replace(shard, slots=ranges_of(sorted(slots)), splits=tuple(sorted(splits))))
 
     def _family(self, cluster: UUID, shard: int) -> set[_Key]:
-        """Returns a shard and those that were split off from it, or from one of these."""
+        """Returns a shard and all shards that were split off from it, directly or not."""
         found = {(cluster, shard)}
         for each, split in self._splits:  # a parent is made before its children
             if (each, split.parent) in found:
@@ -141,7 +143,7 @@ def _line(key: _Key, parents: Mapping[_Key, _Key]) -> set[_Key]:
 
 
 def _stores(shards: Mapping[_Key, ShardIdentity]) -> dict[_Key, str]:
-    """Returns the stores of these shards, and of those that they were split off from."""
+    """Returns the stores of these shards, and of the shards that they were split off from."""
     found = {key: str(shard.store) for key, shard in shards.items()}
     for (cluster, number), shard in shards.items():
         parent = next((split.parent for split in shard.splits if split.child == number), None)

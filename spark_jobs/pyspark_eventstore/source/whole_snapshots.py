@@ -1,7 +1,8 @@
 """Snapshots for a reader that wants all events of its shards at once: a query, a rebuild, a comparison.
 
 A stream, or an export, that does not find a new shard yet reads it later. A query would leave its events out, without an error:
-its parent no longer hands them out, once the folder of that says that it was split. So a query is refused until they are there.
+the parent no longer hands them out, once the parent's folder says that it was split. So a query is refused until the events are
+there.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from pyspark_eventstore.source.stream_splits import SplitFolders
 def take_whole_snapshots(
     paths: Sequence[str], *, after: Offsets | None = None, upto: Offsets | None = None, permissive: bool = False
 ) -> list[FolderSnapshot]:
-    """Takes a snapshot of every data folder at `paths`, of which the events after `after`, up to `upto`, are to be read.
-
-    A single folder that is named is that of one shard, and read without those that were split off from it. With `permissive`, a
-    folder may end early: its end may be damaged.
+    """Takes a snapshot of every data folder at `paths`, of which the events after `after`, up to `upto`, are to be read. A
+    single folder that is named is one shard, and is read without shards that were split off from it. `permissive`: a folder may
+    end early, because its end may be damaged.
 
     Raises:
-        FolderRefused: the folder of a shard that was split off is missing, or ends before the split; and as `take_snapshots`.
-        Corrupt, InvalidArgument: as `take_snapshots`.
+        FolderRefused: the folder of a shard that was split off is missing, or ends before the split; or a data folder is
+            refused.
+        Corrupt: a header, or the ongoing file, is damaged.
+        InvalidArgument: a path names a file system that is not mounted.
     """
     snapshots = take_snapshots(paths, permissive=permissive)
     if not names_one_store(paths):
