@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.cli.transfer.event_lines import LineRefused, format_event, parse_ids, parse_line
+from eventstore.cli.transfer.event_lines import LineRefused, format_event, parse_line
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Event, NewEvent
 from tests.cli.processes import line
 
@@ -103,7 +103,6 @@ def test_only_ids_that_are_surely_those_of_a_refused_line_are_read(text: str, id
     with pytest.raises(LineRefused) as refused:
         parse_line(text)
     assert refused.value.ids == ids
-    assert parse_ids(text) == (ids, 0)
 
 
 ONE, OTHER = line("order-1", "c-1", data={"text": "x"}), line("order-2", "c-1")
@@ -130,7 +129,7 @@ def test_a_payload_that_quotes_an_aggregate_id_does_not_make_that_of_its_line_un
 @pytest.mark.parametrize("more", [{"version": 3}, {"version": 3, "sequence": 9, "shard": 1}, {"version": 3, "metadata": {}}])
 def test_the_version_of_a_line_is_found_however_it_is_spelled(separators: tuple[str, str], more: dict[str, object]) -> None:
     text = json.dumps(json.loads(line("a", "c", **more)), separators=separators)
-    assert parse_ids(text) == (("a", "c"), 3)
+    assert parse_line(text).version == 3
 
 
 @given(
@@ -155,8 +154,7 @@ def test_every_event_is_read_back_from_its_line(
     text = format_event(stored)
     assert "\n" not in text
     aggregate_id, command_id, read_time, event, version = parse_line(text)
-    assert parse_ids(text) == ((aggregate_id, command_id), version)
-    assert (aggregate_id, command_id, read_time) == ("a", "c", time)
+    assert (aggregate_id, command_id, read_time, version) == ("a", "c", time, 3)
     assert (event.type, event.data, event.metadata) == (stored.type, stored.data, stored.metadata)
     is_text = True
     try:

@@ -1,7 +1,8 @@
-"""Whatever is wrong with the files of an import, nothing is stored out of order without a word.
+"""Whatever is wrong with the files of an import, nothing is stored out of order without a word, and no part of a commit.
 
-The model is a log of commits, in files that overlap as exports do. A first import gets them with faults: in another order, with
-lines that are cut or joined, and with commands that occur again with other content. A second import gets the corrected files.
+The model is a log of commits, in files that overlap as exports do, or in files where the lines of a commit stand apart. A first
+import gets the files with faults: in another order, with lines that are cut, joined or unreadable, and with commands that occur
+again with other content. A second import gets the corrected files.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from tests.cli.processes import Server, line
 
 AGGREGATES: Final = ("@a", "@b")
 PAYLOADS: Final = (1, {"of": {"aggregate_id": "other"}}, 'a quoted "aggregate_id": and {')
-FAULTS: Final = ("other command", "other content", "joined", "cut", "cut and joined", "front cut")
+FAULTS: Final = (
+    *("other command", "other content", "joined", "cut", "cut and joined", "front cut"),
+    *("unreadable", "no command", "no aggregate"),
+)
 _examples = itertools.count()  # they share a server: a number replaces the "@" of aggregates
 
 
@@ -52,7 +56,7 @@ class Case:
 def cases(draw: st.DrawFn) -> Case:
     commits: list[list[Step]] = []
     counts = dict.fromkeys(AGGREGATES, 0)
-    sizes = st.sampled_from([1, 1, 1, 2])
+    sizes = st.sampled_from([1, 1, 2, 3])
     for aggregate, size in draw(st.lists(st.tuples(st.sampled_from(AGGREGATES), sizes), min_size=4, max_size=10)):
         commits.append([Step(aggregate, f"c-{len(commits)}", counts[aggregate] + each) for each in range(size)])
         counts[aggregate] += size
@@ -63,10 +67,18 @@ def cases(draw: st.DrawFn) -> Case:
         compact = line(step.aggregate, of.command, f"{kind} {step.number}", data, version=of.number + 1)
         return json.dumps(json.loads(compact)) if is_spaced else compact
 
+    def mixed(steps: list[Step]) -> list[Step]:
+        """Returns steps in another order, which is the same for each aggregate."""
+        of_each = {aggregate: iter([step for step in steps if step.aggregate == aggregate]) for aggregate in AGGREGATES}
+        return [next(of_each[step.aggregate]) for step in draw(st.permutations(steps))]
+
     log = list(itertools.chain(*commits))
     ends = [*sorted(draw(st.lists(st.integers(1, len(commits)), max_size=2))), len(commits)]
-    starts = [0, *(draw(st.integers(0, end)) for end in ends[:-1])]
+    is_mixed = draw(st.booleans())
+    starts = [0, *(end if is_mixed else draw(st.integers(0, end)) for end in ends[:-1])]
     files = [list(itertools.chain(*commits[start:end])) for start, end in zip(starts, ends, strict=True)]
+    if is_mixed:
+        files = [*map(mixed, files)]
     places = [(file, place) for file, steps in enumerate(files) for place in range(len(steps))]
     faults = draw(st.dictionaries(st.sampled_from(places), st.sampled_from(FAULTS), min_size=1, max_size=2))
     broken = [[text(step, step) + "\n" for step in steps] for steps in files]
@@ -77,6 +89,10 @@ def cases(draw: st.DrawFn) -> Case:
             broken[file][place] = whole[:-1]
         elif fault == "front cut":
             broken[file][place] = whole[cut:]
+        elif fault == "unreadable":
+            broken[file][place] = "rubbish\n"
+        elif fault.startswith("no "):
+            broken[file][place] = whole.replace(f'"{fault[3:]}_id":', '"event_id":')
         elif fault == "other content":
             broken[file][place] = text(step, step, "Other") + "\n"
         elif fault == "other command":
@@ -126,6 +142,12 @@ def _steps_before(place: tuple[int, int], files: list[str], aggregate: str) -> s
     return {int(each[1]) for each in found if each is not None}
 
 
+def assert_whole_commits(log: list[Step], aggregate: str, stored: list[int]) -> None:
+    steps = [step for step in log if step.aggregate == aggregate]
+    for _, commit in itertools.groupby(steps, lambda step: step.command):
+        assert len({step.number in stored for step in commit}) == 1
+
+
 @settings(max_examples=150)
 @given(case=cases(), batch_commits=st.sampled_from([3, 1_000]))
 async def test_nothing_is_stored_out_of_order_without_a_word(shared: Server, case: Case, batch_commits: int) -> None:
@@ -139,6 +161,8 @@ async def test_nothing_is_stored_out_of_order_without_a_word(shared: Server, cas
         refused = _refusals(first, number, aggregate)
         # What is refused holds back what follows, so only files in another order can put anything in another place.
         assert not refused or _steps_before(refused[0], case.faulty, aggregate).issuperset(before[aggregate])
+        if not case.has_other_content:
+            assert_whole_commits(case.log, aggregate, before[aggregate])
         if before[aggregate] == whole[: len(before[aggregate])]:
             assert after[aggregate] == whole[: len(after[aggregate])]
             assert after[aggregate] == whole or (case.has_other_content and _refusals(second, number, aggregate))

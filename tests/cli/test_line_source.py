@@ -9,7 +9,7 @@ import pytest
 import trio
 
 import eventstore as es
-from eventstore.cli.transfer import import_run, line_source
+from eventstore.cli.transfer import import_run, known_aggregates, line_source
 from eventstore.cli.transfer.import_run import Summary, run_import
 from eventstore.cli.transfer.line_source import CommandLines, LineSource
 from eventstore.cli.transfer.refusals import Refusal
@@ -183,6 +183,67 @@ async def _imported(server: Server, path: Path, *files: list[str]) -> Summary:
     summary = Summary()
     await run_import(server.store, LineSource([str(each) for each in paths]), summary, strict=False, on_progress=lambda: None)
     return summary
+
+
+@pytest.mark.parametrize(
+    ("box", "unreadable", "stored"),
+    [
+        ("box-1", "rubbish", 0),
+        ("box-2", line("box-2", "c-1") + line("till-2", "c-9"), 0),
+        ("box-3", '{"command_id":"c-1"}', 0),
+        ("box-4", '{"aggregate_id":"box-4","data":2}', 2),
+    ],
+)
+async def test_no_part_is_stored_of_a_commit_that_may_go_on_in_a_line_that_cannot_be_read(
+    box: str, unreadable: str, stored: int, shared: Server, tmp_path: Path
+) -> None:
+    till = box.replace("box", "till")
+    files = [[line(till, "c-0"), line(box, "c-0")], [line(box, "c-1", "Opened"), line(till, "c-1"), unreadable]]
+    summary = await _imported(shared, tmp_path, *files)
+    assert (summary.new, summary.refused, summary.held_back) == (stored, 1, 4 - stored)
+    files[1][2] = line(box, "c-1", "Closed")
+    corrected = await _imported(shared, tmp_path, *files)
+    assert (corrected.new, corrected.repeated, corrected.refused, corrected.held_back) == (5 - stored, stored, 0, 0)
+
+
+async def test_aggregates_with_lines_that_cannot_be_read_take_bounded_memory(
+    shared: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_source, "UNSURE_AGGREGATES_MAX", 3)
+    lines = [f'{{"aggregate_id":"unsure-{number}"}}' for number in range(4)]
+    assert (await _imported(shared, tmp_path, [*lines[1:], line("unsure", "c-1")])).new == 1
+    summary = await _imported(shared, tmp_path, [*lines, line("unsure", "c-2")])
+    assert (summary.new, summary.refused, summary.held_back) == (0, 4, 1)
+
+
+@pytest.mark.parametrize("size", [5, 1_000])
+async def test_however_many_aggregates_there_are_their_order_is_known(
+    size: int, shared: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_aggregates, "AGGREGATES_IN_MEMORY", size)
+    monkeypatch.setattr(import_run, "BATCH_COMMITS", 7)
+    first, second = ([line(f"many-{size}-{each}", f"c-{n}", version=n) for each in range(40)] for n in (1, 2))
+    summary = await _imported(shared, tmp_path, second, first)
+    assert (summary.new, summary.refused, summary.held_back) == (40, 40, 0)
+    summary = await _imported(shared, tmp_path, first, second, first)
+    assert (summary.new, summary.repeated, summary.refused, summary.misplaced) == (40, 80, 0, 40)
+
+
+async def test_commits_that_each_stand_twice_are_sent_once(shared: Server, tmp_path: Path) -> None:
+    lines = [line("pairs", f"c-{number}", version=number) for number in range(1, 301)]
+    before = shared.stats()
+    summary = await _imported(shared, tmp_path, [each for each in lines for _ in range(2)])
+    assert (summary.new, summary.repeated, summary.commits) == (300, 300, 600)
+    after = shared.stats()
+    assert after["duplicates"] == before["duplicates"]
+    assert after["batches"] - before["batches"] < 10
+
+
+async def test_of_a_refused_commit_that_stands_twice_the_second_is_held_back(shared: Server, tmp_path: Path) -> None:
+    lines = [line("pair", f"c-{number}", version=number) for number in (1, 2)]
+    await _imported(shared, tmp_path, [line("pair", "c-1", "Other")])
+    summary = await _imported(shared, tmp_path, [lines[0], lines[0], lines[1], lines[1]])
+    assert (summary.new, summary.refused, summary.held_back) == (0, 1, 3)
 
 
 async def test_the_events_of_all_aggregates_are_stored_in_the_order_of_the_file(shared: Server, tmp_path: Path) -> None:

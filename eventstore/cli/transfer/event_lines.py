@@ -62,13 +62,14 @@ _USUAL: Final = re.compile(
     r'\{\s*"aggregate_id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"command_id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,'
     r'\s*"event_type"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"timestamp"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"data"\s*:\s*'
 )
+_USUAL_METADATA: Final = re.compile(r'\s*,\s*"metadata"\s*:\s*')
+_NUMBER: Final = "(?:0|[1-9][0-9]{0,17})"
+_USUAL_END: Final = re.compile(
+    rf'\s*(?:,\s*"version"\s*:\s*({_NUMBER})\s*)?(?:,\s*"sequence"\s*:\s*{_NUMBER}\s*)?'
+    rf'(?:,\s*"shard"\s*:\s*{_NUMBER}\s*)?\}}'
+)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
-# How the line of an export ends. It is no payload's end, which is followed by the brace of the line.
-_EXPORTED: Final = re.compile(
-    r',\s*"version"\s*:\s*(\d{1,18})\s*(?:,\s*"sequence"\s*:\s*\d+\s*)?(?:,\s*"shard"\s*:\s*\d+\s*)?\}$'
-)
-_TAIL_CHARACTERS: Final = 100  # more than `_EXPORTED` takes of a line that `export` or `json.dumps` has written
 _UNREADABLE: Final = LineIds(None, None)
 
 
@@ -94,15 +95,11 @@ def parse_line(line: str) -> ParsedLine:
     Raises:
         LineRefused
     """
-    usual = _USUAL.match(line)
     try:
-        if usual is not None:
-            start = usual.end()
-            _, end = _scan(line, start)
-            if line[end:] == "}":
-                aggregate_id, command_id, event_type, time = usual.groups()
-                event = _stored(DATA_IS_JSON, event_type, line[start:end].encode(), None)
-                return ParsedLine(aggregate_id, command_id, _time(time), event)
+        usual = _USUAL.match(line)
+        parsed = None if usual is None else _parse_usual(line, usual)
+        if parsed is not None:
+            return parsed
         return _parse_members(line)
     except LineRefused as refused:
         raise LineRefused(refused.what, guess_ids(line) if refused.ids == _UNREADABLE else refused.ids) from None
@@ -110,21 +107,22 @@ def parse_line(line: str) -> ParsedLine:
         raise LineRefused(f"not JSON: {error}", guess_ids(line)) from None
 
 
-def parse_ids(line: str) -> tuple[LineIds, int]:
-    """Returns whose event a line is and its version (0: unknown), for a fraction of what parsing costs.
-
-    The ids are those of `parse_line`: of the event that it returns, or of its refusal if that has any.
-    """
-    usual = _USUAL.match(line)
-    if usual is not None:
-        exported = _EXPORTED.search(line[-_TAIL_CHARACTERS:])
-        if exported is not None or '"version"' not in line:
-            return LineIds(usual[1], usual[2]), 0 if exported is None else int(exported[1])
-    try:
-        parsed = parse_line(line)
-    except LineRefused as refused:
-        return refused.ids, 0
-    return LineIds(parsed.aggregate_id, parsed.command_id), parsed.version
+def _parse_usual(line: str, usual: re.Match[str]) -> ParsedLine | None:
+    """Reads a line that begins as an export's lines do; None: its other members are not those of an export."""
+    start = usual.end()
+    _, end = _scan(line, start)
+    data, metadata, format_ = line[start:end], None, DATA_IS_JSON
+    has_metadata = _USUAL_METADATA.match(line, end)
+    if has_metadata is not None:
+        value, end = _scan(line, has_metadata.end())
+        if value is not None:
+            metadata, format_ = line[has_metadata.end() : end].encode(), DATA_IS_JSON | METADATA_IS_JSON
+    rest = _USUAL_END.fullmatch(line, end)
+    if rest is None:
+        return None
+    aggregate_id, command_id, event_type, time = usual.groups()
+    event = _stored(format_, event_type, data.encode(), metadata)
+    return ParsedLine(aggregate_id, command_id, _time(time), event, int(rest[1] or 0))
 
 
 def _stored(format_: int, event_type: str, data: bytes, metadata: bytes | None) -> NewEvent:

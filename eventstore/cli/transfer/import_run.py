@@ -3,19 +3,23 @@
 More batches would gain nothing, because the client splits a batch and keeps several frames in flight.
 
 A refused line or commit holds back what follows of its aggregate: were that stored, the corrected line would come after it for
-ever. So nothing is sent behind a commit that may be refused. A commit that breaks a limit is known without asking. A command
-id may have been used before only on an aggregate that was there before, or if it is in the files several times. So commits of
-all aggregates but those that this import has created are first sent on condition of a version that no aggregate has. This
-stores nothing; it finds the commits that the store has, and those whose command id it has with other content. What is left of
-the batch is then sent in the order of the file. No batch has a command twice, since the store would know neither.
+ever. A line whose command cannot be read also holds back what precedes it (see `line_source`).
 
-A line whose aggregate cannot be read holds back everything that follows. If the store stops accepting commits (a full disk)
-and some behind the first were stored, the import reports that they have changed places.
+So nothing is sent behind a commit that may be refused. A commit that breaks a limit is known without asking. A command id may
+have been used before only on an aggregate that was there before, or if it is in the files several times. So commits of all
+aggregates but those that this import has created are first sent on condition of a version that no aggregate has. This stores
+nothing; it finds the commits that the store has, and those whose command id it has with other content. What is left of the
+batch is then sent in the order of the file. No batch has a command twice, since the store would know neither: a repetition with
+the same content is only counted, one with other content begins the next batch.
+
+If the store stops accepting commits (a full disk) and some behind the first were stored, the import reports that they have
+changed places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +27,7 @@ import trio
 
 import eventstore as es
 from eventstore.cli.terminal.output import print_note
+from eventstore.cli.transfer.known_aggregates import Known, KnownAggregates
 from eventstore.cli.transfer.line_source import CommandLines, LineSource, SourceFailed
 from eventstore.cli.transfer.refusals import Refusals
 from eventstore.client.aio.store import NetworkStore
@@ -39,7 +44,6 @@ _SLICE: Final = 50
 _RECONNECT_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.2
 _ABOUT_THE_COMMIT: Final = (InvalidArgument, CommandIdReused, VersionConflict)
-_AGGREGATES_KEPT: Final = 100_000  # in each of three dicts: some 10 MB each
 
 
 class ImportStopped(EventStoreError):
@@ -48,9 +52,11 @@ class ImportStopped(EventStoreError):
 
 @dataclass(slots=True)
 class Summary:
-    """Counts of an import, in events. `repeated` ones were in the store before, or twice in the files; `held_back` ones follow
-    a refused line of their aggregate. `misplaced` are those of the repeated that the store has before events that precede them
-    in the files.
+    """Counts of an import, in events.
+
+    `repeated`: they were in the store before, or are twice in the files. `held_back`: they follow a refused line of their
+    aggregate, or a line whose command cannot be read may belong to their commit. `misplaced`: of the repeated ones, how many
+    the store has before events that precede them in the files.
     """
 
     new: int = 0
@@ -74,20 +80,21 @@ class Summary:
 class _Batch:
     """Commits that are sent together."""
 
-    groups: list[CommandLines] = field(default_factory=list)
-    commands: set[tuple[str, str]] = field(default_factory=set)
+    groups: dict[tuple[str, str], CommandLines] = field(default_factory=dict)  # by aggregate and command id
     size_bytes: int = 0
     answered: trio.Event = field(default_factory=trio.Event)
 
-    def add(self, group: CommandLines) -> None:
-        self.groups.append(group)
-        self.commands.add((group.aggregate_id, group.command_id))
+    def take(self, group: CommandLines) -> bool:
+        """Adds a commit, or counts it as a repetition. Returns False if it has to be in the next batch."""
+        command = (group.aggregate_id, group.command_id)
+        first = self.groups.get(command)
+        if first is not None:
+            return first.repeat(group)
+        if len(self.groups) >= BATCH_COMMITS or self.size_bytes >= BATCH_BYTES:
+            return False
+        self.groups[command] = group
         self.size_bytes += group.size_bytes
-
-    def ends_before(self, group: CommandLines) -> bool:
-        if group.is_repeated and (group.aggregate_id, group.command_id) in self.commands:
-            return True
-        return len(self.groups) >= BATCH_COMMITS or self.size_bytes >= BATCH_BYTES
+        return True
 
 
 async def run_import(
@@ -96,11 +103,14 @@ async def run_import(
     """Imports everything in `source`, and keeps `summary` up to date. With `strict` the first refusal stops it.
 
     Raises:
-        Stopped: the store refused to continue, or a file could not be read; all events counted as new are durable.
+        ImportStopped, SourceFailed, OSError: the store refused to continue, or a file could not be read. All events that are
+            counted as new are durable.
         EventStoreError: the server cannot be reached.
     """
     async with es.connect(address, reconnect_timeout=_RECONNECT_SECONDS, name="eventstore import") as store:
-        await _Import(store, source, summary, strict=strict, on_progress=on_progress).run()
+        importing = _Import(store, source, summary, strict=strict, on_progress=on_progress)
+        with closing(importing.known):
+            await importing.run()
 
 
 class _Import:
@@ -115,13 +125,8 @@ class _Import:
         self._strict = strict
         self._on_progress = on_progress
         self._sent: _Batch | None = None
-        self._failed: EventStoreError | None = None
-        self._unread: set[str] = set()  # aggregates of which a line was refused; what was read before it is still sent
-        self._nothing_more = False  # such a line may be of any aggregate
-        self._held: set[str] = set()  # aggregates of which the store refused a commit
-        self._created: dict[str, None] = {}  # aggregates; of others the store is asked once more
-        self._stored: dict[str, int] = {}  # by aggregate, the last version in the store of what was sent
-        self._named: dict[str, int] = {}  # by aggregate, the last version that a line named
+        self._failed: EventStoreError | OSError | None = None
+        self.known = KnownAggregates()
 
     async def run(self) -> None:
         failed: EventStoreError | OSError | None = None
@@ -143,10 +148,10 @@ class _Import:
             for number, group in enumerate(self._groups()):
                 if number % _SLICE == 0:
                     await trio.lowlevel.checkpoint()
-                if batch.ends_before(group):
+                if not batch.take(group):
                     await self._send(nursery, batch)
                     batch = _Batch()
-                batch.add(group)
+                    batch.take(group)
         except (SourceFailed, OSError) as error:
             failed = error
         await self._send(nursery, batch)
@@ -170,37 +175,21 @@ class _Import:
         """Yields the commits to send, and counts those that are refused or held back without asking the store."""
         for item in self._source.groups():
             if isinstance(item, CommandLines):
-                aggregate_id = item.aggregate_id
-                is_held = self._nothing_more or aggregate_id in self._unread or aggregate_id in self._held
+                known = self.known[item.aggregate_id]
+                is_held = known.is_unread or known.is_refused or self._source.may_lack_lines(item.aggregate_id)
                 if not is_held:
-                    self._check_order(item)
+                    _check_order(item, known)
                 if item.why is None:
                     if is_held:
                         self._summary.held_back += item.lines
                     else:
                         yield item
                     continue
+                known.is_unread = True
                 item = item.refusal(item.at, item.why)
             self._summary.refusals.add(item)
             if self._strict:
                 raise SourceFailed(str(item))
-            if item.aggregate_id is None:
-                self._nothing_more = True
-            else:
-                self._unread.add(item.aggregate_id)
-
-    def _check_order(self, group: CommandLines) -> None:
-        """Refuses a commit whose lines name lower versions than lines before: the files are given in another order."""
-        if group.version and group.why is None:
-            before = self._named.get(group.aggregate_id, 0)
-            if group.version < before and not group.is_repeated:
-                group.refuse(
-                    group.line,
-                    f"version {group.version} stands after version {before} of the aggregate; give files and lines in the "
-                    "order of their versions",
-                )
-            else:
-                self._named[group.aggregate_id] = max(before, group.version)
 
     async def _send(self, nursery: trio.Nursery, batch: _Batch) -> None:
         """Sends a batch after the previous one was answered; returns without waiting for the answer."""
@@ -220,34 +209,34 @@ class _Import:
             raise self._failed
 
     async def _append(self, batch: _Batch) -> None:
-        for group in batch.groups:
-            if group.is_repeated:  # with other content, it would be refused
-                self._created.pop(group.aggregate_id, None)
-        groups = self._valid(batch.groups)
-        asked = [group for group in groups if group.aggregate_id not in self._created]
-        if asked:
-            left = set(map(id, await self._round(asked, VERSION_MAX)))
-            groups = [group for group in groups if group.aggregate_id in self._created or id(group) in left]
-        if groups and self._failed is None:
-            await self._round(groups, ANY)
-        self._look_for_misplaced(batch.groups)
-        for known in (self._created, self._stored, self._named):
-            while len(known) > _AGGREGATES_KEPT:
-                del known[next(iter(known))]
+        try:
+            await self._append_all([*batch.groups.values()])
+        except OSError as error:
+            self._failed = error
         batch.answered.set()
 
-    def _look_for_misplaced(self, groups: list[CommandLines]) -> None:
+    async def _append_all(self, groups: list[CommandLines]) -> None:
         for group in groups:
-            before = self._stored.get(group.aggregate_id, 0)
-            if 0 < group.stored_version < before and not group.is_repeated:
+            if group.is_repeated:  # with other content, it would be refused
+                self.known[group.aggregate_id].is_created = False
+        sent = self._valid(groups)
+        asked = [group for group in sent if not self.known[group.aggregate_id].is_created]
+        if asked:
+            settled = {*map(id, asked)}.difference(map(id, await self._round(asked, VERSION_MAX)))
+            sent = [group for group in sent if id(group) not in settled]
+        if sent and self._failed is None:
+            await self._round(sent, ANY)
+        for group in groups:
+            known = self.known[group.aggregate_id]
+            if 0 < group.stored_version < known.version_stored and not group.is_repeated:
                 self._summary.misplaced += group.lines
-            self._stored[group.aggregate_id] = max(before, group.stored_version)
+            known.version_stored = max(known.version_stored, group.stored_version)
 
     def _valid(self, groups: list[CommandLines]) -> list[CommandLines]:
         """Returns the commits that break no limit, up to the first of each aggregate that does."""
         valid = []
         for group, encoded in zip(groups, encode_commits([group.commit(ANY) for group in groups]), strict=True):
-            if isinstance(encoded, InvalidArgument) or group.aggregate_id in self._held:
+            if isinstance(encoded, InvalidArgument) or self.known[group.aggregate_id].is_refused:
                 self._refuse(group, encoded.message if isinstance(encoded, InvalidArgument) else "")
             else:
                 valid.append(group)
@@ -260,7 +249,7 @@ class _Import:
         except EventStoreError as error:
             outcomes = [error] * len(groups)
         again: list[CommandLines] = []
-        refused: set[str] = set()  # aggregates; `_held` has also those of commits that come after these
+        refused: set[str] = set()  # aggregates, of which a commit before was refused
         stopped: dict[str, tuple[CommandLines, EventStoreError]] = {}  # by aggregate, the first of each
         overtaken: list[str] = []
         for group, outcome in zip(groups, outcomes, strict=True):
@@ -268,7 +257,7 @@ class _Import:
             if isinstance(outcome, Committed):
                 self._count(group, outcome)
                 if not outcome.duplicate and outcome.version == len(group.events):
-                    self._created[aggregate_id] = None
+                    self.known[aggregate_id].is_created = True
                 if not outcome.duplicate and aggregate_id in stopped:
                     overtaken.append(aggregate_id)
             elif isinstance(outcome, VersionConflict) and aggregate_id not in refused:
@@ -284,10 +273,12 @@ class _Import:
 
     def _refuse(self, group: CommandLines, why: str) -> None:
         """Counts a commit that the store refused, or one that follows such a commit of its aggregate."""
-        if group.aggregate_id in self._held:
+        known = self.known[group.aggregate_id]
+        self._summary.held_back += group.repeated_lines
+        if known.is_refused:
             self._summary.held_back += group.lines
             return
-        self._held.add(group.aggregate_id)
+        known.is_refused = True
         refusal = group.refusal(group.line, why)
         self._summary.refusals.add(refusal)
         if self._strict and self._failed is None:
@@ -295,13 +286,28 @@ class _Import:
 
     def _count(self, group: CommandLines, outcome: Committed) -> None:
         summary = self._summary
-        summary.commits += 1
+        summary.commits += 1 + group.repetitions
+        summary.repeated += group.repeated_lines
         if outcome.duplicate:
             summary.repeated += group.lines
         else:
             summary.new += len(group.events)
             summary.repeated += group.lines - len(group.events)
         group.stored_version = outcome.version
+
+
+def _check_order(group: CommandLines, known: Known) -> None:
+    """Refuses a commit whose lines name lower versions than lines before: the files are given in another order."""
+    if group.version and group.why is None:
+        before = known.version_read
+        if group.version < before and not group.is_repeated:
+            group.refuse(
+                group.line,
+                f"version {group.version} stands after version {before} of the aggregate; give files and lines in the "
+                "order of their versions",
+            )
+        else:
+            known.version_read = max(before, group.version)
 
 
 def _stopped(group: CommandLines, error: EventStoreError, overtaken: list[str]) -> str:

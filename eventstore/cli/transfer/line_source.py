@@ -4,6 +4,11 @@ The lines of one file with the same aggregate and command id form one commit, wh
 other aggregates may stand between them. Lines of the same aggregate may not, since its order would be a guess; nor may the
 lines of a commit be in several files. To know when a commit is complete, and to send no part of one that is not, the files
 are read twice: `survey` finds the commands whose lines are apart, `groups` yields commits.
+
+A line whose command cannot be read may belong to any commit of its aggregate, before or behind it, in any of the files; a line
+whose aggregate cannot be read to any commit at all. Were such a commit stored without it, it could never be completed: its
+command id would be taken. A narrower rule would have to guess where a commit may go on. So of these aggregates nothing is
+imported (`may_lack_lines`) until the line is corrected, which costs little: another import, and nothing that waits elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from eventstore.cli.transfer.event_lines import LineIds, LineRefused, ParsedLine, guess_ids, parse_ids, parse_line
+from eventstore.cli.transfer.event_lines import LineIds, LineRefused, ParsedLine, guess_ids, parse_line
 from eventstore.cli.transfer.refusals import Refusal
 from eventstore.errors import EventStoreError
 from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, Commit, ExpectedVersion, NewEvent
@@ -31,6 +36,8 @@ LINE_BYTES_MAX: Final = 32 * 1024 * 1024
 STANDARD_INPUT: Final = "-"
 OPEN_BYTES_MAX: Final = 256 * 1024 * 1024
 """Payload bytes of commits whose lines are apart and not all read yet: they are kept in memory."""
+UNSURE_AGGREGATES_MAX: Final = 100_000
+"""Aggregates with a line whose command cannot be read: they are kept in memory. If there are more, nothing is imported."""
 _BUFFER_BYTES: Final = 256 * 1024  # GzipFile's own readline is Python, a buffered reader's is C
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _REPEATED: Final = 0
@@ -54,7 +61,8 @@ class CommandLines:
     """The lines of one command. If they must not be imported, `why` is set, and `at` is the line to blame.
 
     `runs_left`: how many runs of neighbouring lines belong to it, without those that were read to their end. `is_repeated`:
-    the same versions of this command were read before.
+    the same versions of this command were read before. `repetitions` counts commits with the same content that need not be
+    sent after it, with `repeated_lines`.
     """
 
     file: str
@@ -71,6 +79,8 @@ class CommandLines:
     at: int = 0
     runs_left: int = 1
     is_repeated: bool = False
+    repetitions: int = 0
+    repeated_lines: int = 0
     stored_version: int = 0  # of its last event in the store, once it is there
 
     def refuse(self, line: int, why: str) -> None:
@@ -106,6 +116,14 @@ class CommandLines:
                 self.version = version
                 self.events.append(event)
 
+    def repeat(self, other: CommandLines) -> bool:
+        """Counts a repetition of this commit. Returns False if its content is another one."""
+        if (other.time, other.events) != (self.time, self.events):
+            return False
+        self.repetitions += 1
+        self.repeated_lines += other.lines
+        return True
+
     def refusal(self, line: int, why: str) -> Refusal:
         """Refuses all lines, because of one of them or because the store refused the commit."""
         return Refusal(self.file, line, self.lines, why, self.line, self.last, self.aggregate_id)
@@ -127,6 +145,7 @@ class LineSource:
         self._raw: BinaryIO | None = None
         self._spool: BinaryIO | None = None
         self._apart: dict[int, int] = {}
+        self._unsure = _UnsureAggregates()
         self.total_bytes: int | None = None
         self.is_surveyed = False
         if STANDARD_INPUT not in paths:
@@ -148,7 +167,7 @@ class LineSource:
         Raises:
             OSError, SourceFailed: a file cannot be read. Which commits of it are whole is not known.
         """
-        runs = _Runs()
+        runs = _Runs(self._unsure)
         for path in self._paths:
             if path == STANDARD_INPUT:
                 self._keep_standard_input()
@@ -160,10 +179,14 @@ class LineSource:
         self._apart = runs.apart()
         self._before, self.is_surveyed = 0, True
 
+    def may_lack_lines(self, aggregate_id: str) -> bool:
+        """Whether a line that cannot be read may belong to a commit of this aggregate. After `survey`."""
+        return aggregate_id in self._unsure
+
     def groups(self) -> Iterator[CommandLines | Refusal]:
         """Yields the commits of all files, and the lines that are not events. After `survey`.
 
-        A commit is yielded with its last line. A refused line is yielded before any commit that it may belong to.
+        A commit is yielded with its last line.
 
         Raises:
             OSError, SourceFailed: a file cannot be read any more. Everything yielded before is whole.
@@ -199,10 +222,28 @@ def _key(aggregate_id: str, command_id: str) -> int:
     return hash((aggregate_id, command_id))
 
 
+class _UnsureAggregates:
+    """Aggregates with a line whose command cannot be read; all, if there is a line whose aggregate cannot be read."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] | None = set()
+
+    def add(self, aggregate_id: str | None) -> None:
+        if self._ids is not None:
+            if aggregate_id is None or len(self._ids) >= UNSURE_AGGREGATES_MAX:
+                self._ids = None
+            else:
+                self._ids.add(aggregate_id)
+
+    def __contains__(self, aggregate_id: str) -> bool:
+        return self._ids is None or aggregate_id in self._ids
+
+
 class _Runs:
     """The runs of neighbouring lines of one command, of all files: the hash of their ids, and of the versions they span."""
 
-    def __init__(self) -> None:
+    def __init__(self, unsure: _UnsureAggregates) -> None:
+        self._unsure = unsure
         self._keys = array("q")
         self._spans = array("q")
         self._files: list[int] = []  # each file's first run
@@ -213,14 +254,17 @@ class _Runs:
         self._files.append(len(self._keys))
         for _, raw in lines:
             try:
-                self._add(*parse_ids(_text(raw)))
+                parsed = parse_line(_text(raw))
             except LineRefused as refused:
-                self._add(refused.ids, 0)
+                if None in refused.ids:
+                    self._unsure.add(refused.ids.aggregate_id)
+                else:
+                    self._add(refused.ids, 0)
+            else:
+                self._add(LineIds(parsed.aggregate_id, parsed.command_id), parsed.version)
         self._end_run()
 
     def _add(self, ids: LineIds, version: int) -> None:
-        if None in ids:
-            return
         if ids != self._ids or begins_again(version, self._last):
             self._end_run()
             self._ids, self._first, self._lines = ids, version, 0

@@ -42,7 +42,10 @@ class Refusal:
 
 
 class Refusals:
-    """`events` lines were refused for `count` reasons; the first of these are `kept`. The first one creates `path`."""
+    """`events` lines were refused for `count` reasons; the first of these are `kept`. The first one creates `path`.
+
+    `of_any`: the first line whose aggregate cannot be read.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         if path is not None and path.exists():
@@ -50,11 +53,14 @@ class Refusals:
         self.path = path
         self.kept: list[Refusal] = []
         self.count = self.events = 0
+        self.of_any: Refusal | None = None
         self._file: TextIO | None = None
 
     def add(self, refusal: Refusal) -> None:
         self.count += 1
         self.events += refusal.events
+        if refusal.aggregate_id is None and self.of_any is None:
+            self.of_any = refusal
         if len(self.kept) < KEPT:
             self.kept.append(refusal)
         if self.path is not None:

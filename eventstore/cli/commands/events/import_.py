@@ -36,8 +36,8 @@ def import_(
 
     Each has aggregate_id, command_id, event_type, timestamp (ISO 8601 with zone), data (any JSON) and perhaps metadata.
     The lines of a file with the same aggregate and command id form one commit. Times are kept. Importing again writes
-    nothing, so run an interrupted import again. A refused line holds back what follows of its aggregate; correct it and
-    import the file again. The exit code is 1 if anything was refused.
+    nothing, so run an interrupted import again. A refused line holds back what follows of its aggregate, and if its ids cannot
+    be read, all that it may belong to; correct it and import the file again. The exit code is 1 if anything was refused.
 
     \b
     Example:
@@ -62,11 +62,11 @@ def import_(
         print_error(f"{why}; {_imported(summary)}, run it again to continue")
         raise typer.Exit(1)
     if summary.refused:
-        held = f", {summary.held_back:,} behind them held back" if summary.held_back else ""
-        print_error(
-            f"{counted(summary.refused, 'event was', 'events were')} refused{held}; "
-            "correct these lines and import the file again"
-        )
+        refused, of_any = counted(summary.refused, "event was", "events were"), summary.refusals.of_any
+        held = f", {summary.held_back:,} held back because of them" if summary.held_back else ""
+        if of_any is not None:
+            held += f" (line {of_any.line} of {of_any.file} may belong to any commit, so nothing was imported)"
+        print_error(f"{refused} refused{held}; correct these lines and import the file again")
         raise typer.Exit(1)
 
 
@@ -130,7 +130,7 @@ def _print_summary(summary: Summary, seconds: float, as_json: bool) -> None:
     print(f"  repeated  {summary.repeated:>12,}")
     print(f"  refused   {summary.refused:>12,}")
     if summary.held_back:
-        print(f"  held back {summary.held_back:>12,}  (behind refused lines of their aggregates)")
+        print(f"  held back {summary.held_back:>12,}  (because of refused lines)")
     if summary.misplaced:
         print(f"  misplaced {summary.misplaced:>12,}  (repeated; in the store they stand before events that precede them here)")
     for item in refusals.kept[:_REFUSALS_SHOWN]:
