@@ -12,6 +12,7 @@ from pathlib import Path
 
 from blocking_client import blocking_modules
 from monitoring import grafana_dashboard, prometheus_rules
+from protocol_page import PAGE, protocol_page
 from reference_page import reference_page
 
 ROOT = Path(__file__).parents[1]
@@ -39,7 +40,11 @@ def modules_page() -> str:
 
 def generated() -> dict[Path, str]:
     """Every generated file, with what it must hold."""
-    pages = {ROOT / "docs" / "MODULES.md": modules_page(), ROOT / "docs" / "REFERENCE.md": reference_page()}
+    pages = {
+        ROOT / "docs" / "MODULES.md": modules_page(),
+        ROOT / "docs" / "REFERENCE.md": reference_page(),
+        PAGE: protocol_page(),
+    }
     monitoring = {"prometheus-rules.yml": prometheus_rules(), "grafana-dashboard.json": grafana_dashboard()}
     pages |= {ROOT / "docs" / "monitoring" / name: text for name, text in monitoring.items()}
     return pages | blocking_modules()

@@ -34,7 +34,7 @@ _SCALARS: Final = frozenset({int, bool, str, bytes, NoneType})
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A value of an answer, or of each of its rows."""
+    """A value of an answer, or of each of its rows. `says`: what it is; empty: what its request asks for."""
 
     name: str
     types: tuple[type, ...]
@@ -101,7 +101,7 @@ def _shape_of(answer: Any) -> Shape:
     if answer in (None, NoneType):
         return Shape(NoneType, (), (), lambda _: (), lambda single, rows: None)
     if _is_scalar(answer):
-        return Shape(answer, (_column("value", answer),), (), lambda found: (found,), lambda single, rows: single[0])
+        return Shape(answer, (_column("", answer),), (), lambda found: (found,), lambda single, rows: single[0])
     if get_origin(answer) is dict:
         name, value = (_column(name, hint) for name, hint in zip(("name", "value"), get_args(answer), strict=True))
         return Shape(
@@ -139,7 +139,7 @@ def _shape_of_tuple(answer: Any) -> Shape:
 def _rows_of(of_each: Any) -> tuple[tuple[Column, ...], Callable[..., Any], Callable[[Any], Sequence[Scalar]]]:
     """Returns the columns of rows, what makes a row, and what returns the values of many."""
     if _is_scalar(of_each):
-        return (_column("value", of_each),), lambda value: value, lambda rows: cast("Sequence[Scalar]", rows)
+        return (_column("", of_each),), lambda value: value, lambda rows: cast("Sequence[Scalar]", rows)
     columns = tuple(_column(*each) for each in _sent(of_each).items())
     width = len(columns)
     if width == len(of_each._fields):
@@ -157,7 +157,12 @@ def _column(name: str, hint: Any) -> Column:
     says = name.replace("_", " ")
     if get_origin(hint) is Annotated:
         hint, says = get_args(hint)
-    return Column(name, get_args(hint) if _is_union(hint) else (hint,), says)
+    return Column(name, types_of(hint), says)
+
+
+def types_of(hint: Any) -> tuple[type, ...]:
+    """Returns the types that a value with this annotation may have."""
+    return get_args(hint) if _is_union(hint) else (hint,)
 
 
 def _is_union(hint: Any) -> bool:

@@ -13,8 +13,8 @@ class TopicInfo(NamedTuple):
     """A topic. `open_queues`: the number of its queues that accept messages."""
 
     name: str
-    queues: int
-    open_queues: int
+    queues: Annotated[int, "number of queues"]
+    open_queues: Annotated[int, "of open ones"]
 
 
 class QueueInfo(NamedTuple):
@@ -28,10 +28,10 @@ class QueueInfo(NamedTuple):
     state: str
     begin: int
     end: int
-    written: int
-    written_bytes: int
-    read: int
-    read_bytes: int
+    written: Annotated[int, "messages written a second"]
+    written_bytes: Annotated[int, "bytes written a second"]
+    read: Annotated[int, "messages read a second"]
+    read_bytes: Annotated[int, "bytes read a second"]
     shard: OfShard = None
 
 
@@ -42,10 +42,10 @@ class ChunkInfo(NamedTuple):
     state: str
     size_bytes: int
     mapped: bool
-    written: int
-    written_bytes: int
-    read: int
-    read_bytes: int
+    written: Annotated[int, "messages written a second"]
+    written_bytes: Annotated[int, "bytes written a second"]
+    read: Annotated[int, "messages read a second"]
+    read_bytes: Annotated[int, "bytes read a second"]
     shard: OfShard = None
 
 
@@ -62,15 +62,15 @@ class GroupInfo(NamedTuple):
 
     name: str
     generation: int
-    members: int
+    members: Annotated[int, "number of members"]
 
 
 class MemberInfo(NamedTuple):
     """A member of a group. `silent_ms`: the time since its last request. `queues`: the number it reads."""
 
     name: str
-    silent_ms: int
-    queues: int
+    silent_ms: Annotated[int, "milliseconds since its last request"]
+    queues: Annotated[int, "number of queues"]
 
 
 class MessageInHand(NamedTuple):
@@ -84,7 +84,7 @@ class MessageInHand(NamedTuple):
     topic: str
     queue: int
     offset: int
-    held_ms: int
+    held_ms: Annotated[int, "milliseconds in hand"]
     shard: OfShard = None
 
 
@@ -143,7 +143,7 @@ class ShownRetries(NamedTuple):
 
     attempts: int | None
     dead_letters: str | None
-    delays_ms: tuple[int, ...]
+    delays_ms: tuple[Annotated[int, "delay in milliseconds"], ...]
 
 
 class ResetQueue(NamedTuple):

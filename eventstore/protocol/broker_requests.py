@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import add
-from typing import Annotated, Generic, TypeAlias, TypeVar
+from typing import Annotated, Final, Generic, TypeAlias, TypeVar
 
 from eventstore.errors import UnknownQueue, UnknownTopic
 from eventstore.fields import check_text
@@ -42,6 +42,7 @@ check_offset = integer(0, limits.INT64_MAX)
 check_time = integer(limits.INT64_MIN, limits.INT64_MAX)
 check_tags = optional(text(1, limits.TAGS_BYTES_MAX))
 _Queue: TypeAlias = Annotated[int, check_queue]
+_MESSAGES: Final = UncheckedRows("body", "key", "tag", "properties", "queue", high=limits.MESSAGES_PER_FRAME_MAX)
 _PageBytes: TypeAlias = Annotated[int, integer(1, limits.PAGE_BYTES_MAX)]
 
 
@@ -73,7 +74,7 @@ class SendMessages(BrokerRequest[Outcomes]):
     """Sends these messages to a topic, in this order."""
 
     topic: str
-    messages: Annotated[Sequence[WireMessage], UncheckedRows(5)]
+    messages: Annotated[Sequence[WireMessage], _MESSAGES]
 
 
 @request(14, needs=on_topics("wants"), across=one_shard("pull"))

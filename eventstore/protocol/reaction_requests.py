@@ -39,7 +39,7 @@ def _parked(request: RecordParking) -> Wanted:
     return ((Permission.PARK, _said(request).aggregate_id),)
 
 
-@request(61, needs=Needs(Permission.PARK, _parked))
+@request(61, needs=Needs(Permission.PARK, _parked, of="the aggregate whose event it is"))
 class RecordParking(Answered[AppendedRecord]):
     """Appends a record of what a worker's reactions have parked. What a server publishes, it parks itself."""
 

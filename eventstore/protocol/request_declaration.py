@@ -17,12 +17,25 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from inspect import signature
-from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar, cast, dataclass_transform, get_args, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    TypeAlias,
+    TypeVar,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_flag, check_int, check_text
+from eventstore.model import ID_BYTES_MAX
 from eventstore.protocol.across import Across
-from eventstore.protocol.answer_form import Form, form_of
+from eventstore.protocol.answer_form import Form, form_of, types_of
 from eventstore.protocol.answers import Answer, Ok, Outcomes, Page
 from eventstore.protocol.codes import AnswerCode
 from eventstore.protocol.limits import INT64_MAX
@@ -54,6 +67,20 @@ _OTHERS: Final = {Page: AnswerCode.PAGE, Messages: AnswerCode.MESSAGES, Outcomes
 
 
 @dataclass(frozen=True, slots=True)
+class Argument:
+    """A value of a request. `low`, `high`: the range of an integer, the bytes of a text, or the number of rows, if they are
+    limited. `rows`: the values of each row, if it is a field of rows. For those who do not know the kinds of requests: pages,
+    and tests that make requests.
+    """
+
+    name: str
+    types: tuple[type, ...]
+    low: int | None = None
+    high: int | None = None
+    rows: tuple[Argument, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Declaration:
     """How a request travels: `fields` one by one; with `row_values`, the last field as rows of that many values.
 
@@ -68,6 +95,7 @@ class Declaration:
     answered: type[Answer]
     form: Form
     fields: tuple[str, ...]
+    arguments: tuple[Argument, ...]
     row_values: int
     needs: Needs
     resend: bool
@@ -100,19 +128,35 @@ def request(
     """
 
     def declare(kind: type[R]) -> type[R]:
-        metadata = {name: getattr(hint, "__metadata__", ()) for name, hint in get_type_hints(kind, include_extras=True).items()}
+        hints = get_type_hints(kind, include_extras=True)
+        metadata = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
         checks = [(name, check) for name, found in metadata.items() for check in found if callable(check)]
         if checks:
             _attach_checks(kind, checks)
         declared = cast("type[R]", dataclass(frozen=frozen, slots=True)(kind))
         names = tuple(field.name for field in fields(cast(Any, declared)))
-        widths = [found.width for name in names[-1:] for found in metadata[name] if isinstance(found, Rows | UncheckedRows)]
+        arguments = tuple(_argument(name, hints[name]) for name in names)
         assert code not in (each.code for each in DECLARATIONS.values()), code
-        name, width = _wire_name(kind), widths[0] if widths else 0
-        DECLARATIONS[declared] = Declaration(code, name, *_answer_of(kind, name, form), names, width, needs, resend, across)
+        name, width = _wire_name(kind), len(arguments[-1].rows) if arguments else 0
+        DECLARATIONS[declared] = Declaration(
+            code, name, *_answer_of(kind, name, form), names, arguments, width, needs, resend, across
+        )
         return declared
 
     return declare
+
+
+def _argument(name: str, hint: Any) -> Argument:
+    """Returns what a field's annotation says."""
+    value, *found = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    low, high = next((limits for limits in map(_LIMITS.get, found) if limits), (None, None))
+    rows = next((each for each in found if isinstance(each, Rows | UncheckedRows)), None)
+    if rows is None:
+        return Argument(name, types_of(value), low, high)
+    (of_each, *_) = get_args(value)
+    columns = get_args(of_each) if get_origin(of_each) is tuple else (of_each,)
+    each_row = tuple(Argument(column, types_of(types)) for column, types in zip(rows.names, columns, strict=True))
+    return Argument(name, (tuple,), rows.low, rows.high, each_row)
 
 
 def _answer_of(kind: type[Request], name: str, form: Form | None) -> tuple[AnswerCode | None, type[Answer], Form]:
@@ -146,10 +190,18 @@ def _wire_name(kind: type[Request]) -> str:
 
 # ---- checks
 
+_LIMITS: Final[dict[object, tuple[int, int]]] = {check_text: (1, ID_BYTES_MAX)}
+"""What a check allows: the range of an integer, or the bytes of a text."""
+
 
 def text(low: int, high: int) -> Check:
     """Returns a check for text of `low` to `high` bytes in UTF-8."""
-    return lambda field, value: check_text(field, value, low, high)
+
+    def check(field: str, value: object) -> object:
+        return check_text(field, value, low, high)
+
+    _LIMITS[check] = low, high
+    return check
 
 
 def integer(low: int, high: int) -> Check:
@@ -159,6 +211,7 @@ def integer(low: int, high: int) -> Check:
         if value.__class__ is not int or not low <= value <= high:
             check_int(field, value, low, high)  # says what is wrong
 
+    _LIMITS[check] = low, high
     return check
 
 
@@ -169,6 +222,8 @@ def optional(check: Check) -> Check:
         if value is not None:
             check(field, value)
 
+    if check in _LIMITS:
+        _LIMITS[check_optional] = _LIMITS[check]
     return check_optional
 
 
@@ -180,16 +235,17 @@ class Rows:
     """
 
     def __init__(self, check: Callable[..., None], high: int, *, low: int = 1) -> None:
-        self.width = len(signature(check).parameters)
-        self._check, self._low, self._high = check, low, high
+        self.names = tuple(signature(check).parameters)
+        self.width, self.low, self.high = len(self.names), low, high
+        self._check = check
 
     def __call__(self, field: str, value: object) -> None:
         rows = cast("Sequence[Any]", value)
-        if not self._low <= len(rows) <= self._high:
+        if not self.low <= len(rows) <= self.high:
             raise InvalidArgument(
-                f"{len(rows)} {field} in one frame, allowed are {self._low} to {self._high}",
+                f"{len(rows)} {field} in one frame, allowed are {self.low} to {self.high}",
                 field=field,
-                limit=self._high,
+                limit=self.high,
                 value=len(rows),
             )
         check = self._check
@@ -201,11 +257,11 @@ class Rows:
                 check(*row)
 
 
-@dataclass(frozen=True, slots=True)
 class UncheckedRows:
-    """Rows of `width` values. Decoding checks their form; the handler checks the values of each row."""
+    """1 to `high` rows of these values. Decoding checks their form; the handler checks the values of each row."""
 
-    width: int
+    def __init__(self, *names: str, high: int) -> None:
+        self.names, self.low, self.high = names, 1, high
 
 
 Name: TypeAlias = Annotated[str, check_text]

@@ -47,8 +47,8 @@ WireCommand: TypeAlias = "tuple[str, str, str, bytes, bytes | None]"
 """Type, aggregate id, command id, payload, metadata."""
 
 
-def _type(name: object) -> None:
-    check_text("types", name)
+def _type(event_type: object) -> None:
+    check_text("types", event_type)
 
 
 def _layout(layout: object) -> None:
@@ -67,6 +67,12 @@ _Start: TypeAlias = Annotated[int | str | None, check_reader_start]
 _Time: TypeAlias = Annotated[int | None, optional(integer(INT64_MIN, INT64_MAX))]
 _Credit: TypeAlias = Annotated[int, integer(0, limits.CREDIT_BYTES_MAX)]
 _RequestId: TypeAlias = Annotated[int, integer(1, UINT64_MAX)]
+_COMMITS: Final = UncheckedRows(
+    "aggregate_id", "expected_version", "command_id", "timestamp", "events", high=limits.COMMITS_PER_FRAME_MAX
+)
+_COMMANDS: Final = UncheckedRows(
+    "type", "aggregate_id", "command_id", "payload", "metadata", high=limits.COMMANDS_PER_FRAME_MAX
+)
 _Types: TypeAlias = Annotated[tuple[str, ...], Rows(_type, limits.TYPES_MAX, low=0)]
 
 
@@ -93,7 +99,12 @@ class Hello(Answered[Welcome]):
 class Append(Answered[Outcomes]):
     """Appends these commits, each whole or not at all, in this order."""
 
-    commits: Annotated[Sequence[RawCommit], UncheckedRows(5)]
+    commits: Annotated[
+        Sequence[RawCommit],
+        UncheckedRows(
+            "aggregate_id", "expected_version", "command_id", "timestamp", "events", high=limits.COMMITS_PER_FRAME_MAX
+        ),
+    ]
 
 
 @request(3, needs=on(Permission.READ, "aggregate_id"))
@@ -217,7 +228,10 @@ class Ping(Answered[None]):
 class Send(Answered[Outcomes]):
     """Has these commands handled by the domain, those of one aggregate in this order."""
 
-    commands: Annotated[Sequence[WireCommand], UncheckedRows(5)]
+    commands: Annotated[
+        Sequence[WireCommand],
+        UncheckedRows("type", "aggregate_id", "command_id", "payload", "metadata", high=limits.COMMANDS_PER_FRAME_MAX),
+    ]
 
 
 @request(39, needs=on(Permission.READ, "prefix"))

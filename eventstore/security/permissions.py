@@ -37,6 +37,7 @@ class Permission(StrEnum):
 EVERYTHING: Final = ""
 """The prefix of every name."""
 _READING: Final = (None, Permission.READ, Permission.SUBSCRIBE, Permission.CONSUME, Permission.STATS)
+_RECORDED: Final = (Permission.TOPICS, Permission.GROUPS, Permission.REACTIONS, Permission.ALARMS)
 _OF_GROUPS: Final = ("retry:", "dead:")
 
 Wanted = Iterable[tuple[Permission, str | None]]
@@ -47,18 +48,25 @@ Wanted = Iterable[tuple[Permission, str | None]]
 class Needs:
     """What a kind of request needs. `wanted`: returns the permissions and names of one. `alone`: its rows are checked one by
     one by what takes them, so that a row refuses only itself. `writes`: the field with a topic to which the server writes from
-    then on: that takes `send` on it, and `topics` if there is none, unless the request leaves all as it is.
+    then on: that takes `send` on it, and `topics` if there is none, unless the request leaves all as it is. `of`: what the
+    names are, for pages and tests: a field of the request, or more than that; empty: none.
     """
 
     permission: Permission | None
     wanted: Callable[[Any], Wanted] | None = None
     alone: bool = False
     writes: str | None = None
+    of: str = ""
 
     @property
     def changes(self) -> bool:
         """Whether the request may change something."""
         return self.permission not in _READING
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the request is in the audit trail: it changes what cannot be undone, or how data are treated."""
+        return self.permission in _RECORDED
 
 
 ANYONE: Final = Needs(None)
@@ -69,17 +77,17 @@ def on(permission: Permission, field: str | None = None) -> Needs:
     """Needs the permission on the name in a field of the request; without a name in it, or without a field, on everything."""
     if field is None:
         return Needs(permission, lambda _: ((permission, EVERYTHING),))
-    return Needs(permission, lambda request: ((permission, getattr(request, field) or EVERYTHING),))
+    return Needs(permission, lambda request: ((permission, getattr(request, field) or EVERYTHING),), of=field)
 
 
 def on_some(permission: Permission) -> Needs:
     """Needs the permission on some names, whichever these are."""
-    return Needs(permission, lambda _: ((permission, None),))
+    return Needs(permission, lambda _: ((permission, None),), of="any name")
 
 
 def on_rows(permission: Permission) -> Needs:
     """Needs the permission on each row, which is checked when it is taken."""
-    return Needs(permission, alone=True)
+    return Needs(permission, alone=True, of="the name of each row")
 
 
 def on_filtered(permission: Permission) -> Needs:
@@ -88,7 +96,7 @@ def on_filtered(permission: Permission) -> Needs:
     def wanted(request: Any) -> Wanted:
         return ((permission, request.aggregate_id or request.aggregate_prefix or EVERYTHING),)
 
-    return Needs(permission, wanted)
+    return Needs(permission, wanted, of="aggregate id or prefix of the filter")
 
 
 def on_topics(field: str) -> Needs:
@@ -100,12 +108,12 @@ def on_topics(field: str) -> Needs:
         for row in getattr(request, field):
             yield of_topic(row[0])
 
-    return Needs(Permission.CONSUME, wanted)
+    return Needs(Permission.CONSUME, wanted, of="each topic, and `join` on the group")
 
 
 def on_topic() -> Needs:
     """Needs to consume the topic of the request."""
-    return Needs(Permission.CONSUME, lambda request: (of_topic(request.topic),))
+    return Needs(Permission.CONSUME, lambda request: (of_topic(request.topic),), of="topic")
 
 
 def of_topic(topic: str) -> tuple[Permission, str]:

@@ -1,6 +1,7 @@
 """Makes requests of every kind, as the values they have on the wire: mostly valid, so that they get far, and often not quite.
 
-The names are few, so that requests meet what earlier ones made: aggregates, topics, groups, members, subscriptions.
+What a request takes follows from its declaration. The names are few, so that requests meet what earlier ones made: aggregates,
+topics, groups, members, subscriptions.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
+from types import NoneType
 from typing import Final
 
 from eventstore import flat
@@ -16,7 +18,7 @@ from eventstore.protocol import broker_requests as broker
 from eventstore.protocol import group_requests as groups
 from eventstore.protocol import reaction_requests as reactions
 from eventstore.protocol import requests as events
-from eventstore.protocol.request_declaration import Request
+from eventstore.protocol.request_declaration import DECLARATIONS, Argument, Request
 from tests.records.parking_fields import parked, unparked
 
 Values = list[Scalar]
@@ -152,88 +154,76 @@ class RequestMaker:
             self.maybe(self.number(3)),
         ]
 
-    def place(self) -> Values:
-        return [self.one(_TOPICS), self.number(3), self.number()]
-
-    def filter(self) -> Values:
-        prefix, one = self.maybe("a-"), self.maybe(self.one(_AGGREGATES))
-        return [prefix, one, self.maybe(self.number()), self.maybe(self.number(2**62)), *self.rows(lambda: [self.one(_TYPES)])]
-
-    def member(self) -> Values:
-        return [self.one(_GROUPS), self.one(_MEMBERS)]
-
 
 _HEAD_BYTES: Final = 10  # request id as uint 64, code
 _Maker = Callable[[RequestMaker], Values]
 
+_BY_NAME: Final[dict[str, Callable[[RequestMaker], Scalar]]] = {
+    "aggregate_id": lambda m: m.one(_AGGREGATES),
+    "aggregate_prefix": lambda m: "a-",
+    "prefix": lambda m: "a-",
+    "key": lambda m: m.one(_AGGREGATES),
+    "projection": lambda m: m.one(_AGGREGATES),
+    "command_id": lambda m: m.one(_COMMANDS),
+    "event_type": lambda m: m.one(_TYPES),
+    "topic": lambda m: m.one(_TOPICS),
+    "dead_letters": lambda m: m.one(_TOPICS),
+    "tags": lambda m: "paid | sold",
+    "group": lambda m: m.one(_GROUPS),
+    "member": lambda m: m.one(_MEMBERS),
+    "message_id": lambda m: m.one(["9b130000000100001053", "zz", "0" * 20]),
+    "to": lambda m: m.one(["start", "end", "offset", "time"]),
+    "reaction": lambda m: m.one(["notify", "none"]),
+    "alarm": lambda m: m.one(["slow_syncs", "none"]),
+    "queue": lambda m: m.number(3),
+    "queues": lambda m: m.number(4),
+    "skip": lambda m: m.number(3),
+    "wait_ms": lambda m: m.number(30),
+    "bytes_max": lambda m: m.number(2**20),
+    "credit": lambda m: m.number(2**16),
+    "to_time": lambda m: m.number(2**62),
+    "time": lambda m: m.number(2**50),
+    "before": lambda m: m.number(2**63),
+    "subscription": lambda m: m.subscription(),
+}
+"""What requests name, so that they meet what earlier ones made; and numbers of a size that gets far."""
+_BY_TYPE: Final[dict[type, Callable[[RequestMaker], Scalar]]] = {
+    bool: lambda m: m.chance(0.5),
+    int: lambda m: m.number(),
+    bytes: lambda m: m.data(),
+    str: lambda m: m.one(["why", *_AGGREGATES]),
+}
+
+
+def _declared(kind: type[Request]) -> _Maker:
+    """Returns the maker of a kind of request that follows from its declaration."""
+
+    def value(m: RequestMaker, argument: Argument) -> Scalar:
+        make = _BY_NAME.get(argument.name) or next(_BY_TYPE[each] for each in argument.types if each in _BY_TYPE)
+        return m.maybe(make(m)) if NoneType in argument.types else make(m)
+
+    def make(m: RequestMaker) -> Values:
+        values: Values = []
+        for argument in DECLARATIONS[kind].arguments:
+            if argument.high == 1 and argument.rows:
+                continue  # most do without
+            if argument.rows:
+                values += m.rows(lambda rows=argument.rows: [value(m, each) for each in rows])
+            else:
+                values.append(value(m, argument))
+        return values
+
+    return make
+
+
 MAKERS: Final[dict[type[Request], _Maker]] = {
+    **{kind: _declared(kind) for kind in DECLARATIONS if kind is not events.Hello},
     events.Append: lambda m: m.rows(m.commit) or m.commit(),
-    events.Read: lambda m: [
-        m.one(_AGGREGATES), m.number(), m.maybe(m.number()), m.chance(0.5), m.maybe(m.number()), m.number(2**20),
-    ],
-    events.ReadAll: lambda m: [m.number(), m.maybe(m.number()), m.number(2**20), *m.filter()],
-    events.Version: lambda m: [m.one(_AGGREGATES)],
-    events.FindCommand: lambda m: [m.one(_AGGREGATES), m.one(_COMMANDS)],
-    events.Subscribe: lambda m: [m.maybe(m.number()), m.number(2**16), *m.filter()],
-    events.Credit: lambda m: [m.subscription(), m.number(2**16)],
-    events.Unsubscribe: lambda m: [m.subscription()],
-    events.Stats: lambda m: [],
-    events.Ping: lambda m: [],
-    events.ListClients: lambda m: [m.number(3), m.number(1_000)],
     events.Send: lambda m: m.rows(m.command) or m.command(),
-    events.ListAggregates: lambda m: [m.maybe("a-"), m.maybe(m.one(_AGGREGATES)), m.number(100)],
     events.Map: lambda m: [0],  # with another number it waits for a change
     broker.SendMessages: lambda m: [m.one(_TOPICS), *m.rows(m.message)],
-    broker.Pull: lambda m: [
-        m.number(100), m.number(2**20), m.number(30), *(m.member() if m.chance(0.5) else [None, None]),
-        *m.rows(lambda: [m.one(_TOPICS), m.number(3), m.number(), m.maybe("paid | sold")]),
-    ],
-    broker.FindMessage: lambda m: [m.one(["9b130000000100001053", "zz", "0" * 20])],
-    broker.ReadMessage: lambda m: m.place(),
-    broker.FindKey: lambda m: [m.one(_TOPICS), m.one(_AGGREGATES), m.number(100), m.number(2**20), m.number(2**63)],
-    broker.OffsetAt: lambda m: [m.one(_TOPICS), m.number(3), m.number(2**50)],
-    broker.CreateTopic: lambda m: [m.one(_TOPICS), m.maybe(m.number(4)), m.chance(0.5)],
-    broker.ListTopics: lambda m: [],
-    broker.ShowTopic: lambda m: [m.one(_TOPICS)],
-    broker.DeleteTopic: lambda m: [m.one(_TOPICS), m.chance(0.3)],
-    broker.AddQueues: lambda m: [m.one(_TOPICS), m.number(3)],
-    broker.CloseQueue: lambda m: [m.one(_TOPICS), m.number(3)],
-    broker.RemoveQueue: lambda m: [m.one(_TOPICS), m.number(3)],
-    broker.ListChunks: lambda m: [m.number()],
-    groups.Join: lambda m: [*m.member(), m.chance(0.5), *m.rows(lambda: [m.one(_TOPICS), m.maybe("paid")])],
-    groups.Heartbeat: lambda m: [*m.member(), m.number()],
-    groups.Leave: lambda m: m.member(),
-    groups.CommitOffsets: lambda m: [*m.member(), m.number(), *m.rows(m.place)],
-    groups.FailMessages: lambda m: [*m.member(), m.number(), "why", *m.rows(m.place)],
-    groups.FailInPlace: lambda m: [*m.member(), m.number(), "why", *m.rows(lambda: [*m.place(), m.number(5)])],
-    groups.ReplayDead: lambda m: [m.one(_GROUPS), *m.rows(lambda: [m.number()])],
-    groups.ResetGroup: lambda m: [
-        m.one(_GROUPS), m.one(_TOPICS), m.maybe(m.number(3)), m.one(["start", "end", "offset", "time"]), m.maybe(m.number()),
-    ],
-    groups.SetRetries: lambda m: [
-        m.one(_GROUPS), m.maybe(m.number(5)), m.maybe(m.one(_TOPICS)), *m.rows(lambda: [m.number(50)]),
-    ],
-    groups.UnsetRetries: lambda m: [m.one(_GROUPS)],
-    groups.ShowRetries: lambda m: [m.one(_GROUPS)],
-    groups.ListGroups: lambda m: [],
-    groups.ShowGroup: lambda m: [m.one(_GROUPS), m.number(3)],
-    groups.ListMembers: lambda m: [m.one(_GROUPS)],
-    groups.ListInHand: lambda m: [m.maybe(m.one(_GROUPS))],
-    groups.DeleteGroup: lambda m: [m.one(_GROUPS)],
-    groups.ForgetTopic: lambda m: [m.one(_GROUPS), m.one(_TOPICS)],
     reactions.RecordParking: lambda m: m.parking(),
-    reactions.CheckParking: lambda m: [],
-    reactions.ListReactions: lambda m: [],
-    reactions.NoteProjection: lambda m: [m.one(_AGGREGATES), m.number(), m.maybe(m.number()), m.number()],
-    reactions.ListProjections: lambda m: [m.number(3)],
-    reactions.ListParked: lambda m: [m.one(["notify", "none"]), m.number(3)],
-    reactions.RetryParked: lambda m: [m.one(["notify", "none"]), m.maybe(m.one(_AGGREGATES)), "me", "why"],
-    reactions.SkipParked: lambda m: [m.one(["notify", "none"]), m.one(_AGGREGATES), "me", "why"],
-    reactions.ReplayReaction: lambda m: [m.one(["notify", "none"]), m.number(), "me", "why"],
-    reactions.ListAlarms: lambda m: [m.number(3)],
-    reactions.SilenceAlarm: lambda m: [m.one(["slow_syncs", "none"]), m.number(), "me", "why"],
-    reactions.TestAlarms: lambda m: ["me"],
-}  # fmt: skip
+}
 """The values of each kind of request. HELLO is not among them: it comes first, and once."""
 _KINDS: Final = list(MAKERS)
 _OFTEN: Final = [events.Append, events.Send, broker.SendMessages, broker.CreateTopic, broker.Pull, groups.Join]

@@ -59,7 +59,6 @@ from eventstore.protocol.reaction_requests import (
     TestAlarms,
 )
 from eventstore.protocol.request_codec import encode_request
-from eventstore.protocol.request_declaration import DECLARATIONS
 from eventstore.protocol.requests import (
     Append,
     Credit,
@@ -213,17 +212,8 @@ def test_an_example_is_what_the_code_sends(name: str) -> None:
     assert documented_examples()[name].hex(" ") == EXAMPLES[name].hex(" ")
 
 
-def test_every_request_and_answer_code_is_documented() -> None:
-    assert documented_codes("| code | request |") == {each.code: each.name for each in DECLARATIONS.values()}
+def test_every_answer_code_is_documented() -> None:
     assert documented_codes("| code | answer |") == {code.value: code.name for code in AnswerCode}
-
-
-def test_the_kind_of_answer_of_each_request_is_documented() -> None:
-    rows = re.findall(
-        r"^\| (\d+) \| \w+ \|.*\| (\w+)(?: …)? \|$", TEXT.split("| code | request |")[1].split("\n\n")[0], flags=re.M
-    )
-    answers = {each.code: "none" if each.answer is None else each.answer.name for each in DECLARATIONS.values()}
-    assert {int(code): answer for code, answer in rows} == answers
 
 
 def test_every_error_code_is_documented() -> None:

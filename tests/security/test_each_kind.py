@@ -7,77 +7,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import NoneType
 from typing import Final
 
 import eventstore as es
 from eventstore.errors import EventStoreError, PermissionDenied
 from eventstore.protocol.answers import Failure, Ok, Outcomes, decode_outcome
 from eventstore.protocol.broker_requests import (
-    AddQueues,
-    CloseQueue,
-    CreateTopic,
-    DeleteTopic,
     FindKey,
-    FindMessage,
-    ListChunks,
-    ListTopics,
     OffsetAt,
     Pull,
     ReadMessage,
-    RemoveQueue,
     SendMessages,
-    ShowTopic,
 )
 from eventstore.protocol.group_requests import (
-    CommitOffsets,
-    DeleteGroup,
-    FailInPlace,
-    FailMessages,
-    ForgetTopic,
-    Heartbeat,
     Join,
-    Leave,
-    ListGroups,
     ListInHand,
-    ListMembers,
-    ReplayDead,
-    ResetGroup,
     SetRetries,
-    ShowGroup,
-    ShowRetries,
-    UnsetRetries,
 )
 from eventstore.protocol.reaction_requests import (
     CheckParking,
-    ListAlarms,
-    ListParked,
-    ListProjections,
-    ListReactions,
-    NoteProjection,
     RecordParking,
-    ReplayReaction,
-    RetryParked,
-    SilenceAlarm,
-    SkipParked,
-    TestAlarms,
 )
-from eventstore.protocol.request_declaration import DECLARATIONS, Request
+from eventstore.protocol.request_declaration import DECLARATIONS, Argument, Request
 from eventstore.protocol.requests import (
     Append,
-    Credit,
-    FindCommand,
     Hello,
     ListAggregates,
-    ListClients,
     Map,
     Ping,
-    Read,
     ReadAll,
     Send,
-    Stats,
     Subscribe,
-    Unsubscribe,
-    Version,
 )
 from eventstore.records.parking_record import reserved_id
 from eventstore.security.access_list import UNLIMITED, AccessList, Identity, IdentityLimits, editing, write_access
@@ -136,14 +97,48 @@ def by(name: str, make: Callable[[str], Request]) -> Callable[[str], Request]:
 
 
 ACC, TOPIC, GROUP = "acc-#", "orders-#", "billing-#"
-ROWS: Final = [
+EXAMPLES: Final[dict[str, object]] = {
+    "aggregate_id": ACC,
+    "prefix": ACC,
+    "topic": TOPIC,
+    "group": GROUP,
+    "reaction": "reaction#",
+    "alarm": "alarm#",
+    "message_id": "0" * 32,
+    "to": "start",
+}
+"""Values of requests by their names; others are as small as they may be."""
+
+
+def example(kind: type[Request], number: str, **given: str) -> Request:
+    """Returns a request of this kind about the objects of a number. `given`: values of it, instead of those of `EXAMPLES`."""
+
+    def value(argument: Argument) -> object:
+        found = given.get(argument.name, EXAMPLES.get(argument.name))
+        if isinstance(found, str) and (argument.name in given or NoneType not in argument.types):
+            return named(found, number)
+        if argument.rows:
+            row = tuple(map(value, argument.rows))
+            return ((row[0] if len(row) == 1 else row),) if argument.low else ()
+        empty: dict[type, object] = {NoneType: None, bool: False, int: 1 if argument.low is None else argument.low, str: "m"}
+        return next(made for each, made in empty.items() if each in argument.types)
+
+    made: Callable[..., Request] = kind
+    return made(*map(value, DECLARATIONS[kind].arguments))
+
+
+def derived(kind: type[Request], needs: str | None = None, **given: str) -> Row:
+    """Returns the row that follows from the declaration. `needs`: of one that is about more than a field."""
+    declared = DECLARATIONS[kind].needs
+    if needs is None and declared.permission is not None:
+        needs = f"{declared.permission} {given.get(declared.of, EXAMPLES.get(declared.of, declared.of))}"
+    return Row(lambda number: example(kind, number, **given), () if needs is None else (needs,), recorded=declared.recorded)
+
+
+BY_HAND: Final = [
     Row(lambda _: Hello(1, "raw"), (), FIRST_FRAME, ONE_ANSWER),
-    *(Row(lambda _, made=made: made) for made in (Ping(), Map(), Unsubscribe(7), Credit(7, 1))),
     # ---- events
     Row(by(ACC, lambda name: Append([commit(name, "c-1")])), (f"append {ACC}",)),
-    Row(by(ACC, lambda name: Read(name)), (f"read {ACC}",)),
-    Row(by(ACC, lambda name: Version(name)), (f"read {ACC}",)),
-    Row(by(ACC, lambda name: FindCommand(name, "c-1")), (f"read {ACC}",)),
     Row(lambda _: ReadAll(), ("read ",)),
     Row(by(ACC, lambda name: ReadAll(aggregate_prefix=name)), (f"read {ACC}",)),
     Row(by(ACC, lambda name: ReadAll(aggregate_id=name)), (f"read {ACC}",)),
@@ -162,65 +157,34 @@ ROWS: Final = [
         lambda n: Pull(group=f"billing-{n}", member="m", wants=((f"orders-{n}", 0, 0, None),)),
         (f"join {GROUP}", f"consume {TOPIC}"),
     ),
-    Row(lambda _: FindMessage("0" * 32), ("consume ",)),
-    Row(by(TOPIC, lambda name: ReadMessage(name, 0, 0)), (f"consume {TOPIC}",)),
-    Row(by(GROUP, lambda name: ReadMessage(f"dead:{name}", 0, 0)), (f"join {GROUP}",)),
-    Row(by(TOPIC, lambda name: FindKey(name, "k")), (f"consume {TOPIC}",)),
-    Row(by(GROUP, lambda name: FindKey(f"dead:{name}", "k")), (f"join {GROUP}",)),
-    Row(by(TOPIC, lambda name: OffsetAt(name, 0, 0)), (f"consume {TOPIC}",)),
-    Row(by(GROUP, lambda name: OffsetAt(f"retry:{name}", 0, 0)), (f"join {GROUP}",)),
-    # ---- topics
-    Row(by(TOPIC, lambda name: CreateTopic(name)), (f"topics {TOPIC}",), recorded=True),
-    Row(by(TOPIC, lambda name: DeleteTopic(name)), (f"topics {TOPIC}",), recorded=True),
-    Row(by(TOPIC, lambda name: AddQueues(name, 1)), (f"topics {TOPIC}",), recorded=True),
-    Row(by(TOPIC, lambda name: CloseQueue(name, 0)), (f"topics {TOPIC}",), recorded=True),
-    Row(by(TOPIC, lambda name: RemoveQueue(name, 0)), (f"topics {TOPIC}",), recorded=True),
+    derived(ReadMessage, f"join {GROUP}", topic=f"dead:{GROUP}"),
+    derived(FindKey, f"join {GROUP}", topic=f"dead:{GROUP}"),
+    derived(OffsetAt, f"join {GROUP}", topic=f"retry:{GROUP}"),
     # ---- groups
-    Row(
-        lambda n: Join(f"billing-{n}", "m", topics=((f"orders-{n}", None),)), (f"join {GROUP}", f"consume {TOPIC}"),
-    ),
-    Row(by(GROUP, lambda name: Heartbeat(name, "m", 1)), (f"join {GROUP}",)),
-    Row(by(GROUP, lambda name: Leave(name, "m")), (f"join {GROUP}",)),
-    Row(lambda n: CommitOffsets(f"billing-{n}", "m", 1, ((f"orders-{n}", 0, 0),)), (f"join {GROUP}",)),
-    Row(lambda n: FailMessages(f"billing-{n}", "m", 1, "", ((f"orders-{n}", 0, 0),)), (f"join {GROUP}",)),
-    Row(lambda n: FailInPlace(f"billing-{n}", "m", 1, "", ((f"orders-{n}", 0, 0, 1),)), (f"join {GROUP}",)),
-    Row(by(GROUP, lambda name: ReplayDead(name, (0,))), (f"groups {GROUP}",), recorded=True),
-    Row(lambda n: ResetGroup(f"billing-{n}", f"orders-{n}", None, "start"), (f"groups {GROUP}",), recorded=True),
-    Row(by(GROUP, lambda name: SetRetries(name, None, None, (1,))), (f"groups {GROUP}",), recorded=True),
+    Row(lambda n: Join(f"billing-{n}", "m", topics=((f"orders-{n}", None),)), (f"join {GROUP}", f"consume {TOPIC}")),
+    derived(SetRetries),
     Row(
         lambda n: SetRetries(f"billing-{n}", None, f"orders-{n}", (1,)),
-        (f"groups {GROUP}", f"send {TOPIC}", f"topics {TOPIC}"), reveals=SENDABLE, recorded=True,
+        (f"groups {GROUP}", f"send {TOPIC}", f"topics {TOPIC}"),
+        reveals=SENDABLE,
+        recorded=True,
     ),
-    Row(by(GROUP, lambda name: UnsetRetries(name)), (f"groups {GROUP}",), recorded=True),
-    Row(by(GROUP, lambda name: DeleteGroup(name)), (f"groups {GROUP}",), recorded=True),
-    Row(lambda n: ForgetTopic(f"billing-{n}", f"orders-{n}"), (f"groups {GROUP}",), recorded=True),
-    # ---- reactions and alarms
+    # ---- reactions
     Row(by(ACC, lambda name: RecordParking(reserved_id(name), "$Parked", parked())), (f"park {ACC}",)),
     Row(
         lambda n: RecordParking(reserved_id(f"acc-{n}{LONG}"), "$Parked", parked(aggregate_id=f"acc-{n}{LONG}")),
         (f"park {ACC}{LONG}",),
     ),
     Row(lambda _: CheckParking(), ("park *",)),
-    Row(by("reaction#", lambda name: RetryParked(name, None, "me", "why")), ("reactions reaction#",), recorded=True),
-    Row(by("reaction#", lambda name: SkipParked(name, "acc-1", "me", "why")), ("reactions reaction#",), recorded=True),
-    Row(by("reaction#", lambda name: ReplayReaction(name, 1, "me", "why")), ("reactions reaction#",), recorded=True),
-    Row(by("alarm#", lambda name: SilenceAlarm(name, 1, "me", "why")), ("alarms alarm#",), recorded=True),
-    Row(lambda _: TestAlarms("me"), ("alarms ",), recorded=True),
-    # ---- figures, and names of all that is there
-    *(
-        Row(lambda _, made=made: made, ("stats ",))
-        for made in (
-            Stats(), ListClients(), ListTopics(), ListChunks(), ListGroups(), ListInHand(), ListReactions(), ListProjections(),
-            ListAlarms(), NoteProjection("balances", 1, None, 0),
-        )
-    ),
-    Row(by(TOPIC, lambda name: ShowTopic(name)), ("stats ",)),
-    Row(by(GROUP, lambda name: ShowGroup(name)), ("stats ",)),
-    Row(by(GROUP, lambda name: ListMembers(name)), ("stats ",)),
-    Row(by(GROUP, lambda name: ListInHand(name)), ("stats ",)),
-    Row(by(GROUP, lambda name: ShowRetries(name)), ("stats ",)),
-    Row(by("reaction#", lambda name: ListParked(name)), ("stats ",)),
-]  # fmt: skip
+    derived(ListInHand, group=GROUP),
+]
+"""Of requests that are about more than a name in a field, or about one in several ways."""
+ROWS: Final = [
+    *BY_HAND,
+    *(derived(kind) for kind in DECLARATIONS if kind not in {type(row.make(OTHER)) for row in BY_HAND} | {Map}),
+    *(derived(kind) for kind in (ReadMessage, FindKey, OffsetAt, ListInHand)),
+    Row(lambda _: Map()),
+]
 
 
 class Known:

@@ -31,8 +31,6 @@ from eventstore.server.net.peers import network_of, peer_of_identity
 
 HELD_BY_LOGIN: Final = 4
 HELD_BY_AUDIT: Final = 8
-AUDITED_PERMISSIONS: Final = frozenset({Permission.TOPICS, Permission.GROUPS, Permission.REACTIONS, Permission.ALARMS})
-"""Requests that need one of these change what cannot be undone, or how data are treated: each is in the audit trail."""
 _FIRST_DELAY_S: Final = 0.1
 _DELAY_S_MAX: Final = 2.0  # clients wait longer than that for the answer to HELLO
 _FORGIVEN_S: Final = 60.0
@@ -161,7 +159,7 @@ class Doorkeeper:
 
     def _guarded(self, kind: type[Request], route: Route) -> Route:
         needs = DECLARATIONS[kind].needs
-        audited = self._audit is not None and needs.permission in AUDITED_PERMISSIONS
+        audited = self._audit is not None and needs.recorded
 
         def checked(connection: ServerConnection, request_id: int, request: Any) -> None:
             try:
