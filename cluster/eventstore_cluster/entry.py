@@ -27,7 +27,7 @@ from eventstore.records.splits import NEVER_SPLIT
 from eventstore.server.access.security import Security
 from eventstore.server.alarms.alarm_handlers import alarm_routes
 from eventstore.server.bootstrap import PORT_MAX, bind, parse_address
-from eventstore.server.feature import Route
+from eventstore.server.feature import Feature, Route, begin, routes_of_all
 from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.connection import GateLimits, ServerConnection
 from eventstore.server.net.gate import Gate
@@ -67,8 +67,12 @@ class ClusterEntry:
         self._limits, self._stats, self._closed = limits, stats, closed
         self._door = security.doorkeeper(self._gate)
         self._maps: MapRequests | None = None
-        self._alarms = {} if alarms is None else alarm_routes(self._gate, alarms)
-        refused: dict[type[Request], Route] = {**dict.fromkeys(DECLARATIONS, self._refuse), **self._alarms}
+        self._features = [
+            Feature(routes={} if alarms is None else alarm_routes(self._gate, alarms)),
+            Feature(routes={Unsubscribe: self._unsubscribe}),
+            *security.features(self._door),
+        ]
+        refused: dict[type[Request], Route] = {**dict.fromkeys(DECLARATIONS, self._refuse), **self._features[0].routes}
         self._dispatch = Dispatch(self._gate, _NO_STORE, limits.requests_max, refused, stats, door=self._door)
         if known is not None:
             self.publish(known)
@@ -91,7 +95,7 @@ class ClusterEntry:
             return cluster.bytes, maps.current.version, None, NEVER_SPLIT
 
         routes: dict[type[Request], Route] = {kind: elsewhere for kind in DECLARATIONS if kind not in _ANSWERED_BY_DISPATCH}
-        routes |= {**maps.feature.routes, **self._alarms, Unsubscribe: self._unsubscribe}
+        routes |= routes_of_all([maps.feature, *self._features])
         self._dispatch = Dispatch(
             self._gate, cluster, self._limits.requests_max, routes, self._stats, None, seat, door=self._door
         )
@@ -100,11 +104,7 @@ class ClusterEntry:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._gate.run, self._handle, _nothing, NoBacklog())
-            nursery.start_soon(self._gate.run_timeouts)
-            if self._door is not None:
-                nursery.start_soon(self._door.run)
-                nursery.start_soon(self._door.budgets.run)
+            begin(self._features, nursery, self._gate, self._handle, _nothing, NoBacklog())
             task_status.started()
 
     def say_goodbye(self) -> None:

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from eventstore.metrics import MetricSource
 from eventstore.protocol.request_declaration import Request
+from eventstore.server.net.budgets import Backlog
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 
@@ -48,8 +49,17 @@ def routes_of_all(features: Iterable[Feature]) -> dict[type[Request], Route]:
     return found
 
 
-def begin(features: Iterable[Feature], nursery: trio.Nursery) -> None:
-    """Runs what the features run, until the nursery is cancelled."""
+def begin(
+    features: Iterable[Feature],
+    nursery: trio.Nursery,
+    gate: Gate,
+    handle: Callable[[ServerConnection, bytes], None],
+    end_turn: Callable[[], None],
+    backlog: Backlog,
+) -> None:
+    """Serves the clients of the gate (see `Gate.run`) and runs what the features run, until the nursery is cancelled."""
+    nursery.start_soon(gate.run, handle, end_turn, backlog)
+    nursery.start_soon(gate.run_timeouts)
     for feature in features:
         if feature.run is not None:
             nursery.start_soon(feature.run)

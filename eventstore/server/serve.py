@@ -208,7 +208,7 @@ async def _listening(
         await nursery.start(mailboxes.run)
         maps = MapRequests(gate, place.known)
         slots = place.slots(maps)
-        door = security.guard(gate, nursery, store)
+        door = security.doorkeeper(gate, store)
         appends = appends_of(slots, door)(gate, mailboxes, replies, order)
         commands = commands_of(slots, door)(gate, domain, mailboxes, replies, waiting, order)
         scans = PacedScans(gate.turns)
@@ -252,6 +252,7 @@ async def _listening(
             process_feature(settings.data),
             *(() if service is None else (service.feature, publishing_feature(publishing))),
             verifying.feature,
+            Feature(run=security.run),
             *security.features(door),
             *(() if others is None else (Feature(run=others.run),)),
             alarm_feature(alarms, alarm_routes(gate, alarms), lambda: alarms.run(reports.figures)),
@@ -273,9 +274,7 @@ async def _listening(
         about = console_subject(settings, security, (host, port), reports.health, f"{host}:{port}", domain=domain)
         with http_server(settings.http, make_wsgi_app(reports.registry), reports.health, security, about) as http_address:
             listen(listener, settings.listen)
-            nursery.start_soon(gate.run, dispatch.handle, end_turn, ServerBacklog(store.committer, mailboxes))
-            nursery.start_soon(gate.run_timeouts)
-            begin(features, nursery)
+            begin(features, nursery, gate, dispatch.handle, end_turn, ServerBacklog(store.committer, mailboxes))
             address = f"{security.scheme}://{host}:{port}"
             told = maps, layout, reports, security, slots, publishing, verifying
             yield Server(

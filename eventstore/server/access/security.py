@@ -14,8 +14,6 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Final
 
-import trio
-
 from eventstore.client.options import ClientOptions, token_in
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError
 from eventstore.fields import escaped
@@ -93,25 +91,14 @@ class Security:
         """What the gate makes connections with."""
         return connections_over(self.tls)
 
-    def guard(self, gate: Gate, nursery: trio.Nursery, store: EmbeddedStore | None = None) -> Doorkeeper | None:
-        """As `doorkeeper`, with all tasks started; `store`: has the audit trail."""
-        nursery.start_soon(self.run)
-        if self.access is None:
-            return self.doorkeeper(gate)
-        audit = self._audit = None if store is None else Auditor(store, self.access)
-        if audit is not None:
-            nursery.start_soon(audit.run)
-        door = self.doorkeeper(gate, audit)
-        if door is not None:
-            nursery.start_soon(door.run)
-            nursery.start_soon(door.budgets.run)
-        return door
-
     def features(self, door: Doorkeeper | None) -> list[Feature]:
-        """Returns what is reported of identities and of TLS, as far as they are on."""
+        """Returns what runs and is reported of identities and of TLS, as far as they are on; without `run`."""
         found, tls = [], self.tls
         if door is not None:
-            found.append(Feature(metrics=[MetricSource(ACCESS_METRICS, lambda: door)]))
+            found.append(Feature(metrics=[MetricSource(ACCESS_METRICS, lambda: door)], run=door.run))
+            found.append(Feature(run=door.budgets.run))
+        if self._audit is not None:
+            found.append(Feature(run=self._audit.run))
         if tls is not None:
             found.append(Feature(metrics=[MetricSource(TLS_METRICS, lambda: tls)]))
         return found
@@ -121,13 +108,18 @@ class Security:
         if self._audit is not None:
             self._audit.note(record)
 
-    def doorkeeper(self, gate: Gate, audit: Auditor | None = None) -> Doorkeeper | None:
-        """Returns who guards a gate; None: no one. A certificate that clients must have then lets them in until it expires."""
+    def doorkeeper(self, gate: Gate, store: EmbeddedStore | None = None) -> Doorkeeper | None:
+        """Returns who guards a gate; None: no one. A certificate that clients must have then lets them in until it expires.
+
+        `store`: has the audit trail; None: there is none.
+        """
         if self.access is None:
             if self._given.tls_clients == "required":
                 self._unguarded.append(gate)
             return None
-        made = Doorkeeper(self.access, gate, audit, now=self._now)
+        if store is not None:
+            self._audit = Auditor(store, self.access)
+        made = Doorkeeper(self.access, gate, self._audit, now=self._now)
         self._doorkeepers.append(made)
         return made
 

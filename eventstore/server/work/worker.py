@@ -159,7 +159,7 @@ async def _working(
             for number, each in access.items()
         }
         mailboxes = ShardMailboxes(shards.owner, sets) if len(sets) > 1 else next(iter(sets.values()))
-        door = security.guard(gate, nursery)
+        door = security.doorkeeper(gate)
         commands = commands_of(None, door)(gate, domain, mailboxes, replies, waiting, order)
         await nursery.start(mailboxes.run)
         reactions = _reactions(domain, checkpoint, shards, mailboxes, find_command)
@@ -187,7 +187,8 @@ async def _working(
         features += [
             shards.feature,
             process_feature(None),
-            *security.features(None),
+            Feature(run=security.run),
+            *security.features(door),
             alarm_feature(alarms, alarm_routes(gate, alarms), lambda: alarms.run(reports.figures)),
         ]
         dispatch = Dispatch(gate, uuid_of_store, most, routes_of_all(features), reports.stats, durability=durability, door=door)
@@ -198,9 +199,7 @@ async def _working(
                 http_server(settings.http, make_wsgi_app(reports.registry), reports.health, security)
             )
             worker = Worker(f"{security.scheme}://{host}:{port}", http_address, gate, security, features, trio.Event())
-            nursery.start_soon(gate.run, dispatch.handle, order.end_turn, NoBacklog())
-            nursery.start_soon(gate.run_timeouts)
-            begin(features, nursery)
+            begin(features, nursery, gate, dispatch.handle, order.end_turn, NoBacklog())
             yield worker
         nursery.cancel_scope.cancel()
 
