@@ -19,10 +19,10 @@ PREVIOUS: Final = ".previous"
 
 @runtime_checkable
 class WatchesDocuments(Protocol):
-    """Files that are told of each document that was replaced: replicas have to have it too."""
+    """Files that are told of each document that was replaced, because replicas must have it too."""
 
     def document_replaced(self, path: Path, raw: bytes) -> None:
-        """The document is durable here, with these bytes. It is not answered for before the call returns."""
+        """Takes the bytes of a document that is durable here. The change may be acknowledged only after this call returns."""
 
 
 def write_document(files: Files, path: Path, document: Mapping[str, DocumentValue]) -> None:
@@ -34,7 +34,9 @@ def write_document(files: Files, path: Path, document: Mapping[str, DocumentValu
 
 
 def replace_document(files: Files, path: Path, raw: bytes) -> None:
-    """As `write_document`, with the bytes of a document."""
+    """Writes the bytes of a document; durable on return. A crash at any point leaves the old or the new document whole under
+    `path`.
+    """
     temporary = path.with_name(path.name + ".tmp")
     if files.exists(temporary):
         files.remove(temporary)
@@ -47,7 +49,7 @@ def replace_document(files: Files, path: Path, raw: bytes) -> None:
 
 
 def _encoded(document: Mapping[str, DocumentValue]) -> bytes:
-    """Returns JSON with a line for each member, and for each member of one that is an object.
+    """Returns JSON with a line for each member; a member that is an object has a line for each of its own members.
 
     A line is made in C, so that a document of megabytes takes a sixth of the time, and no line holds the interpreter's lock for
     long.
@@ -104,9 +106,8 @@ def read_tree(files: Files, path: Path) -> Tree:
 
 
 def unknown_members(document: Tree, known: Collection[str]) -> Tree:
-    """Returns the members of a document that this program does not know.
-
-    Who replaces a document writes them again: a newer program has put them there, and may run again after this one.
+    """Returns the members of a document that this program does not know. A program that replaces the document writes them
+    again: a newer program has put them there, and may run again after this one.
     """
     return {name: value for name, value in document.items() if name not in known}
 

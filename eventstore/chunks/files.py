@@ -236,7 +236,7 @@ class OsLock:
         tell_of_forks(self)
 
     def forked(self) -> None:
-        """In a child: closes the copy of the descriptor. It would keep the lock beyond the end of the parent, whose it is."""
+        """In a child: closes the copy of the descriptor, which would keep the parent's lock beyond the end of the parent."""
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -249,8 +249,8 @@ class OsLock:
 
 
 def mode_in(folder: Path, *, group: bool = True) -> int:
-    """Returns the mode of a folder that is made in this one, and without its `x` that of a file. `group`: whether the group may
-    read it if the folder says so.
+    """Returns the mode of a folder that is made in `folder`; without its `x`, the mode of a file. `group`: whether the group
+    may read it if the folder says so.
     """
     mode = folder.stat().st_mode
     shared = group and mode & stat.S_ISGID and not mode & _OTHERS
@@ -258,7 +258,7 @@ def mode_in(folder: Path, *, group: bool = True) -> int:
 
 
 def open_private(path: str, flags: int) -> int:
-    """The `opener` of a file that `open` makes: with the mode that `OsFiles` gives one there."""
+    """Opens a file for the built-in `open`, as its `opener`: a new file gets the mode that `OsFiles` would give it there."""
     return os.open(path, flags, mode_in(Path(path).parent) & ~0o111)
 
 
@@ -266,7 +266,7 @@ class OsFiles:
     """The file system of the machine."""
 
     def __init__(self, *, group: bool = True) -> None:
-        """`group`: False: no group may read new files, whatever the folder says: they hold secrets."""
+        """With `group` False, no group may read new files, whatever the folder says: they hold secrets."""
         self._group = group
 
     def open(self, path: Path, *, create: bool = False, write: bool = False) -> File:

@@ -48,9 +48,12 @@ class Ancestor:
 
 @dataclass(frozen=True, slots=True)
 class ChunkFolder:
-    """Names and paths of a folder of chunks. `extra`: endings of derived files that may be stored with the chunks.
-    `deletable`: the oldest chunks may be deleted; otherwise a missing chunk is a lost file. `ancestors`: whose chunks it begins
-    with, the oldest first.
+    """Names and paths of a folder of chunks.
+
+    Attributes:
+        extra: endings of derived files that may be stored with the chunks.
+        deletable: the oldest chunks may be deleted; otherwise a missing chunk is a lost file.
+        ancestors: the stores whose chunks it begins with, the oldest first.
     """
 
     files: Files
@@ -64,12 +67,12 @@ class ChunkFolder:
 
     @property
     def inherited(self) -> int:
-        """The number of the last chunk that was taken over; 0: none was. Nothing is ever added to these."""
+        """The number of the last chunk that was taken over; 0: none was. Nothing is ever added to taken-over chunks."""
         return self.ancestors[-1].through if self.ancestors else 0
 
     def is_closed(self, header: ChunkHeader) -> bool:
-        """Whether nothing is added to the chunk. One that was taken over, and fetched instead of linked, is not completed until
-        the next one begins; other replicas have it completed.
+        """Whether nothing is added to the chunk. A chunk that was taken over, and fetched instead of linked, is not completed
+        until the next one begins; other replicas have it completed.
         """
         return header.completed or header.number <= self.inherited
 

@@ -16,8 +16,11 @@ from eventstore.chunks.header import RECORDS_FROM
 
 @dataclass(slots=True)
 class Segment:
-    """Records for one range of bytes in one chunk, from `offset` to `end`. A buffer holds one record, unless `records` says how
-    many all of them hold. `file`: the chunk's, once they were written.
+    """Records for one range of bytes in one chunk, from `offset` to `end`.
+
+    Attributes:
+        records: how many records all buffers hold; 0: each buffer holds one.
+        file: the chunk's, once they were written.
     """
 
     chunk: int
@@ -35,9 +38,11 @@ class Segment:
 class FrontBuffer:
     """Assigns every record its chunk and offset, and collects the records of the next batch.
 
-    `durable` is the byte offset up to which the current chunk will have been synced when the next record is written; records
-    carry it. With `sync` the writer syncs every segment before it writes the next one, so it is the offset at which the
-    segment begins; otherwise it is the offset of the last call to `mark_durable`. `key`: with which records prove it.
+    Attributes:
+        durable: the byte offset up to which the current chunk will have been synced when the next record is written; records
+            carry it. With `sync` the writer syncs every segment before it writes the next one, so it is the offset at which the
+            segment begins; otherwise it is the offset of the last call to `mark_durable`.
+        key: with which records prove `durable`.
     """
 
     __slots__ = ("_sync", "chunk", "durable", "end", "key", "limit", "next_sequence", "segments", "waiting_bytes")
@@ -106,7 +111,9 @@ class FrontBuffer:
         return segment
 
     def check_invariants(self) -> None:
-        """For tests. Raises AssertionError unless its segments follow each other, and their bytes are those that wait."""
+        """For tests. Raises AssertionError unless its segments follow each other, and `waiting_bytes` is the sum of their
+        bytes.
+        """
         waiting_bytes = sum(segment.end - segment.offset for segment in self.segments)
         assert self.waiting_bytes == waiting_bytes, f"{self.waiting_bytes} bytes are counted, {waiting_bytes} wait"
         assert self.durable <= self.end, f"chunk {self.chunk} is durable up to {self.durable}, and ends at {self.end}"

@@ -21,7 +21,11 @@ _NUMPY: Final = {"B": "u1", "H": "u2", "I": "u4", "Q": "u8", "q": "i8"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field at byte `offset`. `code` is that of `struct`; `28x` means reserved: written as zeros, never read."""
+    """A field at byte `offset`.
+
+    Attributes:
+        code: the struct code; `28x` means reserved: written as zeros, never read.
+    """
 
     name: str
     code: str
@@ -41,7 +45,7 @@ class FieldLayout:
     """Contiguous fields. `struct` packs and unpacks all of them except the reserved ones."""
 
     def __init__(self, *fields: tuple[str, str], order: str = "<") -> None:
-        """`fields`: name and struct code of each. `order`: the byte order, as `struct` writes it."""
+        """Declares the fields: name and struct code of each. `order`: the byte order, as `struct` writes it."""
         self.order = order
         self.fields: list[Field] = []
         self.size = 0

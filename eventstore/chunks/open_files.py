@@ -1,9 +1,8 @@
-"""Pools open files, maps and indexes by number: opens them on first use, drops one that was not used lately above a limit.
+"""Pools open files, maps and indexes by number: opens them on first use, and drops one above a limit.
 
-It drops any one of the half that was not used last, not the very last: readers that walk over a few more files than the limit,
-again and again, would otherwise find none of them open.
-
-Thread-safe. A dropped file stays usable for those who got it from the pool: it is closed when the last reference to it goes.
+It drops one at random from the half that was used longest ago, not always the very last: readers that walk over a few more
+files than the limit, again and again, would otherwise find none of them open. Thread-safe. A dropped file stays usable for
+callers that got it from the pool: it is closed when the last reference to it goes.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class OpenFiles(Generic[Opened]):
                 raise NotCached
             drops = self._drops
         try:
-            fresh = self._open(number)  # without the lock: a slow disk delays only those who need this file
+            fresh = self._open(number)  # without the lock: a slow disk delays only callers who need this file
         except OSError as error:
             name = self._name(number)
             raise ReadFailed(f"{name}: opening it failed: {error.strerror}", file=name) from error

@@ -55,10 +55,11 @@ def refusing(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class OwnedFolder:
-    """A data folder: a folder of chunks, and the identity document that names their store.
+    """A data folder: a folder of chunks, and the identity document that names their store. The document is written last when
+    the folder is created: once it exists, the chunks must exist too.
 
-    The document is written last when the folder is created: once it exists, the chunks must exist too. `written_first`: names
-    that an interrupted creation may also leave.
+    Attributes:
+        written_first: names that an interrupted creation may also leave.
     """
 
     files: Files
@@ -144,7 +145,8 @@ class OpenedChunks:
         clock: Callable[[], float],
         epoch: int | None = None,
     ) -> None:
-        """`header_bytes`: the length of the headers of its records. `epoch`: of what follows; None: as the last chunk.
+        """Reads the headers of the folder. `header_bytes`: the length of its records' headers. `epoch`: of the records that
+        follow; None: the last chunk's.
 
         Raises:
             FolderRefused, Corrupt

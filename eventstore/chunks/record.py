@@ -60,9 +60,11 @@ def after_crc(header: FieldLayout) -> struct.Struct:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The result of a walk over records: parallel lists, and where and why it stopped (`fault` is None at the end).
+    """The result of a walk over records, in parallel lists, and where it stopped.
 
-    `wants`: if the data ended within a record, the number of bytes that record claims to need.
+    Attributes:
+        fault: why it stopped; None at the end of the data.
+        wants: if the data ended within a record, the number of bytes that record claims to need.
     """
 
     offsets: list[int]

@@ -1,5 +1,5 @@
-"""Reads a chunk file that nothing writes to any more from end to end, a piece at a time, and compares it with what it says of
-itself: header, every record's CRC, their number and sum, footer.
+"""Reads a chunk file that nothing writes to any more from end to end, a piece at a time, and checks it against its header,
+every record's CRC, the number and sum of its records, and its footer.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ _SUM_MASK: Final = 2**64 - 1
 
 
 class ChunkCheck:
-    """One reading of the completed chunk at `path`, also if another file replaces it meanwhile. `header`: of the chunk."""
+    """One reading of the completed chunk at `path`, also if another file replaces it meanwhile.
+
+    Attributes:
+        header: of the chunk.
+    """
 
     def __init__(self, files: Files, path: Path, kind: int, header_bytes: int) -> None:
-        """`header_bytes`: the length of its records' headers.
+        """Opens the chunk and reads its header. `header_bytes`: the length of its records' headers.
 
         Raises:
             Corrupt: the header is damaged.
@@ -77,7 +81,12 @@ class ChunkCheck:
             raise Corrupt(self._name, header.end, f"{self._file.size()} bytes, its header says {header.end + FOOTER_BYTES}")
 
     def read_all(self) -> None:
-        """Reads all of it at once. Raises as `step`."""
+        """Reads all of it at once.
+
+        Raises:
+            Corrupt: what is damaged, and where.
+            OSError
+        """
         while self.step(_PIECE_BYTES):
             pass
 

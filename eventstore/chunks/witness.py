@@ -42,9 +42,13 @@ def witness(key: bytes, chunk: int, durable: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the bytes after a bad record prove: the file was durable up to byte `durable` (0: nothing is proven).
+    """What the bytes after a bad record prove.
 
-    `proofs` and `failed`: the number of records with a right and with a wrong witness; `checked_bytes`: under their CRCs.
+    Attributes:
+        durable: the file was durable up to this byte; 0: nothing is proven.
+        proofs: the number of records with a right witness.
+        failed: the number of records with a wrong witness.
+        checked_bytes: under the CRCs of the records.
     """
 
     durable: int
@@ -55,16 +59,19 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Judges the bytes from a bad record on. `key`: of the process that wrote them; `NO_KEY` if it was an older program."""
+    """Judges the bytes from a bad record on.
+
+    Attributes:
+        key: of the process that wrote them; `NO_KEY` if it was an older program.
+    """
 
     chunk: int
     header_bytes: int
     key: bytes
 
     def evidence(self, rest: bytes, base: int, sequence: int) -> Evidence:
-        """Returns what records in `rest`, which begins at byte `base` with the bad one, prove about the bytes at `base`.
-
-        `sequence`: that of the bad record. Takes time linear in the length of `rest`, whatever its bytes are.
+        """Returns what records in `rest` prove about the bytes at `base`, where `rest` begins with the bad record, whose
+        sequence is `sequence`. Takes time linear in the length of `rest`, whatever its bytes are.
         """
         view, pattern, minimum = memoryview(rest), bytes((MARK, self.header_bytes - 2)), self.header_bytes + TRAILER.size
         durable = proofs = failed = checked = 0

@@ -50,10 +50,10 @@ class CommitLog(Protocol[Written]):
 
 
 class Replication(Protocol):
-    """The followers of a log. Its methods are called on the owner's thread; the answer is a call of `GroupCommit.commit`."""
+    """The followers of a log. Its methods are called on the owner's thread; it answers by calling `GroupCommit.commit`."""
 
     def refusal(self) -> EventStoreError | None:
-        """Returns why nothing more may be written now: then nothing is, and what was written before is still found."""
+        """Returns why nothing more may be written now; None if it may. While it refuses, earlier commits are still found."""
 
     def shortage(self) -> EventStoreError | None:
         """Returns why not all replicas would get what is written now; None: all are in sync."""
@@ -62,13 +62,15 @@ class Replication(Protocol):
         """Returns on how many replicas everything that is committed is durable."""
 
     def taken(self, segment: Segment) -> None:
-        """The segment is about to be written. It may be sent to followers at the same time: it is never taken back."""
+        """Takes a segment that is about to be written. It may be sent to followers at the same time, because it is never taken
+        back.
+        """
 
     def written(self, segment: Segment) -> None:
-        """The segment is durable here."""
+        """Takes a segment that is durable here."""
 
     def failed(self, error: EventStoreError) -> None:
-        """Writing failed: this process has to end, without an answer to those who wait."""
+        """Ends the process, because writing failed. Callers that wait get no answer."""
 
 
 _LONE_STREAK: Final = 4
@@ -84,9 +86,13 @@ DeliverOutcomes: TypeAlias = Callable[[list[Outcome]], None]
 class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     """The only way to write to an open engine. Belongs to one trio run; only the threads of `run` work outside it.
 
-    `advanced`: unparked after every batch, written or failed. `poisoned`: set when no more appends are accepted; `settled`:
-    once what it was opened with is committed. `batches`, `batches_in_place`: those written, and without the thread.
-    `abandoned`: in a child process.
+    Attributes:
+        advanced: unparked after every batch, written or failed.
+        poisoned: set when no more appends are accepted.
+        settled: set once what the engine was opened with is committed.
+        batches: how many were written.
+        batches_in_place: how many of them were written without the thread.
+        abandoned: this is a child process.
     """
 
     def __init__(
@@ -99,7 +105,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         flush_interval_s: float,
         replication: Replication | None = None,
     ) -> None:
-        """`full_bytes`: callers should wait while more bytes wait to be written, or to be committed."""
+        """`full_bytes`: callers should wait while more bytes than this wait to be written, or to be committed."""
         self.advanced = trio.lowlevel.ParkingLot()
         self.poisoned = trio.Event()
         self.batches, self.batches_in_place, self.write_seconds = 0, 0, 0.0
@@ -143,7 +149,9 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
 
     @abstractmethod
     def _after_failure(self, outcome: Outcome, error: EventStoreError) -> Outcome:
-        """Returns the outcome to deliver after a failed write: of a batch across two chunks the first part may be durable."""
+        """Returns the outcome to deliver after a failed write. If a batch reaches across two chunks, its first part may be
+        durable.
+        """
 
     def _after_sync(self) -> None:
         """Called after each sync with durability `async`."""
@@ -230,12 +238,12 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
 
     @property
     def is_on_this_loop(self) -> bool:
-        """Whether this is the trio run, and its thread, that `run` belongs to."""
+        """Whether the caller is in the trio run, and on the thread, that `run` belongs to."""
         return trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is self._thread.token
 
     def abandon(self, error: EventStoreError) -> None:
-        """In a child process, on the loop: the threads and the files are the parent's. Ends those who wait, with the error, and
-        `run`; nothing is written any more.
+        """Ends all waiting callers, with the error, and `run`. For a child process, on the loop: the threads and files are the
+        parent's, so nothing is written any more.
         """
         self.abandoned = True
         self._deliver(_EVERYTHING, error)
@@ -264,7 +272,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     async def _sync_regularly(self) -> None:
         while self._log.failed is None:
             await trio.sleep(self._flush_interval_s)
-            with contextlib.suppress(EventStoreError):  # those who wait were told
+            with contextlib.suppress(EventStoreError):  # waiting callers were told
                 async with self._sync_turn:
                     await self._sync_once()
 
@@ -315,7 +323,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self.kick()
 
     def commit(self, chunk: int, end: int) -> None:
-        """Everything written up to byte `end` of `chunk` is committed: durable wherever it has to be."""
+        """Makes everything that was written up to byte `end` of `chunk` visible: it is durable wherever it has to be."""
         self.settled.set()
         uncommitted = self._uncommitted
         while uncommitted and (uncommitted[0].chunk, uncommitted[0].end) <= (chunk, end):
@@ -351,7 +359,8 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     def check_invariants(self) -> None:
         """For tests, between two steps of tasks. Raises AssertionError with the counts and marks that contradict each other.
 
-        synced ≤ visible, what is on its way follows on it without a gap, and those who wait do so for something on its way.
+        What is synced is visible, segments on their way follow the visible ones without a gap, and each waiting caller waits
+        for a segment on its way.
         """
         front, visible = self._log.front, self._visible()
         front.check_invariants()

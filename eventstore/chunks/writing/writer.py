@@ -29,7 +29,13 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class ChunkWriter:
-    """Persists segments in order. `end`: the byte offset up to which the current chunk was written. `key`: of its witnesses."""
+    """Persists segments in order.
+
+    Attributes:
+        end: the byte offset up to which the current chunk was written.
+        key: of its witnesses.
+        poisoned: why no later segment is accepted; None if they are.
+    """
 
     def __init__(
         self,
@@ -104,7 +110,7 @@ class ChunkWriter:
         return self._header.complete(self.end, self._next_sequence, self._records, self._checksum)
 
     def take_completed(self, before: int | None = None) -> list[ChunkHeader]:
-        """Returns the chunks that were completed since the last call, those with a number below `before`."""
+        """Returns the chunks that were completed since the last call, and have a number below `before`."""
         taken = []
         while self._completed and (before is None or self._completed[0].number < before):
             taken.append(self._completed.popleft())

@@ -1,6 +1,4 @@
-"""The thread that writes the segments of a group commit, one after the other; and what the last writes tell about the disk: how
-quick it is, and whether it takes what is written.
-"""
+"""The thread that writes the segments of a group commit, one after the other; and what the last writes tell about the disk."""
 
 from __future__ import annotations
 
@@ -21,10 +19,12 @@ _QUICK_IN_A_ROW: Final = 64
 
 
 class WritePace:
-    """Whether writes are so quick that one may block the event loop: a millisecond on average, and none of the last ones long.
+    """Measures whether writes are so quick that one may block the event loop: a millisecond on average, and no long one lately.
 
     A disk that stalls once is likely to stall again. So after a long write the loop is spared until many in a row were quick.
-    `slow` counts the long ones.
+
+    Attributes:
+        slow: the number of long writes.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,11 @@ class WritePace:
 
 
 class RefusedBatches:
-    """Batches that the disk did not take. `count`: how many there were."""
+    """Batches that the disk did not take.
+
+    Attributes:
+        count: how many there were.
+    """
 
     def __init__(self, log: logging.Logger, name: str) -> None:
         self._log, self._name = log, name
@@ -70,7 +74,7 @@ Result = TypeVar("Result")
 
 
 class WriterThread(Generic[Result]):
-    """Calls `write` with each segment on a thread, then `done` with its result on the event loop, that of `token`."""
+    """Calls `write` with each segment on a thread, then `done` with its result on the event loop of `token`."""
 
     def __init__(self, name: str, write: Callable[[Segment], Result], done: Callable[[Segment, Result], None]) -> None:
         self._write, self._done = write, done
