@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from eventstore.protocol import request_codec as request_codec  # the requests declare themselves
-from eventstore.protocol.answer_form import Column, Shape
+from eventstore.protocol.answer_form import AnswerValue, Shape
 from eventstore.protocol.request_declaration import DECLARATIONS, Argument, Declaration, code_of
 from eventstore.protocol.requests import Hello
 from eventstore.security.permissions import Needs
@@ -72,7 +72,7 @@ def _shape(shape: Shape) -> str:
     return ", ".join(values) or "nothing"
 
 
-def _column(column: Column) -> str:
+def _column(column: AnswerValue) -> str:
     types = " or ".join(_TYPES[each] for each in column.types)
     return f"{column.says} ({types})" if column.says else types
 

@@ -33,7 +33,7 @@ _SCALARS: Final = frozenset({int, bool, str, bytes, NoneType})
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class AnswerValue:
     """A value of an answer, or of each of its rows. `says`: what it is; empty: what its request asks for."""
 
     name: str
@@ -60,8 +60,8 @@ class Shape:
     """
 
     of: type
-    single: tuple[Column, ...]
-    rows: tuple[Column, ...]
+    single: tuple[AnswerValue, ...]
+    rows: tuple[AnswerValue, ...]
     values: Callable[[Any], Sequence[Scalar]]
     make: Callable[[Sequence[Scalar], list[Any]], Any]
     row: Callable[..., Any] = tuple
@@ -136,7 +136,7 @@ def _shape_of_tuple(answer: Any) -> Shape:
     )
 
 
-def _rows_of(of_each: Any) -> tuple[tuple[Column, ...], Callable[..., Any], Callable[[Any], Sequence[Scalar]]]:
+def _rows_of(of_each: Any) -> tuple[tuple[AnswerValue, ...], Callable[..., Any], Callable[[Any], Sequence[Scalar]]]:
     """Returns the columns of rows, what makes a row, and what returns the values of many."""
     if _is_scalar(of_each):
         return (_column("", of_each),), lambda value: value, lambda rows: cast("Sequence[Scalar]", rows)
@@ -153,11 +153,11 @@ def _sent(row: Any) -> dict[str, Any]:
     return {name: hints[name] for name in row._fields if _NOT_SENT not in getattr(hints[name], "__metadata__", ())}
 
 
-def _column(name: str, hint: Any) -> Column:
+def _column(name: str, hint: Any) -> AnswerValue:
     says = name.replace("_", " ")
     if get_origin(hint) is Annotated:
         hint, says = get_args(hint)
-    return Column(name, types_of(hint), says)
+    return AnswerValue(name, types_of(hint), says)
 
 
 def types_of(hint: Any) -> tuple[type, ...]:

@@ -28,20 +28,20 @@ from eventstore.server.net.gate import Gate
 A = TypeVar("A")
 S = TypeVar("S")
 R = TypeVar("R", bound=Request)
-Handler: TypeAlias = Callable[[S, R], A | Awaitable[A]]
+_Handler: TypeAlias = Callable[[S, R], A | Awaitable[A]]
 Records: TypeAlias = Sequence[bytes] | FoundMessages
 Size: TypeAlias = int | Callable[[Any], int] | None
 _MARK: Final = "_answers"
 
 
-def answers(kind: type[Answered[A]], *, size: Size = None) -> Callable[[Handler[S, R, A]], Handler[S, R, A]]:
+def answers(kind: type[Answered[A]], *, size: Size = None) -> Callable[[_Handler[S, R, A]], _Handler[S, R, A]]:
     """Marks the method that answers requests of this class. `size`: as `DeferredReplies.later` takes it, or a function of
     the request.
     """
     return partial(_mark, kind, size)
 
 
-def finds(kind: type[Answered[Messages]], *, size: Size) -> Callable[[Handler[S, R, Records]], Handler[S, R, Records]]:
+def finds(kind: type[Answered[Messages]], *, size: Size) -> Callable[[_Handler[S, R, Records]], _Handler[S, R, Records]]:
     """As `answers`, for requests that are answered by messages."""
     return partial(_mark, kind, size)
 
