@@ -50,7 +50,7 @@ Row: TypeAlias = tuple[int, int, int, int, int, bytes, bytes, bytes, bytes]
 
 
 class _Refused(NamedTuple):
-    """A condition that never holds, since nothing may be written now. A command that was written before is found first."""
+    """A condition that never holds, because nothing may be written now. Commands that were written before are still found."""
 
     why: EventStoreError
 
@@ -60,7 +60,12 @@ _aggregate_id = itemgetter(0)
 
 
 class Appender:
-    """Checks commits and appends the accepted ones to the front buffer and the tail. `shortage`: see `Replication`."""
+    """Checks commits and appends the accepted ones to the front buffer and the tail.
+
+    Attributes:
+        failed: why no more appends are accepted; None if they are.
+        shortage: see `Replication`.
+    """
 
     def __init__(
         self,
@@ -240,11 +245,11 @@ class Appender:
         return False
 
     def _is_latest(self, aggregate_id: str, command_id: str) -> bool:
-        """Returns whether the aggregate's latest commit is that of this command. False if the commit is sorted already: then
-        no caller can be about to follow it.
+        """Returns whether the aggregate's latest commit is the commit of this command. False if the commit is sorted already:
+        then no caller can be about to follow it.
 
-        `AfterCommand` needs this and the version: the version can match by accident, and the command can be a repetition
-        whose second decision differs from the stored one.
+        `AfterCommand` needs this and the version: the version can match by accident, and the command can be a repetition whose
+        second decision differs from the stored one.
         """
         key = hash((aggregate_id, command_id))  # as tail.command_key
         for file in reversed(self._tail.files):
@@ -266,7 +271,7 @@ class Appender:
     ) -> AppendOutcome | None:
         """Returns the original outcome of a repeated command, or None if the command is new.
 
-        It is the same if it has the same fingerprint, whatever its handler decided this time. If either has none, the events
+        A command with the same fingerprint is the same, whatever its handler decided this time. If either has none, the events
         decide.
 
         Raises:

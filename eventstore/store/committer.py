@@ -1,5 +1,6 @@
-"""Group commit of events: appends batches in order of arrival and delivers their outcomes once they are durable; and what
-callers submit, with the outcomes as they get them.
+"""Group commit of events: appends batches in order of arrival and delivers their outcomes once they are durable.
+
+Also what callers submit, with the outcomes in the form that they get.
 """
 
 from __future__ import annotations
@@ -56,8 +57,12 @@ def to_result(commit: NewCommit, outcome: AppendOutcome, durability: int) -> Com
 
 
 class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
-    """The only way to append to an open engine. `on_completed` is called with the event files that were completed. `held_back`:
-    returns the errors of those aggregates, by their places, that nothing is written for any more.
+    """The only way to append to an open engine.
+
+    Attributes:
+        on_completed: is called with the event files that were completed.
+        held_back: returns the errors of aggregates for which nothing is written any more, by their places in the argument; None
+            if nothing is held back.
     """
 
     def __init__(
@@ -85,7 +90,7 @@ class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
         self._synced_before = engine.durable_sequence
 
     def durability(self) -> int:
-        """Returns on how many disks everything is whose outcome was delivered; 0: on this one after the next sync."""
+        """Returns on how many disks every delivered outcome is durable; 0: on this one after the next sync."""
         return self._replication.durability() if self._replication is not None else int(self._sync)
 
     @trio.lowlevel.enable_ki_protection
@@ -118,7 +123,9 @@ class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
             self._wait_for(barrier, outcomes, deliver)
 
     def check_invariants(self) -> None:
-        """As `GroupCommit.check_invariants`. Nothing is durable before it is visible."""
+        """For tests, between two steps of tasks. Raises AssertionError as `GroupCommit.check_invariants` does, and if anything
+        is durable before it is visible.
+        """
         super().check_invariants()
         durable, visible = self.engine.durable_sequence, self.engine.visible_sequence
         assert durable <= visible, f"{durable} is durable, and only {visible} visible"
@@ -146,7 +153,7 @@ class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
 
 
 def _last_repeated(outcomes: Sequence[AppendOutcome]) -> int:
-    """Returns the sequence that outcomes depend on, if nothing new was written: that of a commit that was found."""
+    """Returns the sequence that outcomes depend on if nothing new was written: the largest of the commits that were found."""
     return max(map(_found_at, outcomes), default=0)
 
 

@@ -37,21 +37,23 @@ NODE = "node.json"
 REPLICA = "replica.json"
 """Only in the folder of a replica."""
 START_NODE: Final = "`eventstore node --data FOLDER --name NAME --etcd URL --cluster CLUSTER`, as before"
-"""How the folder of such a node is started, for people."""
+"""The command that starts such a node, for people."""
 SHARD_FOLDER: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})")
-"""The name of a shard's folder in that of a node."""
+"""The name of a shard's folder in a node's folder."""
 SPLITS = "splits"
 ANCESTORS = "ancestors"
 BROKER = "broker"
-"""The member of `store.json` of a shard whose broker was one before there was a cluster."""
+"""The member of `store.json` of a shard whose broker existed before there was a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardIdentity:
-    """Which shard of which cluster a store is; the members of its `store.json` besides those of every store.
+    """Which shard of which cluster a store is: the members of its `store.json` that a single store does not have.
 
-    `splits`: those that the shard took part in. `ancestors`: whose event files its log begins with. `broker`: uuid and node
-    of a broker that was one before there was a cluster; None: they follow from the shard.
+    Attributes:
+        splits: the splits that the shard took part in.
+        ancestors: the stores whose event files its log begins with.
+        broker: uuid and node of a broker that existed before there was a cluster; None: they follow from the shard.
     """
 
     cluster: uuid.UUID
@@ -69,7 +71,7 @@ class ShardIdentity:
 
     @property
     def slot_filter(self) -> SlotFilter | None:
-        """What it hands out of its log; None: everything."""
+        """The part of its log that the shard hands out; None: everything."""
         return slot_filter(self.shard, self.slots, self.splits)
 
     def members(self) -> Document:
@@ -87,8 +89,8 @@ class ShardIdentity:
 
 
 def as_split(shards: Sequence[ShardIdentity]) -> list[ShardIdentity]:
-    """Returns what these shards are now, as far as their folders say. What one says that it got of another counts even if that
-    one's folder does not say so yet: a node notes a split in each by itself.
+    """Returns these shards as they are now, as far as their folders say. If one says that it got slots of another, that counts
+    even if the other's folder does not say so yet: a node notes a split in each folder by itself.
     """
     return [_without_given(each, [other for other in shards if other.cluster == each.cluster]) for each in shards]
 
@@ -153,7 +155,9 @@ def check_shard(path: Path, document: Document, shard: ShardIdentity | None) -> 
 
 
 def _was_split_since(document: Document, shard: ShardIdentity) -> bool:
-    """Whether the folder is that of the shard, which owns fewer slots by now. It never owns more than its folder says."""
+    """Whether the document is the shard's own, from before it gave slots away. A shard never owns more slots than its folder
+    says.
+    """
     lasting = {name: value for name, value in shard.members().items() if name not in ("slots", SPLITS)}
     if not {"store": str(shard.store), **lasting}.items() <= document.items():
         return False
@@ -165,8 +169,8 @@ def _was_split_since(document: Document, shard: ShardIdentity) -> bool:
 
 
 def refuse_node_folder(files: Files, path: Path) -> None:
-    """Refuses the folder of a node, whose shards are in folders below it, and that of a replica, where a store is opened or
-    would be created.
+    """Refuses a folder in which no store may be opened or created: a node's, whose shards are in folders below it, and a
+    replica's.
     """
     if files.exists(path / CLUSTER) and not files.exists(path / STORE):
         raise FolderRefused(str(path), "is the folder of a cluster's node; start it with `eventstore node --data FOLDER`")
@@ -191,7 +195,12 @@ def event_folder(files: Files, path: Path, identity: uuid.UUID, ancestors: tuple
 
 
 def read_event_folder(files: Files, path: Path) -> ChunkFolder:
-    """Returns the event files of the store in `path`. Raises as `read_identity`; Corrupt: its ancestors are not readable."""
+    """Returns the event files of the store in `path`.
+
+    Raises:
+        FolderRefused: there is no store, or it has a newer format.
+        Corrupt: its document is damaged, or its ancestors are not readable.
+    """
     identity, document = read_store(files, path)
     return event_folder(files, path, identity, ancestors_of(path, document))
 
@@ -236,7 +245,12 @@ def read_identity(files: Files, path: Path) -> uuid.UUID:
 
 
 def read_store(files: Files, path: Path) -> tuple[uuid.UUID, Document]:
-    """As `read_identity`, with the whole document."""
+    """Returns the uuid of the store in `path`, and the whole document.
+
+    Raises:
+        FolderRefused: there is no store, or it has a newer format.
+        Corrupt: the document is damaged.
+    """
     try:
         return documents.read_identity(files, path / STORE, FORMAT)
     except (FileNotFoundError, NotADirectoryError):

@@ -75,7 +75,7 @@ class EmbeddedStore:
 
     @property
     def shards(self) -> dict[int, EmbeddedStore]:
-        """As `NetworkStore.shards`: it has none."""
+        """Returns no shards: an embedded store has none. `NetworkStore.shards` has the same form."""
         return {}
 
     async def append(
@@ -88,7 +88,8 @@ class EmbeddedStore:
         *,
         replicas: Replicas | None = None,
     ) -> Committed:
-        """Appends the events of one command; durable on return. `replicas`: as in `NetworkStore.append`; here is one.
+        """Appends the events of one command; durable on return. `replicas`: see `NetworkStore.append`; an embedded store is one
+        replica.
 
         If the call is cancelled while it waits for the disk, the commit may or may not be stored; append again with the same
         command id to find out.
@@ -132,7 +133,7 @@ class EmbeddedStore:
     async def _append_many(
         self, commits: Iterable[T], encode: Callable[[list[T]], Sequence[RawCommit | InvalidArgument]]
     ) -> list[CommitResult]:
-        """As `append_many`, of what `encode` makes commits of: those that are encoded may have fingerprints."""
+        """Appends what `encode` makes of the commits: commits that are encoded may have fingerprints. See `append_many`."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
         submissions: list[tuple[Sequence[RawCommit | InvalidArgument], Submission]] = []
@@ -154,7 +155,7 @@ class EmbeddedStore:
         return outcomes
 
     async def load(self, aggregate_ids: set[str]) -> None:
-        """Has a thread look up those aggregates that an append would open many files for, on the event loop."""
+        """Has a thread look up the aggregates for which an append would open many files on the event loop."""
         for _ in range(_LOADS_MAX):
             slow = self.engine.unloaded(aggregate_ids)
             for aggregate_id in slow:
@@ -246,7 +247,7 @@ class EmbeddedStore:
         aggregate_id: str | None = None,
     ) -> EmbeddedLogStream:
         """Iterates over the events after `after`, a sequence or a position, in commit order, that pass all filters; ends at the
-        last event. Diverged is raised unless the event of the position is still the same one.
+        last event. Raises Diverged if the event at the position is another one now.
 
         `aggregate_id`: of this aggregate alone. Times are microseconds since 1970 or aware datetimes, both ends inclusive.
         """
@@ -266,7 +267,12 @@ class EmbeddedStore:
         durable: bool = False,
         whole: bool = False,
     ) -> ScanPage:
-        """Reads one page of raw records (see `StoreEngine.scan`; `whole`: unfiltered) on a thread. Raises as `check_place`."""
+        """Reads one page of raw records on a thread (see `StoreEngine.scan`). `whole`: unfiltered.
+
+        Raises:
+            Diverged: `after` is a position, and the event there is another one, or there is none.
+            Corrupt, ReadFailed
+        """
         self._check_open()
         bytes_max, start = self.opened.settings.page_bytes, after if isinstance(after, LogPosition) else LogPosition(after)
         own = None if whole else self.engine.slot_filter
@@ -288,8 +294,8 @@ class EmbeddedStore:
         to_time: int | datetime | None = None,
     ) -> EmbeddedSubscriptionStream:
         """Iterates like `read_all`, then continues with new events until the store is closed, and raises Closed. Yields
-        CaughtUp once, between the two; with `after=END` it is the first item. Only durable events come, with durability
-        `async` up to `flush_interval_s` later than from `read_all`, so that no checkpoint gets ahead of the store.
+        CaughtUp once, between the two; with `after=END` it is the first item. Yields only durable events, so that no checkpoint
+        gets ahead of the store; with durability `async` they come up to `flush_interval_s` later than from `read_all`.
         """
         start = start_of(after, self.opened.uuid.bytes)
         place, caught_up, stored = start, False, self.engine.visible_sequence
@@ -324,7 +330,7 @@ class EmbeddedStore:
     async def aggregates(
         self, prefix: str | None = None, after: str | None = None, limit: int = AGGREGATES_PER_PAGE_MAX
     ) -> list[AggregateInfo]:
-        """As `NetworkStore.aggregates`."""
+        """Returns up to `limit` aggregates whose ids begin with `prefix` and follow `after`, in order, with their versions."""
         wanted = id_range(prefix, after, limit)
         self._check_open()
         return await self._threads.scan(lambda: self.engine.list_aggregates(wanted, limit, self.engine.slot_filter))

@@ -85,7 +85,9 @@ class StoreEngine:
 
     @property
     def slot_filter(self) -> SlotFilter | None:
-        """What readers get of a shard that was split; None: everything. The owner sets it; `slots_changed` are called then."""
+        """The part of a split shard's log that readers get; None: everything. When the owner sets it, the functions in
+        `slots_changed` are called.
+        """
         return self._slot_filter
 
     @slot_filter.setter
@@ -214,8 +216,8 @@ class StoreEngine:
         *,
         whole: bool = False,
     ) -> ScanPage:
-        """Reads a page of the log, in commit order; with `durable` only what survives a power failure. `own`, `whole`: as of
-        `LogScanner.page`.
+        """Reads a page of the log, in commit order; with `durable` only events that survive a power failure. `own`, `whole`:
+        see `LogScanner.page`.
         """
         end = self.durable_sequence if durable else self.visible_sequence
         return self._consistently(lambda: self._scanner.page(after, wanted, bytes_max, events_max, end, own, whole=whole))
@@ -242,12 +244,14 @@ class StoreEngine:
         return version if version is not None else self._unique.version_in_sorted(aggregate_id)
 
     def look_up_version(self, aggregate_id: str, cached_only: bool = False) -> int:
-        """Does the same for readers on any thread; with `cached_only` on the owner's: raises NotCached instead of waiting."""
+        """Returns the same as `version`, for readers on any thread. With `cached_only` it must run on the owner's thread, and
+        raises NotCached instead of waiting.
+        """
         check_id("aggregate_id", aggregate_id)
         return self._consistently(lambda: self._lookups.version(aggregate_id, self.visible_sequence, cached_only))
 
     def look_up_command(self, aggregate_id: str, command_id: str, cached_only: bool = False) -> CommitView | None:
-        """Does the same as `find_command`, for readers; see `look_up_version`."""
+        """Returns the same as `find_command`, for readers on any thread. `cached_only`: see `look_up_version`."""
         check_id("aggregate_id", aggregate_id)
         check_id("command_id", command_id)
         return self._consistently(
@@ -271,7 +275,7 @@ class StoreEngine:
         self._unique.warm(aggregate_ids)
 
     def unloaded(self, aggregate_ids: set[str]) -> list[str]:
-        """Returns those aggregates that should be loaded on a thread (`offer`) before an append to them: they are not in the
+        """Returns the aggregates that should be loaded on a thread (`offer`) before an append to them: they are not in the
         version cache, and in many files.
         """
         return self._unique.unloaded(aggregate_ids)
@@ -304,7 +308,7 @@ class StoreEngine:
         return next(file for file in self.tail.files if file.number == number)
 
     def extend_cache(self, number: int) -> None:
-        """Adds a file to what the version cache knows, once the directory covers it; as maintenance does, but all at once."""
+        """Adds a file that the directory covers to the version cache, all at once. Maintenance does the same in steps."""
         self.version_cache.begin_extension()
         for parts in sorted_parts(self.files.index(number), self.version_cache):
             extend(self.version_cache, parts)

@@ -49,7 +49,7 @@ class Sorter(Protocol):
         """Reads the whole directory, and returns if it is sound. Other steps may be taken meanwhile."""
 
     async def idle(self) -> None:
-        """Ends what is kept for the next step, which may be long in coming; also while it is cancelled."""
+        """Ends what is kept for the next step, which may come late; also while it is cancelled."""
 
 
 class ThreadSorter:
@@ -77,9 +77,11 @@ class ThreadSorter:
 class Maintenance:
     """Sorts completed files. Logs a failure and retries later; meanwhile the store works with the unsorted file.
 
-    `stopped_at`: the corrupt file that blocks the later ones, or 0. `attention`: a message for the operator about that file.
-    `index_attention`: a message about a damaged index that cannot be rebuilt. `foreign`: how much of the log other shards hand
-    out, measured again after a split and after a file was sorted.
+    Attributes:
+        stopped_at: the corrupt file that blocks the later ones, or 0.
+        attention: a message for the operator about that file.
+        index_attention: a message about a damaged index that cannot be rebuilt.
+        foreign: how much of the log other shards hand out; measured again after a split and after a file was sorted.
     """
 
     def __init__(self, engine: StoreEngine, sorter: Sorter) -> None:
@@ -105,8 +107,8 @@ class Maintenance:
         self._wake.set()
 
     def rest(self, seconds: float) -> None:
-        """Begins to sort no file for so long, since clients wait for what else runs here. What is under way goes on, and a file
-        that waits already waits no longer: rests that follow each other put none off for ever.
+        """Starts no new sort for `seconds`, so other work gets the processor. A running sort continues. A file that already
+        waits is not put off again, so rests in a row put none off for ever.
         """
         self._rests_until = max(self._rests_until, trio.current_time() + seconds)
 

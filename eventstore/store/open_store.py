@@ -45,7 +45,7 @@ async def open_store(
     """Opens, or creates, the store in the folder `path` for this process alone. On trio only.
 
     `files` and `directory` replace the disk in tests. `shard`: the shard of a cluster that the store must be, or becomes when
-    it is created; None: a store of its own. `epoch`, `replication`: of a replica that leads.
+    it is created; None: a store of its own. `epoch`, `replication`: given for a replica that leads.
 
     Raises:
         FolderRefused, Corrupt: the folder cannot be opened.
@@ -119,7 +119,7 @@ async def _warm_up_when_settled(committer: EventCommitter, engine: StoreEngine) 
 
 async def warm_up(engine: StoreEngine) -> None:
     """Loads the aggregates that changed last into the version cache, the last one first, while clients are served. Ends when a
-    generation of the cache is full: with more it would drop those that changed last, and what clients have loaded.
+    generation of the cache is full: more would drop the aggregates that changed last, and aggregates that clients have loaded.
     """
     cache = engine.version_cache
     empty = cache.young

@@ -135,13 +135,13 @@ def open_folder(
 
 
 def note_shard(files: Files, path: Path, shard: ShardIdentity) -> None:
-    """Notes in a store's folder what its shard is now. Raises FolderRefused, Corrupt."""
+    """Writes into a store's folder what its shard is now. Raises FolderRefused, Corrupt."""
     with refusing(path):
         write_document(files, path / STORE, {**read_document(files, path / STORE), **shard.members()})
 
 
 def _beside(shard: ShardIdentity | None) -> tuple[str, ...]:
-    """Returns the names that a folder may have before its store is created: who may do what, and those of a node."""
+    """Returns the names that a folder may have before its store is created: the list of access, and files of a node."""
     access = (ACCESS, f"{ACCESS}.lock", f"{ACCESS}{PREVIOUS}")
     return access if shard is None else (*access, CLUSTER)
 

@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _take_steps(steps: SimpleQueue[str]) -> None:
-    """Also while one is carried out, so that this process ends with its parent."""
+    """Takes steps from standard input, also while one is carried out, so that this process ends with its parent."""
     while line := sys.stdin.readline():
         steps.put(line)
     os._exit(2)
@@ -86,8 +86,9 @@ def _yield_to_others() -> None:
 
 
 def _session_yields() -> bool:
-    """Linux may weigh sessions first, and processes only within them; this process is one of its own. Whether that weighs
-    little now, as far as that can be changed: the kernel takes ten such changes a second of all users together.
+    """Lowers the weight of this process's session, if Linux weighs sessions first, and processes only within them; this process
+    is a session of its own. Returns False if it must be tried again: the kernel takes ten such changes a second of all users
+    together.
     """
     try:
         _OWN_SESSION.write_text(str(_NICE))

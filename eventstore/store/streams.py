@@ -23,7 +23,7 @@ FollowOn: TypeAlias = Callable[[], Awaitable[list[Item]]]
 
 
 class EmbeddedEventStream:
-    """Iterates over the events of a cursor; `turn_page` returns those of its next page."""
+    """Iterates over the events of a cursor. `turn_page` returns the events of its next page."""
 
     def __init__(self, cursor: AggregateCursor | LogCursor, turn_page: Callable[[], Awaitable[Iterable[Event]]]) -> None:
         self._cursor = cursor
@@ -78,7 +78,7 @@ class EmbeddedSubscriptionStream:
     """Iterates over events as they are appended; yields CaughtUp once, after all stored events."""
 
     resumptions: Final = 0
-    """As of a client's stream: this one is never interrupted."""
+    """How often the stream was interrupted and continued: never. A client's stream has the same attribute."""
 
     def __init__(self, follow_on: FollowOn, start: LogPosition | None, store: bytes) -> None:
         self._follow_on = follow_on
@@ -88,7 +88,9 @@ class EmbeddedSubscriptionStream:
 
     @property
     def position(self) -> Position:
-        """As of `read_all`. From the end on, it is known with CaughtUp."""
+        """The place after the last event: pass it as `after` to continue there. If the subscription begins at the end, it is
+        known with CaughtUp.
+        """
         return self._reading.position(self._store)
 
     def __aiter__(self) -> Self:

@@ -8,7 +8,7 @@ All of this runs on the event loop that checks appends, even if it has to wait f
 is in the front buffer, so a batch cannot wait on a thread while others proceed. It waits once for each aggregate that is not
 cached (a large batch looks them up in one pass, in key order), and for a repeated command that is not in memory, which opens
 few indexes however many files hold the aggregate (see `version_cache`). Callers ask for `unloaded` aggregates before, and have
-a thread `offer` those in many files. Readers of a server do not wait here: see `read.aggregate_lookups`.
+a thread `offer` the aggregates in many files. Readers of a server do not wait here: see `read.aggregate_lookups`.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Uniqueness:
         return len(missing)
 
     def unloaded(self, aggregate_ids: set[str]) -> list[str]:
-        """Returns those that the version cache does not know and that take long to load (see `SortedPlaces.is_quick`). Loads
-        the others; leaves ids that are not allowed, and damage, to the append.
+        """Returns the aggregates that the version cache does not know and that take long to load (see `SortedPlaces.is_quick`).
+        Loads the others; leaves ids that are not allowed, and damage, to the append.
         """
         missing = aggregate_ids.difference(self._version_cache.young)
         if not missing or not len(self._files.ranges):

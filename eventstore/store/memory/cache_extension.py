@@ -21,7 +21,11 @@ _GROUP = 1_000  # about a millisecond of the owner's thread
 
 
 class SortedPart(NamedTuple):
-    """What one sorted file holds of an aggregate. `hashes`: 8 bytes a commit."""
+    """What one sorted file holds of an aggregate.
+
+    Attributes:
+        hashes: 8 bytes a commit.
+    """
 
     aggregate_id: str
     version: int
@@ -31,7 +35,7 @@ class SortedPart(NamedTuple):
 
 
 def sorted_parts(index: EventIndex, cache: VersionCache) -> Iterator[list[SortedPart]]:
-    """Yields the parts of those aggregates in the file that the cache knows, in groups. For any thread.
+    """Yields what the file holds of each aggregate that the cache knows, in groups. For any thread.
 
     Raises:
         Corrupt, ReadFailed

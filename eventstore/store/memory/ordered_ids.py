@@ -1,9 +1,9 @@
-"""The aggregate ids of an unsorted file in their order, for those who list them. Appends neither know nor wait for it.
+"""The aggregate ids of an unsorted file in their order, for readers that list them. Appends neither know nor wait for it.
 
 The file keeps its ids in a dict, which is in the order of the first commits. Here they are kept as sorted runs of some thousand
 ids, made on the first request and extended by the ids that are new since: a page is merged from the runs. Nothing takes longer
-than sorting a run, except the first copy of the dict's references (about 10 ms for a million), because a thread that holds
-the GIL for long stops the event loop.
+than sorting a run, except the first copy of the dict's references (about 10 ms for a million), because a thread that holds the
+GIL for long stops the event loop.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OrderedIds:
             del self._fresh[:_RUN_IDS]
 
     def _newest(self) -> list[str]:
-        """Returns the ids that were added since the latest one known, oldest first."""
+        """Returns the ids that were added after the latest known one, oldest first."""
         heads, latest = self.file.heads, self._latest
         if latest is None:
             return list(heads)

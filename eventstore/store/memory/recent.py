@@ -73,7 +73,7 @@ def _last_of_each(file: TailFile, begin: int, end: int, count: int) -> list[int]
 
 
 def _ids(file: TailFile, ordinals: Sequence[int]) -> Iterator[str]:
-    """Reads the aggregate ids of ascending commits; those that lie near each other in one read."""
+    """Reads the aggregate ids of ascending commits. Commits that lie near each other are read together."""
     assert file.file is not None, "a file is opened for reading before its commits become visible"
     offsets = [file.offsets[ordinal] for ordinal in ordinals]
     place = 0

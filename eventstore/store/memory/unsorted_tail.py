@@ -200,7 +200,7 @@ class TailFile:
 
 
 def _joined(chain: array[int], later: array[int]) -> array[int]:
-    """Extends a chain by those of the later commits that it does not hold yet, and returns it."""
+    """Extends a chain by the later commits that it does not hold yet, and returns it."""
     chain.extend(later[bisect_right(later, chain[-1]) :] if chain else later)
     return chain
 

@@ -38,8 +38,8 @@ BLOCK_FILES: Final = 4
 
 
 def pack(version: int, row_ranges: Iterable[RowRange], hashes: Sequence[bytes]) -> bytes:
-    """Returns a cache value; `hashes`: those of each range. Large sets of them are sorted, so that a lookup is a bisect instead
-    of a scan.
+    """Returns a cache value. `hashes`: of each range. Large sets of hashes are sorted, so that a lookup is a bisect instead of
+    a scan.
     """
     blocks = (_blocks(place, each) for place, each in enumerate(hashes)) if len(hashes) > BLOCK_FILES else ()
     return _packed(version, pack_ranges(row_ranges), b"".join(hashes), b"".join(blocks))
@@ -101,20 +101,22 @@ def extended(value: bytes, version: int, added: RowRange, first_version: int, ha
 
 
 def may_hold(value: bytes, command_id: str, hashes: Sequence[CommandHash]) -> bool:
-    """Returns whether this command may be among them. False is certain. `hashes`: of all indexes of the store."""
+    """Returns whether this command may be among the aggregate's commands. False is certain. `hashes`: of all indexes of the
+    store.
+    """
     raw = command_id.encode()
     return bool(value) and any(may_contain(value, hash_of(raw)) for hash_of in hashes)
 
 
 def may_contain(value: bytes, command_hash: bytes) -> bool:
-    """Returns whether a command with this hash may be among them. False is certain."""
+    """Returns whether a command with this hash may be among the aggregate's commands. False is certain."""
     if len(value) <= _RANGES_AT + 8 * _LINEAR_COMMANDS_MAX:
         return value.find(command_hash, _RANGES_AT) >= 0  # a hit among the ranges or blocks is only a "maybe"
     return bool(len(_places_of(value, command_hash)))
 
 
 def ranges_with(value: bytes, command_id: str, hashes: Sequence[CommandHash]) -> tuple[RowRange, ...]:
-    """Returns the ranges that may hold this command: all of one block, for most commands. `hashes`: as of `may_hold`."""
+    """Returns the ranges that may hold this command: for most commands, all ranges of one block. `hashes`: see `may_hold`."""
     if files_of(value) <= BLOCK_FILES:
         return unpack_ranges(value[_RANGES_AT : _hashes_at(value)])
     raw, start = command_id.encode(), _hashes_at(value)
@@ -126,7 +128,7 @@ def ranges_with(value: bytes, command_id: str, hashes: Sequence[CommandHash]) ->
 
 
 def _places_of(value: bytes, command_hash: bytes) -> npt.NDArray[np.intp]:
-    """Returns the places of a hash among those of the value."""
+    """Returns the places of a hash among the hashes of the value."""
     start = _hashes_at(value)
     hashes = np.frombuffer(value, "<u8", (_hashes_end(value, start) - start) // 8, start)
     wanted = np.uint64(int.from_bytes(command_hash, "little"))
@@ -138,8 +140,10 @@ def _places_of(value: bytes, command_hash: bytes) -> npt.NDArray[np.intp]:
 class VersionCache:
     """Aggregate id → cache value. Code that cannot afford the call of `get` may read `young` directly.
 
-    `asked`: commits and look-ups that needed to know an aggregate. `misses`: how many of them had to ask the directory.
-    `sorts`: how many files have been added.
+    Attributes:
+        asked: commits and look-ups that needed to know an aggregate.
+        misses: how many of them had to ask the directory.
+        sorts: how many files have been added.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -173,7 +177,9 @@ class VersionCache:
         return value
 
     def peek(self, aggregate_id: str) -> bytes | None:
-        """Does the same on any thread, and moves nothing. Never misses an entry: a sort would leave it as it was before."""
+        """Returns the same as `get` on any thread, and moves nothing. Never misses an entry: a sort would leave it as it was
+        before.
+        """
         while True:
             young = self.young
             for generation in (young, self._old, young):  # it may move from the old one meanwhile
@@ -193,7 +199,7 @@ class VersionCache:
             self._old, self.young, self._young_bytes = self.young, {}, 0
 
     def offer(self, sorts: int, aggregate_id: str, value: bytes) -> None:
-        """Leaves a value for the owner, from any thread. `sorts`: what it was before the directory was read."""
+        """Leaves a value for the owner, from any thread. `sorts`: its number before the directory was read."""
         self._offers.append((sorts, aggregate_id, value))
 
     def take_offers(self) -> None:

@@ -1,4 +1,4 @@
-"""Lists aggregates in the order of their ids, page by page: those of the directory merged with those of the unsorted files.
+"""Lists aggregates in the order of their ids, page by page; merges the directory with the unsorted files.
 
 Works from snapshots, like `replay`: the list of unsorted files is taken before the directory is read, so that an aggregate is
 in one of the two. A page holds what was visible while it was made; nothing is kept between two pages.
@@ -33,7 +33,8 @@ class AggregateLister:
         self._lock = threading.Lock()
 
     def page(self, wanted: IdRange, count: int, visible: int, own: SlotFilter | None = None) -> list[AggregateInfo]:
-        """Returns the first `count` aggregates of the range; fewer only if there are no more. `own`: as of a scan.
+        """Returns the first `count` aggregates of the range; fewer only if there are no more. `own`: the slots that a split
+        shard hands out.
 
         Raises:
             Corrupt, ReadFailed: the directory is damaged, and so is an index that could stand in for it.
@@ -60,8 +61,8 @@ class AggregateLister:
             wanted = IdRange(wanted.prefix, candidates[-1][0])
 
     def _candidates(self, unsorted: Sequence[TailFile], wanted: IdRange, count: int) -> list[tuple[str, int]]:
-        """Returns the next ids from the range's low end on, with their versions in sorted files: one more than `count`, because
-        the first may be the one that the range begins after.
+        """Returns the next ids from the range's low end on, with their versions in sorted files. Returns one more than `count`,
+        because the range may begin after the first.
         """
         count += 1
         low = wanted.low
@@ -71,7 +72,7 @@ class AggregateLister:
         return sorted(found.items())[:count]
 
     def _ordered(self, unsorted: Sequence[TailFile]) -> list[OrderedIds]:
-        """Returns the ordered ids of these files, and forgets those of others."""
+        """Returns the ordered ids of these files, and forgets the ids of other files."""
         with self._lock:
             known = self._ids
             self._ids = {

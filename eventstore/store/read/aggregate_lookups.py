@@ -96,7 +96,7 @@ def find_in_sorted(
 
     Raises:
         Corrupt, ReadFailed: it may exist, but could not be read.
-        InvalidArgument: `candidates_max` commits with its hash are those of other commands, and there are more.
+        InvalidArgument: `candidates_max` commits with its hash belong to other commands, and there are more.
     """
     raw_id, read = command_id.encode(), 0
     for part in reversed(parts):  # a command is most likely repeated soon

@@ -37,12 +37,14 @@ class ForeignBytes:
 
     @property
     def shared(self) -> int:
-        """Bytes of the files that other shards have as well, from before splits; also of those not measured yet."""
+        """Returns the bytes of the files that other shards have as well, from before splits; also of files that are not
+        measured yet.
+        """
         return sum(header.end for header in self._shared(self._own()))
 
     def measure(self) -> bool:
-        """Measures a file that was not yet; returns whether another one is left. One that cannot be read counts as empty until
-        the next filter or start: readers report it.
+        """Measures one file that was not measured yet; returns whether another one is left. A file that cannot be read counts
+        as empty until the next filter or start: readers report it.
         """
         own = self._own()
         if own != self._made_for:
@@ -67,8 +69,8 @@ class ForeignBytes:
 
 
 def _part(index: EventIndex, own: SlotFilter, places: int) -> float:
-    """Returns which part of a file's bytes others hand out. Checksums are not compared, for the same reason: a bit that
-    flipped moves one place.
+    """Returns which part of a file's bytes other shards hand out. Checksums are not compared, because it is an estimate: a bit
+    that flipped moves one place.
     """
     columns, rows = index.columns, index.header.rows
     if not rows:

@@ -1,7 +1,7 @@
-"""Which rows of sorted files a shard hands out, of those that it has from before a split.
+"""Decides which rows of sorted files a shard hands out, if it has the files from before a split.
 
-The slot of an aggregate is computed once for each file that has it, when a reader first comes to it: a byte for each aggregate
-of a file is kept then.
+The slot of an aggregate is computed once for each file that has it, when a reader first comes to it. From then on a byte is
+kept for each aggregate of a file.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ States = npt.NDArray[np.uint8]
 
 
 class OwnRows:
-    """Made for one filter at a time: with another one it begins again."""
+    """The decisions for one filter at a time. With another filter it begins again."""
 
     def __init__(self) -> None:
         self._files: tuple[SlotFilter | None, dict[int, States]] = None, {}
 
     def of(self, number: int, index: EventIndex, rows: Ints, own: SlotFilter) -> Ints:
-        """Returns those of the rows of a file that the filter lets pass. For threads."""
+        """Returns the rows in `rows` that the filter lets pass. For threads."""
         ordinals = cast(Ints, index.checked("ordinal").take(rows))
         states = self._states(number, index, own)
         missing = np.unique(ordinals[states.take(ordinals) == _UNKNOWN])

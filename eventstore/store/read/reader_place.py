@@ -15,8 +15,8 @@ _NEXT_STEP: Final = "what was derived from its events may hold some that are gon
 
 
 def check_place(scan: Callable[..., ScanPage], place: LogPosition) -> None:
-    """Reads one record of the log by `StoreEngine.scan`; of a place without an identity nothing. For threads. What a leader has
-    to ask before a reader continues (R13 of ADR 14).
+    """Checks that the event at a reader's place is still the same. Reads one record of the log by `StoreEngine.scan`, or
+    nothing if the place has no identity. For threads. A leader calls it before a reader continues (R13 of ADR 14).
 
     Raises:
         Diverged: the event there is another one, or there is none.

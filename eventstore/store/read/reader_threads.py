@@ -13,7 +13,7 @@ Read = TypeVar("Read")
 
 
 class ReaderThreads:
-    """Bounded, and apart for scans and for single aggregates, so that slow scans delay neither these nor other threads."""
+    """Bounds the threads, with separate ones for scans and for single aggregates, so that slow scans delay no others."""
 
     def __init__(self) -> None:
         self._scans = trio.CapacityLimiter(_SCANS_MAX)

@@ -36,7 +36,7 @@ _EXAMINED_EVENTS_MAX = 65_536
 _PAGE = mmap.PAGESIZE
 _LOG_RECORDS = LOG_RECORDS.encode()
 _FIRST_RECORD_BYTES = 1024
-"""A file's first record has its id, which is short, in this number of bytes, if it is one of the log's own."""
+"""A file's first record has its id, which is short, in this number of bytes, if it is the log's own."""
 
 Ints = npt.NDArray[np.integer[Any]]
 
@@ -69,8 +69,8 @@ class LogScanner:
         *,
         whole: bool = False,
     ) -> ScanPage:
-        """Returns the page after sequence `after`, of about `bytes_max`; `visible` is the last visible sequence. `own`: what a
-        shard that was split hands out. `whole`: also the log's own commits, as to readers that ask for them.
+        """Returns the page after sequence `after`, of about `bytes_max`; `visible` is the last visible sequence. `own`: the
+        part that a split shard hands out. `whole`: also the log's own commits, for readers that ask for them.
         """
         whole = whole or wanted.names_log_records
         parts: list[bytes] = []
@@ -202,7 +202,7 @@ class LogScanner:
         return self._gather(header.number, begins, lengths, firsts.tolist()), len(rows), end
 
     def _may_hold(self, number: int, wanted: EventFilter) -> bool:
-        """Returns False if the file has no aggregate that passes, as far as its smallest and largest id tell."""
+        """Returns False if no aggregate of the file passes, as far as its smallest and largest id tell."""
         ranges, prefix, aggregate_id = self._files.ranges, wanted.aggregate_prefix, wanted.aggregate_id
         return (prefix is None or number in ranges.with_prefix(prefix.encode())) and (
             aggregate_id is None or number in ranges.holding(aggregate_id.encode())

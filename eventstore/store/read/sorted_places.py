@@ -1,7 +1,7 @@
 """Where the sorted files hold an aggregate: from the version cache if it is known there, else from the directory.
 
-Any thread may ask. A reader on another thread than that of the cache's owner may not add what it found: a sort may have made it
-outdated meanwhile. So it offers it, with the number of the last sort, and the owner takes what is still true.
+Any thread may ask. Only the cache's owner may add to it: a sort may have made outdated what another thread has found. So a
+reader offers what it found, with the number of the last sort, and the owner takes what is still true.
 """
 
 from __future__ import annotations

@@ -52,11 +52,12 @@ def write_mark(path: Path, content: bytes = b"") -> None:
 class Directory:
     """One environment, with any number of readers, and one writer at a time in this or another process.
 
-    `lookups`: aggregates looked up so far; a few that ran at the same moment may be missing.
-
     Raises:
         Corrupt: it cannot be opened; wipe and rebuild it.
         StorageFull
+
+    Attributes:
+        lookups: aggregates looked up so far; a few that ran at the same moment may be missing.
     """
 
     def __init__(self, path: Path, map_bytes: int = _MAP_BYTES) -> None:
@@ -168,7 +169,7 @@ class Directory:
         """Returns the entries that exist, in one pass of a cursor: for many ids, half the cost of `get` for each.
 
         Raises:
-            Corrupt: as `get`, for any of them.
+            Corrupt: a value is damaged, or a key next to it; use the indexes instead.
         """
         wanted = sorted(aggregate_ids)
         self.lookups += len(wanted)

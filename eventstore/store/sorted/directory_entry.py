@@ -56,10 +56,10 @@ def extended(key: bytes, value: bytes | memoryview, version: int, added: RowRang
 
 
 def check_entry(key: bytes | memoryview, value: bytes | memoryview, name: str) -> bytes:
-    """Returns the key.
+    """Returns the key. `name`: the directory's, for the error.
 
     Raises:
-        Corrupt: the checksum does not match; `name` is that of the directory.
+        Corrupt: the checksum does not match.
     """
     key = bytes(key)
     if len(value) < _VALUE.size or crc32c(value[4:], crc32c(key)) != int.from_bytes(value[:4], "little"):

@@ -29,7 +29,7 @@ def find_entry(directory: Directory, files: EventFiles, aggregate_id: bytes) -> 
 
 
 def find_entries(directory: Directory, files: EventFiles, aggregate_ids: Iterable[bytes]) -> dict[bytes, DirectoryEntry]:
-    """Returns the entries of many aggregates in one pass over the directory. Leaves out those in no sorted file."""
+    """Returns the entries of many aggregates in one pass over the directory. Leaves out aggregates in no sorted file."""
     wanted = list(aggregate_ids)
     try:
         return directory.get_many(wanted)

@@ -116,7 +116,7 @@ def close_directory(directory: Directory) -> None:
 
 
 def was_left_open(path: Path) -> bool:
-    """Whether a process died that had the directory open: the next one that opens it has to examine it first."""
+    """Whether a process died while it had the directory open. Then the next process that opens it must examine it first."""
     return (path / OPEN_MARK).exists() and (path / "data.mdb").exists()
 
 

@@ -1,4 +1,4 @@
-"""Many rows of the directory at once: those that a sorted file adds, and a page of those that are there."""
+"""Many rows of the directory at once: the rows that a sorted file adds, and a page of the rows that are there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def groups_of(index: EventIndex) -> Iterable[list[tuple[bytes, int, int, int, in
 
 
 def read_versions(cursor: lmdb.Cursor, low: bytes, count: int, name: str) -> list[tuple[bytes, int]]:
-    """Returns up to `count` ids that are not smaller than `low`, in order, with their versions. `name`: that of the directory.
+    """Returns up to `count` ids that are not smaller than `low`, in order, with their versions. `name`: the directory's, for
+    errors.
 
     Raises:
         Corrupt: an entry among them or before them is damaged, or keys are out of order.

@@ -41,7 +41,7 @@ class EventFiles:
         """Adds the next file. For a sorted one, reads the header of its index.
 
         Raises:
-            Corrupt: the index is missing, damaged or that of another file; `build_index` repairs this.
+            Corrupt: the index is missing, damaged, or belongs to another file; `build_index` repairs this.
         """
         assert header.number == len(self.headers) + 1
         self._first_sequences.append(header.first_sequence)

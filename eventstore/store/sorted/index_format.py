@@ -34,7 +34,7 @@ from eventstore.store.sorted.command_hash import KEY_BYTES, NO_KEY
 
 MAGIC: Final = b"EVTINDEX"
 FORMAT: Final = 2
-"""Of an index whose hashes have a key; one without is of format 1, as an older program wrote it."""
+"""Of an index whose hashes have a key. An index without a key is of format 1, as an older program wrote it."""
 UNKEYED_FORMAT: Final = 1
 HEADER_BYTES: Final = 4096
 HEADER: Final = FieldLayout(
@@ -98,7 +98,8 @@ Columns = dict[str, "npt.NDArray[np.generic]"]
 class IndexHeader:
     """The first 4096 bytes of an index, enough to find out whether an aggregate may be in its file.
 
-    `command_key`: the secret key of its hashes of command ids, `NO_KEY` in an index of format 1.
+    Attributes:
+        command_key: the secret key of its hashes of command ids; `NO_KEY` in an index of format 1.
     """
 
     number: int

@@ -1,9 +1,9 @@
 """The gate of a memory map: any number of threads read through it, and one changes it while none of them does.
 
-LMDB forbids to change the size of a map while a transaction of this process is open, and does not check it: a reader on
-another thread would continue in memory no longer mapped. The size changes once in the life of a directory, if at all, so
-a reader takes no lock. It enters itself in a set and then looks whether the map is about to change; who changes it says so
-first and then looks for readers. Each of these is one step of the interpreter, so at least one of the two sees the other.
+LMDB forbids to change the size of a map while a transaction of this process is open, and does not check it: a reader on another
+thread would continue in memory no longer mapped. The size changes once in the life of a directory, if at all, so a reader takes
+no lock. It enters itself in a set and then looks whether the map is about to change. A thread that changes it says so first and
+then looks for readers. Each of these is one step of the interpreter, so at least one of the two sees the other.
 """
 
 from __future__ import annotations

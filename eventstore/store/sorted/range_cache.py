@@ -15,7 +15,7 @@ class CachedRange:
 
 
 class RangeCache:
-    """Ranges sorted by their smallest id, so that a search never visits those that begin after the wanted id."""
+    """Ranges sorted by their smallest id, so that a search never visits a range that begins after the wanted id."""
 
     def __init__(self) -> None:
         self._ranges = SortedKeyList(key=lambda item: (item.smallest, item.file))

@@ -36,7 +36,12 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class CommitOrder:
-    """Commits in sorted order: `places` are their positions in the unsorted file, `ordinals` those of their aggregates."""
+    """Commits in sorted order.
+
+    Attributes:
+        places: their positions in the unsorted file.
+        ordinals: the ordinals of their aggregates.
+    """
 
     ids: list[bytes]
     places: Ints
@@ -100,9 +105,9 @@ def switch(folder: ChunkFolder, number: int, token: str = "") -> None:
 
 
 def command_key(folder: ChunkFolder, number: int) -> bytes:
-    """Returns the key of the command ids' hashes in the newest index but that of this file, `NO_KEY` if none has a key.
+    """Returns the key of the command ids' hashes in the newest index except this file's; `NO_KEY` if none has a key.
 
-    A new index takes it. A store whose indexes have two keys works as well, and takes one hash more for each look-up.
+    A new index takes this key. A store whose indexes have two keys works as well, and takes one hash more for each look-up.
     """
     own = folder.derived_path(number, INDEX).name
     names = sorted((name for name in folder.derived_names(INDEX) if name != own), reverse=True)

@@ -41,7 +41,10 @@ class AggregateTable(Protocol):
 
 
 class IndexTable:
-    """The aggregates of a file with a sound index. `hashes`: of the command id of each row, if the index has others."""
+    """The aggregates of a file with a sound index.
+
+    `hashes`: of the command id of each row, if the index has hashes with another key.
+    """
 
     def __init__(self, index: EventIndex, hashes: npt.NDArray[np.generic] | None = None) -> None:
         self.number = index.header.number

@@ -11,10 +11,10 @@ from eventstore.store.verification.findings import Findings
 
 
 def check_inherited(files: Files, path: Path, contents: FileContents, findings: Findings) -> None:
-    """Notes it if the last file that the shard of folder `path` began with has later events. `contents`: of that file.
+    """Reports a finding if the last file that the shard of folder `path` began with has later events. `contents`: of that file.
 
     Raises:
-        FolderRefused, Corrupt: as `read_store` and `shard_of`.
+        FolderRefused, Corrupt: the folder holds no store or shard that can be read.
     """
     _, document = read_store(files, path)
     if contents.header is None or not contents.columns or CLUSTER not in document:

@@ -38,9 +38,11 @@ OnBytes = Callable[[int], None]
 
 @dataclass(slots=True)
 class FileContents:
-    """The readable commits and events of one file, as columns in the order of its bytes.
+    """The readable commits and events of one file, as columns in the order of its bytes. Without a `header`, nothing was read.
 
-    `ordinals`: for each commit the position of its aggregate in `ids`, which are sorted. Without a `header`, nothing was read.
+    Attributes:
+        ordinals: for each commit the position of its aggregate in `ids`.
+        ids: sorted.
     """
 
     number: int

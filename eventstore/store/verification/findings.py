@@ -14,7 +14,11 @@ FINDINGS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault. `offset`: byte offset in the file; None if it concerns the whole file."""
+    """One fault.
+
+    Attributes:
+        offset: byte offset in the file; None if it concerns the whole file.
+    """
 
     file: str
     offset: int | None

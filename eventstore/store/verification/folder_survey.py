@@ -24,8 +24,13 @@ from eventstore.store.verification.findings import Findings
 
 @dataclass(frozen=True, slots=True)
 class FolderSurvey:
-    """The numbers of the event files, ascending, and of those that have an index; the bytes to read; and the offset up to which
-    the last file is known to be durable.
+    """The files of a data folder.
+
+    Attributes:
+        numbers: of the event files, ascending.
+        indexes: the numbers of event files that have an index.
+        total_bytes: the bytes to read.
+        known_end: the offset up to which the last file is known to be durable.
     """
 
     folder: ChunkFolder

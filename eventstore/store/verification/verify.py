@@ -115,7 +115,9 @@ class _Verification:
         return FileContents(number, contents.name, contents.header)  # without the columns
 
     def _shared_hashes(self, index: EventIndex, contents: FileContents) -> npt.NDArray[np.generic] | None:
-        """Returns the hashes of the commands by which files are compared, for each row; None: those of the index."""
+        """Returns for each row the hash of its command, with the key by which files are compared; None if the index has these
+        hashes.
+        """
         if index.header.command_key == self._shared_key or contents.damaged or not contents.columns:
             return None
         hashes: npt.NDArray[np.generic] = np.repeat(contents.columns["commit_shared"], contents.ints("commit_count"))
@@ -130,7 +132,7 @@ class _Verification:
             result.events += int(contents.ints("commit_count").sum())
 
     def _check_follows(self, before: FileContents | None, contents: FileContents) -> None:
-        """Checks that the sequences of this file begin where those of the previous file end."""
+        """Checks that the sequences of this file begin where the previous file's sequences end."""
         header = contents.header
         if header is None or (before is not None and before.header is None):
             return
