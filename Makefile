@@ -13,7 +13,7 @@ FAILED_AGAIN := { echo "The failed tests run once more, one at a time:"; \
 	$(BIN)/python -m pytest --verbose --last-failed --last-failed-no-failures none \
 	| sed 's/PASSED/FLAKY: failed in the run, passed alone/'; exit 1; }
 
-.PHONY: help venv demo demo-cluster test test-quick test-long fuzz check generate bench clean
+.PHONY: help venv demo demo-cluster test test-quick test-long fuzz wheel check generate bench clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -59,6 +59,9 @@ test-long: $(VENV)/.installed ## run the tests that make test leaves out, which 
 
 fuzz: $(VENV)/.installed ## 100,000 made-up grants, tokens and handshakes; SEED=N repeats a run
 	$(BIN)/python -m tests.fuzz.access $(if $(SEED),--seed $(SEED))
+
+wheel: $(VENV)/.installed ## build a wheel, install it into a fresh environment and run README's program
+	$(BIN)/python .ci/wheel.py
 
 check: $(VENV)/.installed ## lint, types, layers, generated files, names in the pages
 	$(BIN)/ruff check .
