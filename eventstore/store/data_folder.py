@@ -101,7 +101,7 @@ def _without_given(shard: ShardIdentity, shards: Sequence[ShardIdentity]) -> Sha
     if not since:
         return shard
     heirs = {split.child for split in since}
-    for split in sorted(known):  # those that these gave slots on to
+    for split in sorted(known):  # shards that these gave slots on to
         heirs |= {split.child} if split.parent in heirs else set()
     theirs = {slot for each in shards if each.shard in heirs for slot in slots_in(each.slots)}
     slots = ranges_of(sorted(set(slots_in(shard.slots)) - theirs))

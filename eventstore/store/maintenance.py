@@ -4,9 +4,9 @@ Each file is sorted, then switched, then added to the directory. After each step
 the file until the directory does.
 
 Files are sorted strictly in order, and a corrupt one stops the later ones. It cannot be skipped: lookups read the memory of
-unsorted files first, so the earlier file in memory would hide a later one that only the directory holds, and an old
-version would count as the current one. The store keeps serving, but each further file stays in memory. So `attention` names
-the file and what to do about it, until the file is restored.
+unsorted files first, so the earlier file in memory would hide a later file that only the directory holds, and an old version
+would count as the current one. The store keeps serving, but each further file stays in memory. So `attention` names the file
+and what to do about it, until the file is restored.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Safe to kill at any point: every file is written under a temporary name and then replaces the old one, as in normal operation,
 and the directory is marked as in use until it is complete. A later start or another rebuild finishes the rest. Event files keep
-every record; only the order of records changes in those that were not sorted yet.
+every record; only the order of records changes, in files that were not sorted yet.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The child process that sorts event files and reads the directory.
 
 Run as `python -m eventstore.store.sorting_process DATA DIRECTORY TOKEN`. It reads steps from its standard input, a line each,
-`sort NUMBER`, `list NUMBER` or `prove 0`, and answers each with an empty line and a line of JSON: {"done": NUMBER},
-{"corrupt": [FILE, OFFSET, WHAT]}, or {"failed": WHY}. Whatever else it says is for people.
+`sort NUMBER`, `list NUMBER` or `prove 0`, and answers each with an empty line and a line of JSON: {"done": NUMBER}, {"corrupt":
+[FILE, OFFSET, WHAT]}, or {"failed": WHY}. Whatever else it says is for people.
 
 `sort` writes the temporary files of one event file (the parent moves them into place); `list` adds a sorted file to the
-directory, after those before it that are not in there: a folder may begin with sorted files and without a directory; `prove`
-reads the whole directory. Each step may be killed at any time and repeated. The process runs at a low
-priority and exits when its standard input closes, which its parent holds open: an orphan must not keep writing files that
-another process will sort again. It ignores signals that ask a whole process group to stop: its parent handles them.
+directory, and before it the earlier files that are not in there: a folder may begin with sorted files and without a directory;
+`prove` reads the whole directory. Each step may be killed at any time and repeated. The process runs at a low priority and
+exits when its standard input closes, which its parent holds open: an orphan must not keep writing files that another process
+will sort again. It ignores signals that ask a whole process group to stop: its parent handles them.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class PreloadFile:
             self._files.rename(temporary, self._path)
 
     def read(self) -> list[str]:
-        """Returns the ids; the one that changed last is at the end."""
+        """Returns the ids, in the order in which the aggregates changed last."""
         try:
             file = self._files.open(self._path)
         except OSError:

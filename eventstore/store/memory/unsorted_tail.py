@@ -1,7 +1,7 @@
 """The tail: an in-memory index of the event files that are not sorted yet. The last of them is being written.
 
-Each file needs only arrays and two dicts of plain strings and ints, which Python's garbage collector does not traverse. As one
-object for each aggregate, five million aggregates would cost it seconds.
+Each file needs only arrays and two dicts of plain strings and ints, which Python's garbage collector does not traverse. With
+one object for each aggregate, five million aggregates would cost it seconds.
 
 Per commit: where its record begins, its first sequence, the version it led to, and the previous commit of the same aggregate (a
 linked list through an array). `heads`: aggregate id → its last commit. `commands`: hash of (aggregate id, command id) → commit.

@@ -4,7 +4,7 @@ All candidates of one hash are read to find a repeated command. Indexes that an 
 CRCs, which are linear, so any number of ids that share one can be computed. A hit is always verified against the record, so a
 hash never decides anything.
 
-Each index carries the key of its hashes. A new index takes that of the store's other indexes, and the first one draws it. So
+Each index carries the key of its hashes. A new index takes the key of the store's other indexes; the first index draws it. So
 nothing else has to be kept with them, and a store has one key, or two if an older program wrote some of its indexes.
 """
 

@@ -24,7 +24,7 @@ Ints = npt.NDArray[np.int64]
 class FileColumns:
     """Collects the commits and events of one file, in the order of its bytes. Call it with every slab, then `finish`.
 
-    `hashes`: for the command ids, by the names of their columns; none saves a sixth of the work.
+    `hashes` are computed for the command ids, under the names of their columns; none saves a sixth of the work.
     """
 
     def __init__(self, **hashes: CommandHash) -> None:

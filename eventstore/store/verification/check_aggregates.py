@@ -41,9 +41,8 @@ class AggregateTable(Protocol):
 
 
 class IndexTable:
-    """The aggregates of a file with a sound index.
-
-    `hashes`: of the command id of each row, if the index has hashes with another key.
+    """The aggregates of a file with a sound index. `hashes` replaces the hashes of the command id of each row, if the index has
+    others.
     """
 
     def __init__(self, index: EventIndex, hashes: npt.NDArray[np.generic] | None = None) -> None:
