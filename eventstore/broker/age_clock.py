@@ -14,9 +14,11 @@ _FASTEST: Final = 2  # times the monotonic clock
 
 
 class AgeClock:
-    """`wall`, `monotonic`: in seconds. `kept`: what `now` returned last, before a restart; None if that is not known.
+    """The clock of one broker.
 
-    `oldest`: when the oldest chunk was created, in microseconds: a clock that began in 1970 need not catch up with that.
+    `wall`, `monotonic`: clocks, in seconds. `kept`: what `now` returned last, before a restart; None if that is not known.
+    `oldest`: when the oldest chunk was created, in microseconds: if the kept time is older, because a clock began in 1970, the
+    clock begins there.
     """
 
     def __init__(self, kept: int | None, oldest: int, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:

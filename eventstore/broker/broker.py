@@ -146,7 +146,7 @@ class Broker:
             self.housekeeping.index_soon()
 
     async def keep_house(self) -> None:
-        """Indexes, deletes and saves, until closed; a replica not before it is known what of its log stays."""
+        """Indexes, deletes and saves, until closed. A replica begins once it is known what of its log stays."""
         await self.committer.settled.wait()
         await self.housekeeping.run()
 
@@ -187,8 +187,8 @@ async def open_broker(
     replication: Replication | None = None,
     shard: int | None = None,
 ) -> AsyncIterator[Broker]:
-    """Opens or creates the broker in a folder, for as long as the block runs. `identity`, `epoch`, `replication`: of a replica.
-    `shard`: of several, the one that it is on.
+    """Opens or creates the broker in a folder, for as long as the block runs. `identity`, `epoch`, `replication`: given for a
+    replica. `shard`: the number of the broker's shard, in a cluster of several.
 
     Raises:
         FolderRefused, Corrupt

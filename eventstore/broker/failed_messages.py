@@ -85,13 +85,16 @@ class FailedMessages:
         self, group: str, member: str, generation: int, places: Sequence[tuple[str, int, int, int]], reason: str = ""
     ) -> list[float | None]:
         """Counts failures of messages that the member keeps, to try again in order: topic, queue, offset, and its attempts
-        since it joined. They are added to those of members before it: a message that ends its consumers is dead at last.
+        since it joined. Returns for each the seconds to wait before the next attempt; None: it has become a dead letter.
 
-        Returns for each the seconds to wait before the next attempt; None: it has become a dead letter. Durable on return. The
-        same report again changes nothing.
+        Attempts of earlier members count too, so a message that ends its consumers is dead at last. Durable on return. The same
+        report again changes nothing.
 
-        Raises as `fail`, and:
-            Overloaded: too many messages of a queue have failed in place.
+        Raises:
+            UnknownGroup, UnknownTopic, UnknownQueue
+            InvalidArgument: `field` is "offset": the queue does not hold the message; its chunk may have been deleted.
+            Overloaded: too many messages of a queue have failed in place, or the retry topic would exceed a limit.
+            Rebalanced: not all of these queues are assigned to the member in this generation.
         """
         reader = self._groups.check_reads(group, member, generation, [place[:2] for place in places])
         policy, attempts = self._groups.policy(group), self._groups.offsets.attempts
@@ -108,7 +111,7 @@ class FailedMessages:
                 await self.fail(group, member, generation, [(topic, queue, offset)], reason)
             delays.append(None if dead else policy.delays_s[policy.queue_after(failures)])
         counted = {place: before for place, before in reader.attempts_before.items() if attempts.of(group, *place)}
-        reader.attempts_before = counted  # without those that the group has committed
+        reader.attempts_before = counted  # without messages that the group has committed
         await self._save_offsets()
         return delays
 
@@ -161,7 +164,7 @@ class FailedMessages:
 
         Raises:
             UnknownGroup, Overloaded
-            InvalidArgument: a dead letter does not exist; those before it may have been replayed already.
+            InvalidArgument: a dead letter does not exist; earlier ones may have been replayed already.
         """
         self._groups.get(group)
         found: list[RawMessage] = []

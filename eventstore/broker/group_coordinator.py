@@ -40,31 +40,53 @@ class GroupCoordinator:
         self._failed = failed
 
     async def join(self, group: str, member: str, topics: Mapping[str, str | None], *, from_end: bool = False) -> Assignment:
-        """As `Groups.join`. The first offsets of a group are durable on return: after a crash it must not skip messages.
+        """Adds the member to the group; see `Groups.join`. The first offsets of a group are durable on return, because after a
+        crash it must not skip messages. If another member has given the group its first offsets, this call changes nothing and
+        yet waits for them.
 
-        Another member may have given the group its first offsets, so that this one changes nothing and yet must wait for them.
+        Raises:
+            UnknownTopic
+            InvalidArgument: a limit, also the limit of the offsets of all groups; or other members read the same topic with
+                other tags.
         """
         assignment = self._groups.join(group, member, topics, from_end=from_end)
         await self._housekeeping.save_offsets()
         return assignment
 
     async def set_policy(self, group: str, policy: RetryPolicy | None) -> None:
-        """As `Groups.set_policy`. Durable on return."""
+        """Gives the group its own retry policy, or with None the server's again. Durable on return.
+
+        Raises:
+            InvalidArgument: the name is not allowed, there are too many groups, or the group reads the topic of its dead
+                letters.
+        """
         self._groups.set_policy(group, policy)
         await self._housekeeping.save_offsets()
 
     def heartbeat(self, group: str, member: str, generation: int) -> Assignment | None:
-        """As `Groups.heartbeat`."""
+        """Same as `Groups.heartbeat`.
+
+        Raises:
+            UnknownGroup
+            Rebalanced: the member has expired and must join again.
+            InvalidArgument: it would have more queues than are allowed, since others left.
+        """
         return self._groups.heartbeat(group, member, generation)
 
     def leave(self, group: str, member: str) -> None:
-        """As `Groups.leave`."""
+        """Same as `Groups.leave`."""
         self._groups.leave(group, member)
 
     def commit(
         self, group: str, member: str, generation: int, offsets: Iterable[tuple[str, int, int]]
     ) -> list[CommittedOffset]:
-        """As `Groups.commit`; saved within `offsets_interval_s`."""
+        """Commits offsets (topic, queue, offset): all messages before them are done. Commits all of them or none; they are
+        saved within `offsets_interval_s`.
+
+        Raises:
+            UnknownGroup, InvalidArgument
+            Rebalanced: not all of these queues are assigned to the member in this generation.
+        """
         done = self._groups.commit(group, member, generation, offsets)
         if self._failed:
             for each in done:
@@ -87,7 +109,11 @@ class GroupCoordinator:
         return await self._reset(group, wanted)
 
     async def reset_to_time(self, group: str, topic: str, time_us: int, *, queue: int | None = None) -> list[CommittedOffset]:
-        """Sets the group's offsets to the first message of this time or later. Durable on return. Raises as `reset`."""
+        """Sets the group's offsets to the first message of this time or later. Durable on return.
+
+        Raises:
+            UnknownGroup, UnknownTopic, UnknownQueue, InvalidArgument
+        """
         self._groups.get(group)
         queues = self._queues_to_reset(topic, queue)
         return await self._reset(
@@ -109,7 +135,12 @@ class GroupCoordinator:
         return done
 
     async def forget_topic(self, group: str, topic: str) -> None:
-        """As `Groups.unsubscribe`. Durable on return."""
+        """Drops the group's offsets in a topic it no longer reads. Durable on return.
+
+        Raises:
+            UnknownGroup
+            InvalidArgument: a member reads it.
+        """
         self._groups.unsubscribe(group, topic)
         if topic in self._topics.by_name:
             self._failed.forget(group, self._topics.get(topic).id)

@@ -29,7 +29,11 @@ _log = logging.getLogger(__name__)
 
 
 class Housekeeping:
-    """Runs the background work of one broker. `held_back`: the chunk that a group kept from deletion last."""
+    """Runs the background work of one broker.
+
+    Attributes:
+        held_back: the chunk that a group kept from deletion last.
+    """
 
     def __init__(
         self,
@@ -86,8 +90,9 @@ class Housekeeping:
     async def save_offsets(self) -> None:
         """Saves the committed offsets: what was committed before the call is durable on return.
 
-        The log is synced first, for offsets may depend on messages: those after a failed one on its copy in the retry topic.
-        A write that is under way may already hold it, so that nothing is left to write; it must still have succeeded.
+        The log is synced first, because offsets may depend on messages: an offset after a failed message depends on its copy in
+        the retry topic. A write that is under way may already hold the offsets, so that nothing is left to write; it must still
+        have succeeded.
 
         Raises:
             OSError

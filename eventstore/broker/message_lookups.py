@@ -29,7 +29,11 @@ Value = TypeVar("Value")
 
 
 class FoundMessages(NamedTuple):
-    """Records with a key, the newest first. Those before the position `next` were not looked at; 0: nothing is left."""
+    """Records with a key, the newest first.
+
+    Attributes:
+        next: messages before this position were not looked at; 0: nothing is left.
+    """
 
     records: list[bytes]
     next: int
@@ -96,8 +100,8 @@ class MessageLookups:
         return FoundMessages(found, 0)
 
     def _with_key_hash(self, log: QueueLog, place: int, key_hash: int, before: int) -> Iterator[tuple[int, int, int]]:
-        """Yields the messages of a queue with this hash, the newest first, as tuples by which queues can be merged; after those
-        of a page of entries the first position of that page.
+        """Yields the messages of a queue with this hash, the newest first, as tuples by which queues can be merged. After the
+        messages of a page of entries it yields the first position of that page.
         """
         reader = self._engine.reader
         for start, offsets in reader.pages_of_key(log, key_hash, reader.end_before(log, before)):

@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """What a new broker is: the uuid of its log, and the `node` of its message ids. Given where replicas have the
+    """The identity of a new broker: the uuid of its log, and the `node` of its message ids. Given where replicas have the
     same.
     """
 
@@ -67,7 +67,11 @@ class BrokerIdentity:
 
 @dataclass(slots=True)
 class BrokerOpenReport:
-    """The result of opening, for logs. `rebuilt`: queue chunks were missing, and the index was built from the messages."""
+    """The result of opening, for logs.
+
+    Attributes:
+        rebuilt: queue chunks were missing, and the index was built from the messages.
+    """
 
     chunks: int = 0
     scanned: int = 0
@@ -243,7 +247,12 @@ class _Opening:
         return wanted
 
     def _state(self, header: ChunkHeader) -> dict[QueueKey, int] | None:
-        """As `MessageFiles.state`; None also if it is torn, in the chunk that was being written: recovery judges it."""
+        """Returns the next offset of each queue when the chunk was begun; None if its state record was never written, or is
+        torn in the chunk that was being written: recovery judges it.
+
+        Raises:
+            Corrupt, ReadFailed
+        """
         try:
             return self._message_files.state(header.number)
         except Corrupt:

@@ -1,4 +1,6 @@
-"""The state of a pull that is not answered yet: its queues, and the messages found so far; and who waits for messages."""
+"""The state of a pull that is not answered yet: its queues, and the messages found so far. Also which pulls wait for
+messages.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,15 @@ _WOKEN_MAX: Final = 8  # some 0.5 ms of the event loop
 
 @dataclass(slots=True, eq=False)
 class PendingQueue:
-    """A queue of a pull; `place`: its index in the pull. `offset`: the next one to read; it begins at `requested`.
+    """A queue of a pull.
 
-    `page`: the result of the last read. In a retry queue, `delay_s`: how long messages wait; `due_at`: when the next is due.
+    Attributes:
+        place: its index in the pull.
+        requested: the offset that the pull asked for.
+        offset: the next one to read.
+        page: the result of the last read.
+        delay_s: in a retry queue, how long messages wait.
+        due_at: in a retry queue, when the next message is due.
     """
 
     place: int
@@ -41,9 +49,13 @@ class PendingQueue:
 
 
 class PendingPull:
-    """A pull that is not answered yet. `left`: the queues to read in this round, the last first; `again`: in the next one.
+    """A pull that is not answered yet. Created by `Pulls.begin`.
 
-    `found`: there is something to answer. `owner`: whose pull it is. Created by `Pulls.begin`.
+    Attributes:
+        left: the queues to read in this round, the last first.
+        again: the queues to read in the next round.
+        found: there is something to answer.
+        owner: whose pull it is.
     """
 
     def __init__(
@@ -96,8 +108,11 @@ class PendingPull:
 
 
 class Waiter:
-    """A pull that found nothing yet. `woken`: its queues with new messages since the last look; `asleep`: it waits for them, or
-    for a time, `until`, and neither has come.
+    """A pull that found nothing yet.
+
+    Attributes:
+        woken: its queues with new messages since the last look.
+        asleep: it waits for new messages or for the time `until`, and neither has come.
     """
 
     def __init__(self, pending: PendingPull) -> None:
@@ -110,8 +125,8 @@ class Waiter:
 
 
 class Waiters:
-    """All waiting pulls. One message may wake thousands, and the time of thousands may be over together: `_WOKEN_MAX` run at
-    once, and each that runs wakes another, of every owner in rotation. What else there is to do gets its turn in between.
+    """All waiting pulls. One message may wake thousands, and the time of thousands may be over together. So `_WOKEN_MAX` pulls
+    run at once, and each that runs wakes another, in rotation over owners. Other tasks get their turn in between.
     """
 
     def __init__(self) -> None:
@@ -152,7 +167,7 @@ class Waiters:
         self.wake(set(self._by_queue))
 
     async def news(self, waiter: Waiter, until: float) -> list[PendingQueue]:
-        """Waits until queues have new messages or a time has come; returns those queues."""
+        """Waits until queues have new messages or a time has come; returns the queues with new messages."""
         if waiter.woken:  # while it read
             await trio.lowlevel.checkpoint()
         else:

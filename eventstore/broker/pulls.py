@@ -1,8 +1,8 @@
 """Pulls: reads from many queues at once that wait for messages without polling.
 
-A waiting pull costs nothing until a message arrives, or one in a retry queue is due; then only the queues with news are read.
-A `PendingPull` keeps its state from one read to the next. The first read may be done at once, without a task, since the latest
-messages are in memory, and so is whether a queue has new ones.
+A waiting pull costs nothing until a message arrives, or a message in a retry queue is due; then only the queues with news are
+read. A `PendingPull` keeps its state from one read to the next. The first read may be done at once, without a task, since the
+latest messages are in memory, and so is whether a queue has new ones.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Want(NamedTuple):
 
 
 class Pulls:
-    """All pulls of a broker. `delays_of`: those of the queues of a retry topic.
+    """All pulls of a broker. Belongs to one trio run; reads that may wait for the disk run on threads, with their own limit.
 
-    Belongs to one trio run; reads that may wait for the disk run on threads, with their own limit.
+    `delays_of` returns the delays of the queues of a retry topic.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class Pulls:
         wait_s: float,
         owner: object = None,
     ) -> PendingPull:
-        """Begins a pull, without reading. Pass it to `answer_now`, to `finish`, or to both in this order. One message may
-        wake many pulls: those of each owner run in rotation.
+        """Begins a pull, without reading. Pass it to `answer_now`, to `finish`, or to both in this order. One message may wake
+        many pulls: they run in rotation over their owners.
 
         Raises:
             UnknownTopic, UnknownQueue, InvalidArgument, Closed
@@ -289,7 +289,7 @@ class Pulls:
         return [each for each in pending.queues if each.due_at is None and each.log.visible_end(visible) > each.offset]
 
     async def _news(self, pending: PendingPull, waiter: Waiter) -> list[PendingQueue]:
-        """Waits until queues have news or the deadline has passed; returns those queues."""
+        """Waits until queues have news or the deadline has passed; returns the queues with news."""
         due = [each for each in pending.queues if each.due_at is not None]
         until = min([pending.deadline, *(each.due_at for each in due if each.due_at is not None)])
         found, now = await self._waiters.news(waiter, until), trio.current_time()

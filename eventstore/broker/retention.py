@@ -1,7 +1,7 @@
 """Retention: finds the oldest message chunks that may be deleted, by number, age, bytes, and committed offsets.
 
-A chunk is deleted only once the next one is completed, too, because the state record of that one says where each queue begins.
-The current chunk and the last completed one always stay.
+A chunk is deleted only once the next chunk is completed, too, because the next chunk's state record says where each queue
+begins. The current chunk and the last completed one always stay.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def oldest_created(headers: Mapping[int, ChunkHeader]) -> int:
 
 
 def _created(headers: Sequence[ChunkHeader]) -> dict[int, int]:
-    """Returns when each chunk was created: no later than those after it, whatever the clock said."""
+    """Returns when each chunk was created: no later than the chunks after it, whatever the clock said."""
     found: dict[int, int] = {}
     latest: int | None = None
     for header in reversed(headers):

@@ -29,8 +29,12 @@ ATTEMPTS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The rules of one group: the delays before its second, third … attempt (the last one for all further attempts), the number
-    of attempts (None: one more than delays), and a topic for its dead letters (None: `dead:GROUP`).
+    """The rules of one group.
+
+    Attributes:
+        delays_s: before the second, third … attempt; the last one also before all further attempts.
+        attempts: how many there are; None: one more than delays.
+        dead_letters: a topic for its dead letters; None: `dead:GROUP`.
 
     Raises:
         InvalidArgument: there are attempts without a delay before them, or the topic's name is not allowed.

@@ -30,7 +30,11 @@ class Rates:
 
 
 class Totals(NamedTuple):
-    """`written`: since the queue or chunk began; the others since the broker was opened."""
+    """What was written and read so far.
+
+    Attributes:
+        written: since the queue or chunk began; the other figures since the broker was opened.
+    """
 
     written: int = 0
     written_bytes: int = 0
@@ -40,7 +44,11 @@ class Totals(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """The queue holds the offsets [begin, end). `totals`: as of the last tick."""
+    """The figures of a queue, which holds the offsets [begin, end).
+
+    Attributes:
+        totals: as of the last tick.
+    """
 
     topic: str
     queue: int
@@ -86,7 +94,9 @@ class Statistics:
             pass
 
     def ticking(self, now: float) -> Iterator[None]:
-        """As `tick`, in steps, between which other tasks can run. A queue without changes costs next to nothing."""
+        """Updates totals and rates, in steps, between which other tasks can run. A queue without changes costs next to nothing.
+        `now` is in seconds, on a monotonic clock.
+        """
         seconds = None if self._at is None or now <= self._at else now - self._at
         visible, totals, rates = self._engine.visible_position, self._queue_totals, dict[QueueKey, Rates]()
         for place, (key, log) in enumerate(list(self._engine.queues.items()), 1):

@@ -1,7 +1,8 @@
 """Topics and their queues, in memory and as a JSON document that is replaced as a whole.
 
-The state of a queue: `open` to producers and consumers; `draining`, to consumers until all messages are consumed; `hidden`, to
-be deleted. Ids of topics and numbers of queues are never reused, because entries in the log refer to them for years.
+A queue is `open` to producers and consumers, or `draining`: open to consumers alone until all messages are consumed, or
+`hidden`: to be deleted. Ids of topics and numbers of queues are never reused, because entries in the log refer to them for
+years.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ STATES: Final = ("open", "draining", "hidden")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, with the state of each queue by number. `next_queue`: the number of the next new queue.
+    """A topic, with the state of each queue by number.
 
-    `open`: the queues that take messages. `readable`: those that consumers may read.
+    Attributes:
+        next_queue: the number of the next new queue.
+        unknown: members of the document that a newer program has written.
+        open: the queues that take messages.
+        readable: the queues that consumers may read.
     """
 
     name: str
@@ -37,7 +42,6 @@ class Topic:
     queues: dict[int, QueueState]
     next_queue: int
     unknown: Tree = field(default_factory=dict)
-    """Members of the document that a newer program has written."""
     open: tuple[int, ...] = field(init=False)
     readable: tuple[int, ...] = field(init=False)
 
@@ -155,7 +159,9 @@ class Topics:
         return topic
 
     def _check_total(self, more: int) -> None:
-        """Every chunk begins with a state record, which has an entry for each queue, and the size of a record is limited."""
+        """Raises InvalidArgument: there would be too many queues. Every chunk begins with a state record, which has an entry
+        for each queue, and the size of a record is limited.
+        """
         total = more + sum(len(topic.queues) for topic in self.by_name.values())
         if total > QUEUES_TOTAL_MAX:
             raise InvalidArgument(

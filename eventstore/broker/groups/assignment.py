@@ -20,10 +20,10 @@ from crc32c import crc32c
 def assign_queues(
     queues: Sequence[int], members: Collection[str], held: Mapping[str, Collection[int]], load: Mapping[str, int]
 ) -> dict[str, list[int]]:
-    """Returns the queues of each member that gets some. `members` is a set or a dictionary.
+    """Returns the queues of each member that gets some.
 
-    `held`: the queues so far of those that have some. `load`: how many queues of other topics a member has. Costs as much as
-    there are queues, and a look at each member only if one without a queue gets one.
+    `members` is a set or a dictionary. `held`: the members' queues so far. `load`: how many queues of other topics a member
+    has. The cost is linear in the number of queues; members are looked at only if one without a queue gets one.
     """
     kept = _kept(queues, members, held)
     low, extra = divmod(len(queues), len(members) or 1)
@@ -39,7 +39,9 @@ def assign_queues(
 def assign_in_turns(
     queues: Sequence[int], members: Collection[str], held: Mapping[str, Collection[int]], topic: str, shard: int
 ) -> dict[str, list[int]]:
-    """As `assign_queues`, on a shard of a cluster. Topics begin with different members."""
+    """Returns the queues of each member that gets some, on a shard of a cluster. Topics begin with different members. `held`:
+    see `assign_queues`.
+    """
     if not members:
         return {}
     low, extra = divmod(len(queues), len(members))
@@ -58,7 +60,9 @@ def _kept(queues: Iterable[int], members: Collection[str], held: Mapping[str, Co
 def _shared(
     queues: Sequence[int], kept: Mapping[str, list[int]], order: Sequence[str], low: int, extra: int
 ) -> dict[str, list[int]]:
-    """Returns `low` queues for each member, and one more for the first `extra` of them; they keep what they have of these."""
+    """Returns `low` queues for each member, and one more for the first `extra` members in `order`. Members keep the queues they
+    have, as far as they may have so many.
+    """
     quota = {member: low + (place < extra) for place, member in enumerate(order)}
     assigned = {member: kept.get(member, [])[: quota[member]] for member in order}
     taken = {queue for own in assigned.values() for queue in own}

@@ -4,7 +4,7 @@ Kept with the committed offsets until they pass the message. A message that is s
 record has one. Belongs to one thread. Touches no disk.
 
 A member that dies holds many messages, and any of them may be the cause. So they are *suspects* once one more death would use
-up their attempts: members hold them one at a time, and nothing else meanwhile. The one that is held alone when a member dies
+up their attempts: members hold them one at a time, and nothing else meanwhile. A message that is held alone when a member dies
 is the cause. If that was its last attempt it is the *killer* of its queue: the next member reports it as failed and does not
 handle it. A member is dead if it expires, or another one joins under its name: members that end in order leave.
 """
@@ -23,7 +23,12 @@ _NONE: Final = QueueAttempts()
 
 
 class HeldPage(NamedTuple):
-    """The last page of a queue that was handed to a member, from `offset` to before `next_offset`; `first`: of its messages."""
+    """The last page of a queue that was handed to a member, from `offset` to before `next_offset`.
+
+    Attributes:
+        first: the offset of its first message.
+        messages: how many it has.
+    """
 
     offset: int
     next_offset: int
@@ -78,7 +83,7 @@ class Attempts:
     # -- deaths -------------------------------------------------------------------------------------------------------
 
     def marked(self, group: str, queues: Sequence[AssignedQueue], attempts: int) -> tuple[AssignedQueue, ...]:
-        """Returns the queues with what is known of messages that kill. `attempts`: of the group's policy."""
+        """Returns the queues with what is known of messages that kill their consumer. `attempts`: of the group's policy."""
         known = self._document.attempts.get(group)
         if not known:
             return tuple(queues)
@@ -90,7 +95,7 @@ class Attempts:
         )
 
     def has_suspects(self, group: str, queues: Mapping[str, Sequence[int]], offsets: Offsets, attempts: int) -> bool:
-        """Whether a member that reads these queues handles messages one at a time: before `offsets` are no suspects."""
+        """Whether a member that reads these queues handles messages one at a time. There are no suspects before `offsets`."""
         return any(
             queue in queues.get(topic, ()) and offsets.get(topic, {}).get(queue, 0) < _suspects_end(found, attempts)
             for (topic, queue), found in self._document.attempts.get(group, {}).items()
@@ -106,9 +111,9 @@ class Attempts:
     ) -> tuple[str, int, int] | None:
         """Counts the death of a member that was handed these pages. Returns the killer that it shows: topic, queue, offset.
 
-        `failed`: messages (topic, queue, offset) that failed in place under this member. A queue that stands at one of them
-        waits for it, while the member may hold a suspect. Such a message has used up an attempt anyway: it is not blamed for
-        the death as well, if it is all that the member was handed of its queue.
+        `failed`: messages (topic, queue, offset) that failed in place under this member. If a queue stands at such a message,
+        the queue waits for it, while the member may hold a suspect. The message has used up an attempt anyway. So it is not
+        blamed for the death as well, if it is all that the member was handed of its queue.
         """
         unfinished = {
             (topic, queue): page
@@ -185,12 +190,12 @@ def _deaths(counted: QueueAttempts, offset: int) -> int:
 
 
 def _killer(counted: QueueAttempts, attempts: int) -> int | None:
-    """Returns the killer, unless it has attempts left since there are more of them."""
+    """Returns the killer; None if it has attempts left because the policy allows more by now."""
     killer = counted.killer
     return killer if killer is not None and _deaths(counted, killer) >= attempts else None
 
 
 def _suspects_end(counted: QueueAttempts, attempts: int) -> int:
-    """Returns the offset before which the messages that are not committed are suspects; 0 if none is."""
+    """Returns the offset before which all uncommitted messages are suspects; 0 if none is."""
     place = max(1, attempts - 1)
     return counted.deaths[-place] if len(counted.deaths) >= place else 0

@@ -17,7 +17,11 @@ GroupQueueKey: TypeAlias = tuple[str, int, int]
 
 
 class FailedOffsets:
-    """(Group, queue) → offset → whether the message is dead. `forgotten`: how many times `forget` was called."""
+    """(Group, queue) → offset → whether the message is dead.
+
+    Attributes:
+        forgotten: how many times `forget` was called.
+    """
 
     def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
         self.forgotten = 0

@@ -29,10 +29,13 @@ ASSIGNED_QUEUES_MAX: Final = 16_384
 
 @dataclass(slots=True)
 class GroupMember:
-    """`queues`: its queues by topic. `sent_generation`: the last generation whose assignment was sent to it.
+    """A member of a group.
 
-    `attempts_before`: how often messages that fail in place had failed before this membership, by topic, queue and offset.
-    `held`: the last page it was handed of each queue.
+    Attributes:
+        queues: its queues by topic.
+        sent_generation: the last generation whose assignment was sent to it.
+        attempts_before: how often messages that fail in place had failed before this membership, by topic, queue and offset.
+        held: the last page it was handed of each queue.
     """
 
     id: str
@@ -46,12 +49,13 @@ class GroupMember:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """A group. `shard`: of several, the one that it is on.
+    """A group.
 
-    `deleted_topics`: topics deleted while the group subscribed to them, with the generation of the deletion.
-
-    `expired`: members whose heartbeat timed out, with the last generation sent to each. One that joins again may still hold
-    messages of a topic that was deleted.
+    Attributes:
+        shard: the number of the group's shard, in a cluster of several.
+        deleted_topics: topics deleted while the group subscribed to them, with the generation of the deletion.
+        expired: members whose heartbeat timed out, with the last generation sent to each. A member that joins again may still
+            hold messages of a topic that was deleted.
     """
 
     name: str
@@ -139,7 +143,9 @@ class ConsumerGroup:
         _check_assigned(count)
 
     def put(self, member: GroupMember, wishes: Mapping[str, TagFilter | None]) -> None:
-        """Adds a member, or takes the one of its name with other topics. Its queues follow with the next `rebalance`."""
+        """Adds a member, or takes an existing member of its name with other topics. Its queues follow with the next
+        `rebalance`.
+        """
         before, self.members[member.id] = self.members.get(member.id), member
         if before is not None:
             self._unsubscribe(member.id, before.topics.keys() - member.topics.keys())
@@ -183,7 +189,7 @@ class ConsumerGroup:
     def rebalance(self, generation: int, offsets: Offsets, topics: Topics, changed: Iterable[str] = ()) -> None:
         """Begins a generation: assigns the readable queues of each topic that has `changed`, or has other readers than before.
 
-        A topic is read if it exists and is in `offsets`. One that was deleted and created again is assigned only to members
+        A topic is read if it exists and is in `offsets`. A topic that was deleted and created again is assigned only to members
         that were sent a generation after the deletion.
         """
         self.generation = generation

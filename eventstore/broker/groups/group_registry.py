@@ -1,4 +1,4 @@
-"""The registry of consumer groups: members join, send heartbeats, expire and leave; the right ones commit offsets.
+"""The registry of consumer groups: members join, send heartbeats, expire and leave, and commit offsets of their own queues.
 
 A member learns of a new generation by its next heartbeat or commit, and continues with the queues it kept. A reset of offsets
 begins a new generation as well. Belongs to one thread.
@@ -28,7 +28,11 @@ _log = logging.getLogger(__name__)
 
 
 class Groups:
-    """All consumer groups. `offsets`: the committed offsets of each."""
+    """All consumer groups.
+
+    Attributes:
+        offsets: the committed offsets of each group.
+    """
 
     def __init__(
         self,
@@ -41,7 +45,7 @@ class Groups:
         clock: Callable[[], float] = time.monotonic,
         shard: int | None = None,
     ) -> None:
-        """`shard`: of several, the one whose groups these are."""
+        """`shard`: the number of the groups' shard, in a cluster of several."""
         self.offsets = GroupOffsets(document, topics, bounds)
         self.by_name: dict[str, ConsumerGroup] = {name: ConsumerGroup(name, shard) for name in document.groups}
         self._topics = topics
@@ -96,8 +100,8 @@ class Groups:
 
         Raises:
             UnknownTopic
-            InvalidArgument: a limit, also that of the offsets of all groups; or other members read the same topic with other
-                tags, which would lose messages.
+            InvalidArgument: a limit, also the limit of the offsets of all groups; or other members read the same topic with
+                other tags, which would lose messages.
         """
         check_name("group", group)
         check_text("member", member)
@@ -199,7 +203,9 @@ class Groups:
         return assignment._replace(queues=self.offsets.attempts.marked(group.name, assignment.queues, attempts))
 
     def handed_out(self, group: str, member: str, pages: Iterable[tuple[tuple[str, int], HeldPage]]) -> None:
-        """Notes the pages, by topic and queue, that a pull hands to the member: if it dies, it may be of one of them."""
+        """Notes the pages, by topic and queue, that a pull hands to the member. If the member dies, a message in them may be
+        the cause.
+        """
         found = self.by_name.get(group)
         known = None if found is None else found.members.get(member)
         if known is not None:
@@ -223,7 +229,9 @@ class Groups:
             )
 
     def _rebalance(self, group: ConsumerGroup, changed: Iterable[str] = ()) -> None:
-        """`changed`: topics whose queues changed, or which of the group's members may read them."""
+        """Begins a generation of the group. `changed`: topics whose queues changed, or which of the group's members may read
+        them.
+        """
         self._generations += 1
         group.rebalance(self._generations, self.offsets.of(group.name), self._topics, changed)
 

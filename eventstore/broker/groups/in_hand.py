@@ -19,12 +19,16 @@ _QUEUES_A_STEP = 256
 _Place: TypeAlias = "tuple[str, str, str, int, int]"
 """Group, member, topic, queue, and the group's offset."""
 _Attempt: TypeAlias = "tuple[_Place, int]"
-"""And how many attempts have failed."""
+"""A place, and how many attempts have failed."""
 
 
 class InHand(NamedTuple):
-    """`seconds`: since the group's offset stands at the message, or its member was first seen to have it, or its next attempt
-    was due. `alone`: other queues of the member wait for it, for consumers have died, of this message or of one that comes.
+    """A message that a member has in hand.
+
+    Attributes:
+        seconds: since the group's offset stands at the message, or its member was first seen to have it, or its next attempt
+            was due.
+        alone: other queues of the member wait for it, because consumers have died of this message or of a later one.
     """
 
     group: str
@@ -37,7 +41,11 @@ class InHand(NamedTuple):
 
 
 class OldestInHand:
-    """`oldest`: by group, if one of its members has a message in hand."""
+    """The oldest messages in hand.
+
+    Attributes:
+        oldest: by group, if one of its members has a message in hand.
+    """
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups

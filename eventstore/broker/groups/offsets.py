@@ -31,7 +31,11 @@ class Bounds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """An offset after a commit. `clamped`: it differs from the requested one, which was too low or past the end of the log."""
+    """An offset after a commit.
+
+    Attributes:
+        clamped: it differs from the requested one, which was too low or past the end of the log.
+    """
 
     topic: str
     queue: int

@@ -29,8 +29,10 @@ _log = logging.getLogger(__name__)
 class QueueAttempts:
     """Attempts of a group at messages of one queue that did not end well.
 
-    `failed`: by offset, how often a message failed in place. `deaths`: for each member that died while it held messages of the
-    queue, the offset after them. `killer`: the message that used up its attempts by killing its consumers.
+    Attributes:
+        failed: by offset, how often a message failed in place.
+        deaths: for each member that died while it held messages of the queue, the offset after them.
+        killer: the message that used up its attempts by killing its consumers.
     """
 
     failed: dict[int, int] = field(default_factory=dict)
@@ -42,7 +44,11 @@ class QueueAttempts:
 
 
 class OffsetsDocument:
-    """Committed offsets by group. `changed`: memory is ahead of the file."""
+    """Committed offsets by group.
+
+    Attributes:
+        changed: memory is ahead of the file.
+    """
 
     def __init__(self, files: Files, path: Path) -> None:
         self.groups: dict[str, Offsets] = {}
@@ -75,8 +81,8 @@ class OffsetsDocument:
             _log.warning("%s: %s; loaded the previous copy: groups may get messages again", self._path, error)
 
     def inherit(self, parent: OffsetsDocument) -> None:
-        """Takes over the groups of the broker that this one is split off from, at the start of its queues, and their retry
-        policies. It has no messages yet, and is to delete none that those groups have not consumed.
+        """Takes over the parent's groups, at the start of this broker's queues, and their retry policies. For the broker of a
+        shard that is split off: it has no messages yet, and must delete none that these groups have not consumed.
         """
         self.groups = {
             group: {topic: dict.fromkeys(queues, 0) for topic, queues in topics.items()}

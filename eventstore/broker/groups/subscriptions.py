@@ -10,8 +10,13 @@ from eventstore.records.tag_filter import TagFilter
 
 @dataclass(slots=True)
 class GroupSubscription:
-    """A topic that members read. `tags`: what all of them want. `held`: the queues of each member
-    that has some. `readers` are in the order in which they came."""
+    """A topic that members read.
+
+    Attributes:
+        tags: what all of them want.
+        readers: in the order in which they came.
+        held: the queues of each member that has some.
+    """
 
     tags: TagFilter | None
     readers: dict[str, None] = field(default_factory=dict)
@@ -21,8 +26,9 @@ class GroupSubscription:
 class GroupSubscriptions:
     """The subscriptions of a group.
 
-    `load`: how many queues of all topics each member has. `changed`: topics that have other readers than at the last
-    assignment.
+    Attributes:
+        load: how many queues of all topics each member has.
+        changed: topics that have other readers than at the last assignment.
     """
 
     def __init__(self) -> None:
@@ -31,7 +37,7 @@ class GroupSubscriptions:
         self.changed: set[str] = set()
 
     def other_wish(self, member: str, wishes: Mapping[str, TagFilter | None]) -> tuple[str, str] | None:
-        """Returns a topic of which others want other tags, and one of them; None if all want the same."""
+        """Returns a topic of which other members want other tags, and one of these members; None if all want the same."""
         for topic, tags in wishes.items():
             known = self.by_topic.get(topic)
             if known is not None and known.tags != tags:
@@ -41,7 +47,7 @@ class GroupSubscriptions:
         return None
 
     def add(self, member: str, wishes: Mapping[str, TagFilter | None]) -> None:
-        """Adds a reader of these topics. All readers of a topic want the same, as `other_wish` has found."""
+        """Adds a reader of these topics. All readers of a topic must want the same tags (see `other_wish`)."""
         self.load.setdefault(member, 0)
         for topic, tags in wishes.items():
             known = self.by_topic.setdefault(topic, GroupSubscription(tags))

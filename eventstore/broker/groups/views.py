@@ -20,7 +20,12 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """`silent_s`: seconds since the last heartbeat."""
+    """A member.
+
+    Attributes:
+        silent_s: seconds since the last heartbeat.
+        queues: how many it has.
+    """
 
     id: str
     silent_s: float
@@ -29,7 +34,11 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A group's committed offset in a queue, which holds [begin, end). `member`: the member it is assigned to, if any."""
+    """A group's committed offset in a queue, which holds [begin, end).
+
+    Attributes:
+        member: the member it is assigned to, if any.
+    """
 
     topic: str
     queue: int
@@ -58,7 +67,8 @@ def oldest_in_hand(oldest: Mapping[str, InHand], limit: int) -> list[InHand]:
 
 
 def queues_of(groups: Groups, name: str, bounds: Bounds, skip: int, limit: int) -> tuple[int, list[QueueView]]:
-    """Returns how many queues a group has offsets in, and those after the first `skip`, by topic and number.
+    """Returns in how many queues a group has offsets, and up to `limit` of these queues after the first `skip`, by topic and
+    number.
 
     Raises:
         UnknownGroup

@@ -45,7 +45,11 @@ class WriteResult:
 
 
 class MessageEngine:
-    """One open message log. Build it with `opening.open_broker_folder`. `queues`: of all topics, by topic id and number."""
+    """One open message log. Build it with `opening.open_broker_folder`.
+
+    Attributes:
+        queues: of all topics, by topic id and number.
+    """
 
     def __init__(
         self,
@@ -194,9 +198,9 @@ class MessageEngine:
         return through
 
     def trim(self, indexed: int) -> None:
-        """Drops entries from memory that are in queue chunks: those of message chunks up to this one."""
+        """Drops the entries of message chunks up to `indexed` from memory: they are in queue chunks."""
         self.indexed = max(self.indexed, indexed)
-        for log in list(self.queues.values()):  # another thread may add some
+        for log in list(self.queues.values()):  # another thread may add queues
             log.drop_below(position_of(indexed + 1, 0))
 
     # -- deletion -----------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
-"""Measures how full memory is, which decides whether chunks are mapped and for how long: that of the machine, or that of the
-control group (container, service) that the process may use, whichever is fuller.
+"""Measures how full memory is, which decides whether chunks are mapped and for how long.
+
+It takes the memory of the machine, or of the control group (container, service) that the process is in, whichever is fuller.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ def _of_groups(root: Path) -> Iterator[Callable[[], float]]:
 
 
 def _of_group(mount: Path, path: str, limit: str, used: str, freed_easily: Iterable[str]) -> Iterator[Callable[[], float]]:
-    """Yields the shares of a group and of those it is in. Inside a container the path may be that of the machine: then only the
-    mount itself is there, which is the container's group."""
+    """Yields the shares of a group and of its ancestors. Inside a container the path may be the machine's: then only the mount
+    itself is there, which is the container's group.
+    """
 
     def share(folder: Path) -> float:
         most = int((folder / limit).read_text(encoding="ascii"))  # "max": a ValueError, so it does not count

@@ -88,7 +88,7 @@ class MessageFiles:
         return max(self.headers, default=0)
 
     def put(self, header: ChunkHeader) -> None:
-        """Adds the header of a chunk that was begun, or replaces that of a completed one."""
+        """Adds the header of a chunk that was begun, or replaces the header of a completed chunk."""
         self.headers = {**self.headers, header.number: header}
 
     def forget(self, through: int) -> None:

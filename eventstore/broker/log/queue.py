@@ -1,6 +1,6 @@
 """One queue in memory: its first offset, and the tail, which holds the entries that are not in queue chunks yet.
 
-Entries below `tail.base` are in queue chunks on disk; those of message chunks that are not indexed yet are in the tail. The
+Entries below `tail.base` are in queue chunks on disk; entries of message chunks that are not indexed yet are in the tail. The
 tail only grows in place. To be shortened it is replaced as a whole, so a reader on another thread sees a consistent one.
 """
 
@@ -62,7 +62,7 @@ class QueueLog:
         return self.tail.end
 
     def visible_end(self, visible_position: int) -> int:
-        """Returns the offset after the last one that readers may see."""
+        """Returns the offset after the last visible one."""
         tail = self.tail
         return tail.base + tail.below(visible_position)
 

@@ -66,7 +66,7 @@ class QueueChunks:
         )
 
     def forget_after(self, chunk: int) -> None:
-        """Has the entries of later message chunks be written again: those are cut back, or cut off."""
+        """Has the entries of later message chunks be written again, because those chunks are cut back, or cut off."""
         if self.indexed() > chunk:
             self.set_indexed(chunk)
 
@@ -139,7 +139,7 @@ class QueueChunks:
         return number * self.per_chunk + place // PAGE_ENTRIES * PAGE_ENTRIES
 
     def entries(self, key: QueueKey, start: int, stop: int, *, cached_only: bool = False) -> Entries:
-        """Returns the entries of the queue offsets [start, stop), checked; at most those of one page.
+        """Returns the entries of the queue offsets [start, stop), checked; at most the entries of one page.
 
         Raises:
             Corrupt, ReadFailed

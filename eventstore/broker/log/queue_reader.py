@@ -33,8 +33,9 @@ _TIME_AND_OFFSET: Final = HEADER.part("time", "queue_offset")
 class QueueRead:
     """`count` whole message records, and the offset to continue at. The queue holds the offsets [begin, end).
 
-    `clamped`: the requested offset, if it was outside the queue and another one was used.
-    `due_s`: in a retry queue, the seconds until its next message is due.
+    Attributes:
+        clamped: the requested offset, if it was outside the queue and another one was used.
+        due_s: in a retry queue, the seconds until its next message is due.
     """
 
     records: bytes
@@ -77,9 +78,8 @@ class QueueReader:
         cached_only: bool = False,
         not_after: int | None = None,
     ) -> QueueRead:
-        """Returns messages from `offset` on: up to `messages_max` and about `bytes_max`, but at least one.
-
-        Messages at or after the position `visible` of the log are not returned, nor those with a later time than `not_after`.
+        """Returns messages from `offset` on: up to `messages_max` and about `bytes_max`, but at least one. Leaves out messages
+        at or after the position `visible` of the log, and messages with a later time than `not_after`.
 
         Raises:
             Corrupt, ReadFailed

@@ -47,7 +47,12 @@ _pack: Final = msgpack.Packer().pack
 
 
 class Sender:
-    """Sends messages. `changed_queues`: the queues that got messages since the engine last took this set."""
+    """Sends messages.
+
+    Attributes:
+        failed: the error for which no more messages are accepted; None if they are.
+        changed_queues: the queues that got messages since the engine last took this set.
+    """
 
     def __init__(
         self,
