@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 from pyspark.errors import PySparkException
@@ -19,6 +20,7 @@ from eventstore.extras import advice
 from pyspark_eventstore.spark_session import check_java
 from tests.spark.loading import load, reader_of
 from tests.spark.made import MadeStore, three_states
+from tests.spark.source.test_stream import Sink, follow
 from tests.waiting import DEADLINE_SECONDS
 
 NOWHERE = "00000000-0000-4000-8000-000000000000"
@@ -166,50 +168,65 @@ def test_rot_in_the_middle_of_the_ongoing_file(spark: SparkSession, tmp_path: Pa
     store.close()
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"mode": "dropmalformed"}, "mode is 'dropmalformed', allowed are failfast and permissive"),
-        ({"partitionBytes": "1"}, "partitionBytes is '1', allowed are 65536 to"),
-        ({"maxEventsPerTrigger": "many"}, "maxEventsPerTrigger is 'many', allowed are 1 to"),
-        ({"columns": "aggregate_id,colour"}, "there is no column 'colour'; there are aggregate_id, version"),
-        ({"colour": "red"}, "there is no option 'colour'; there are path, paths, columns"),
-        ({"partitionByte": "1"}, "there is no option 'partitionByte', did you mean partitionBytes\\? there are path"),
-        ({"after": "[1]"}, "after is '\\[1\\]', expected a JSON object of sequences by the uuid of a store"),
-        ({"upto": '{"shard-0": 12}'}, "expected a JSON object of sequences by the uuid of a store"),
-        (
-            {"after": f'{{"{NOWHERE}": 9}}'},
-            rf"after names store {NOWHERE}, .* not among .*: \S{{36}} in /.*; name its data folder",
-        ),
-        (
-            {"upto": f'{{"{NOWHERE}": 1}}'},
-            rf"upto names store {NOWHERE}, .* not among .*: \S{{36}} in /.*; name its data folder",
-        ),
-        ({"pushdown": "true"}, r"there is no pushdown any more: .* select what is read by the options types, aggregate_id, "),
-        ({"types": "Opened,,Noted"}, "types has 0 bytes, allowed are 1 to 255"),
-        ({"types": "[Opened]"}, r"types is '\[Opened\]', expected a JSON array of texts, since it begins with a bracket"),
-        ({"aggregate_id": "[1]"}, r"aggregate_id is '\[1\]', expected a JSON array of texts"),
-        ({"aggregate_id": "[]"}, r"aggregate_id is '\[\]', expected a JSON array of texts"),
-        ({"aggregate_prefix": "a" * 256}, "aggregate_prefix has 256 bytes, allowed are 0 to 255"),
-        ({"startingVersion": "0"}, "startingVersion is '0', allowed are 1 to"),
-        (
-            {"startingVersion": "3", "endingVersion": "2"},
-            "startingVersion 3 is after endingVersion 2: no event is between them",
-        ),
-        (
-            {"startingTimestamp": "yesterday"},
-            "startingTimestamp is 'yesterday', expected ISO 8601 such as 2026-01-31T12:00:00Z",
-        ),
-        ({"endingTimestamp": "2026-01-31"}, r"endingTimestamp '2026-01-31' has no time zone, such as Z or \+01:00"),
-    ],
-)
+WRONG_OPTIONS: Final[list[tuple[dict[str, str], str]]] = [
+    ({"mode": "dropmalformed"}, "mode is 'dropmalformed', allowed are failfast and permissive"),
+    ({"partitionBytes": "1"}, "partitionBytes is '1', allowed are 65536 to"),
+    ({"maxEventsPerTrigger": "many"}, "maxEventsPerTrigger is 'many', allowed are 1 to"),
+    ({"columns": "aggregate_id,colour"}, "there is no column 'colour'; there are aggregate_id, version"),
+    ({"colour": "red"}, "there is no option 'colour'; there are path, paths, columns"),
+    ({"partitionByte": "1"}, "there is no option 'partitionByte', did you mean partitionBytes\\? there are path"),
+    ({"after": "[1]"}, "after is '\\[1\\]', expected a JSON object of sequences by the uuid of a store"),
+    ({"upto": '{"shard-0": 12}'}, "expected a JSON object of sequences by the uuid of a store"),
+    (
+        {"after": f'{{"{NOWHERE}": 9}}'},
+        rf"after names store {NOWHERE}, .* not among .*: \S{{36}} in /.*; name its data folder",
+    ),
+    (
+        {"upto": f'{{"{NOWHERE}": 1}}'},
+        rf"upto names store {NOWHERE}, .* not among .*: \S{{36}} in /.*; name its data folder",
+    ),
+    ({"pushdown": "true"}, r"there is no pushdown any more: .* select what is read by the options types, aggregate_id, "),
+    ({"types": "Opened,,Noted"}, "types has 0 bytes, allowed are 1 to 255"),
+    ({"types": "[Opened]"}, r"types is '\[Opened\]', expected a JSON array of texts, since it begins with a bracket"),
+    ({"aggregate_id": "[1]"}, r"aggregate_id is '\[1\]', expected a JSON array of texts"),
+    ({"aggregate_id": "[]"}, r"aggregate_id is '\[\]', expected a JSON array of texts"),
+    ({"aggregate_prefix": "a" * 256}, "aggregate_prefix has 256 bytes, allowed are 0 to 255"),
+    ({"startingVersion": "0"}, "startingVersion is '0', allowed are 1 to"),
+    (
+        {"startingVersion": "3", "endingVersion": "2"},
+        "startingVersion 3 is after endingVersion 2: no event is between them",
+    ),
+    (
+        {"startingTimestamp": "yesterday"},
+        "startingTimestamp is 'yesterday', expected ISO 8601 such as 2026-01-31T12:00:00Z",
+    ),
+    ({"endingTimestamp": "2026-01-31"}, r"endingTimestamp '2026-01-31' has no time zone, such as Z or \+01:00"),
+]
+
+
+@pytest.mark.parametrize(("options", "told"), WRONG_OPTIONS)
 def test_options_that_are_none(data_folder: Path, options: dict[str, str], told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
         reader_of(data_folder, **options).partitions()
 
 
+@pytest.mark.long
 def test_an_option_that_is_none_is_what_spark_tells(spark: SparkSession, data_folder: Path) -> None:
-    assert "there is no pushdown any more" in complaint(spark, data_folder, pushdown="true")
+    for options, told in WRONG_OPTIONS:
+        assert re.search(f"(?i:{told})", complaint(spark, data_folder, **options))  # Spark passes names in lower case
+
+
+@pytest.mark.long
+def test_an_option_that_is_none_is_what_spark_tells_of_a_stream(spark: SparkSession, data_folder: Path, tmp_path: Path) -> None:
+    for number, (options, told) in enumerate(WRONG_OPTIONS):
+        with pytest.raises(PySparkException, match=f"(?i:{told})"):
+            Sink(tmp_path / f"{number}").run(follow(spark, data_folder, **options))
+
+
+def test_an_option_of_streams_is_what_spark_tells_of_a_query_that_reads_once(spark: SparkSession, data_folder: Path) -> None:
+    for name, value in {"startingOffsets": "latest", "maxEventsPerTrigger": "9"}.items():
+        told = f"{name} is an option of readStream; a query that reads once selects events by after and upto"
+        assert told in complaint(spark, data_folder, **{name: value})
 
 
 def test_what_is_read_without_pushdown_may_still_be_asked_for(data_folder: Path) -> None:
