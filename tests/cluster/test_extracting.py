@@ -97,9 +97,9 @@ def test_an_extract_knows_the_commands_that_its_commits_were_made_for(tmp_path: 
 
 
 def test_what_cannot_be_extracted_is_refused_and_leaves_nothing(node: NodeProcess, tmp_path: Path) -> None:
-    assert "there is no shard 7; these are: 0, 1" in extract(node.address, "7", str(tmp_path / "seven"), code=2).stderr
+    assert "there is no shard 7; the shards are: 0, 1" in extract(node.address, "7", str(tmp_path / "seven"), code=2).stderr
     (tmp_path / "there").mkdir()
-    assert "exists; name a folder that does not" in extract(node.address, "1", str(tmp_path / "there"), code=1).stderr
+    assert "exists; name a folder that does not exist" in extract(node.address, "1", str(tmp_path / "there"), code=1).stderr
     assert "create it first" in extract(node.address, "1", str(tmp_path / "not/there"), code=1).stderr
     with ServerProcess(tmp_path / "single") as server:
         assert "this is a single store" in extract(server.address, "0", str(tmp_path / "zero"), code=2).stderr

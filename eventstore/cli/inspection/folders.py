@@ -51,7 +51,7 @@ def describe_node_folder(path: Path) -> FileReport:
     from eventstore.cli.inspection.document_files import describe_document
 
     report = FileReport(
-        "the folder of a cluster's node; its shards are stores, of which each can be inspected", unchecked=_SHARDS
+        "the folder of a cluster's node; each of its shards is a store, which can be inspected", unchecked=_SHARDS
     )
     rows: list[list[CellValue]] = []
     for folder in shard_folders(path):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("shard", "slots", "leader", "epoch", "events", "events/s", "resident", "sorted", "lag of reactions")
 _REPLICA_COLUMNS = ("shard", "led by", "since", "because", "replicas", "in sync", "behind")
 _MEGABYTE = 1_000_000
-SPLIT_NOTE = "Events and files of shards that were split include those from before the split that other shards serve now."
+SPLIT_NOTE = "After a split, the events and files of a shard include the older events that other shards serve now."
 
 
 def print_cluster(found: ClusterStatus) -> None:

@@ -74,7 +74,9 @@ def required_etcd(etcd: EtcdAccess) -> EtcdOptions:
     from eventstore.errors import InvalidArgument
 
     if etcd.endpoints is None:
-        raise InvalidArgument("say with --etcd where the etcd of the nodes is, such as http://127.0.0.1:2379", field="etcd")
+        raise InvalidArgument(
+            "--etcd is missing: give the address of the nodes' etcd, such as http://127.0.0.1:2379", field="etcd"
+        )
     return etcd.options()
 
 

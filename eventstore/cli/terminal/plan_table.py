@@ -43,7 +43,7 @@ def print_plan(plan: PlacementPlan, found: ClusterSurvey) -> None:
     for each in busy[:_ROWS_MAX]:
         print_line(f"Shard {each.number} is left alone: it {each.why_busy}.")
     if len(busy) > _ROWS_MAX:
-        print_line(f"… and {len(busy) - _ROWS_MAX} more shards are.")
+        print_line(f"… and {len(busy) - _ROWS_MAX} more shards are left alone.")
     if not plan.changes:
         print_line(f"Nothing is to be moved between {', '.join(name for name, *_ in plan.nodes)}.")
         return

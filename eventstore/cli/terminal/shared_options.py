@@ -24,7 +24,7 @@ StoreAddress = Annotated[
         "--store",
         metavar="tcp://HOST:PORT",
         envvar="EVENTSTORE_STORE",
-        help="The address of the server; of a cluster, those of several nodes with commas between them.",
+        help="The address of the server; for a cluster, the addresses of several nodes with commas between them.",
     ),
 ]
 Wait = Annotated[

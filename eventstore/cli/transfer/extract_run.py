@@ -83,7 +83,7 @@ def _begun(folder: Path) -> Iterator[Path]:
     lock = OsFiles().lock(around / _LOCK)
     try:
         if folder.exists():
-            raise FolderRefused(str(folder), "exists; name a folder that does not")
+            raise FolderRefused(str(folder), "exists; name a folder that does not exist")
         partial = around / _STORE
         shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was killed
         yield partial
@@ -100,7 +100,7 @@ def _shard_of(shards: Mapping[int, es.NetworkStore], shard: int) -> es.NetworkSt
         )
     if shard not in shards:
         raise InvalidArgument(
-            f"there is no shard {shard}; these are: {', '.join(map(str, sorted(shards)))}", field="shard", value=shard
+            f"there is no shard {shard}; the shards are: {', '.join(map(str, sorted(shards)))}", field="shard", value=shard
         )
     return shards[shard]
 

@@ -211,7 +211,7 @@ def test_a_text_that_is_not_a_rate_is_refused_with_what_one_looks_like(text: str
 def test_a_rate_has_the_units_and_bounds_that_the_help_names() -> None:
     assert [sized(text) for text in ("2000KB", "2000kB/s", "2 MB", "2M", "2000000")] == [2_000_000] * 5
     text = " ".join(output("cluster", "limits", "--help").split())
-    least, most = re.search(r"Bytes a second that each sends, (\w+) to (\w+);", text).groups()  # type: ignore[union-attr]
+    least, most = re.search(r"bytes a second that each of them sends, (\w+) to (\w+);", text).groups()  # type: ignore[union-attr]
     assert (sized(least), sized(most)) == (RATE_LEAST, RATE_MOST)
     assert f"at once, 1 to {MOVES_MAX}." in text
 

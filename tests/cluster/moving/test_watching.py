@@ -126,7 +126,7 @@ async def test_ctrl_c_ends_the_watching_and_nothing_else(registry: EtcdRegistry,
     said = await ends("is to be kept by n3, n2", "move", "0", "--from", "n1", "--to", "n3")
     assert "The move continues; `eventstore cluster cancel 0` takes it back." in said
     said = await ends("waits for a leader", "plans", "--watch")
-    assert "what is under way continues; `eventstore cluster cancel` takes it back." in said
+    assert "moves that are under way continue; `eventstore cluster cancel` cancels them." in said
     key = read_shard(0, (await registry.read()).value("shard/0") or {})
     assert key.state.wanted == ("n3", "n2")
 

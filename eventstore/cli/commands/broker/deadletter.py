@@ -84,7 +84,7 @@ def replay(
 ) -> None:
     """Deliver dead letters to their group again.
 
-    As if they had never failed. They stay in the list without a mark: replaying them again delivers them again.
+    The group gets them as if they had never failed. They stay in the list without a mark: a second replay delivers them again.
 
     \b
     Example:
@@ -122,7 +122,7 @@ def replay(
 def purge(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
     """Delete all dead letters of a group.
 
-    Also those that arrive meanwhile. They cannot be replayed after that.
+    The command also deletes dead letters that arrive meanwhile. A deleted dead letter cannot be replayed.
 
     \b
     Example:

@@ -230,7 +230,7 @@ def delete(
 ) -> None:
     """Delete a group that has no consumers.
 
-    Deletes its offsets, its pending retries, and its dead letters.
+    The command deletes the offsets, the pending retries and the dead letters of the group.
 
     \b
     Example:

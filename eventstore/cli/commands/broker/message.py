@@ -57,8 +57,8 @@ def tail(
 ) -> None:
     """Print the messages of a topic as they arrive.
 
-    In order within each queue, beginning with the last 10 of each; `orders@1/0@7` is on shard 1.
-    Does not affect any consumer group.
+    Messages of a queue are printed in order, beginning with its last 10; `orders@1/0@7` is on shard 1.
+    The command does not affect any consumer group.
 
     \b
     Example:

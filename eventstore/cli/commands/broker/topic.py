@@ -53,7 +53,7 @@ def create(
 
 @topic.command("list", cls=PlainCommand)
 def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
-    """List the topics, also those of retries and dead letters.
+    """List the topics, including the topics of retries and dead letters.
 
     \b
     Example:

@@ -57,10 +57,10 @@ def export(
 ) -> None:
     """Write stored events as lines of JSON.
 
-    In the order in which they were appended, up to the last event at the start. What the server keeps for itself,
-    under ids that begin with $, is left out unless --aggregate or --prefix asks for it.
+    The events are written in the order of their appends, up to the last event at the start. The server's own
+    aggregates, whose ids begin with $, are left out unless --aggregate or --prefix names them.
 
-    With --position the last line on standard error is where the next export begins, with --after.
+    With --position the last line on standard error is a position. The next export continues there with --after.
 
     Importing the result gives equal events; another store assigns other sequence numbers. The file gets its name when
     it is complete.

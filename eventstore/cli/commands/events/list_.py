@@ -27,7 +27,7 @@ def list_(
 ) -> None:
     """List the aggregates and their versions.
 
-    In the order of their ids, byte by byte.
+    The list is sorted by id, byte by byte.
 
     \b
     Example:

@@ -36,7 +36,7 @@ def read(
 ) -> None:
     """Replay the events of one aggregate.
 
-    Of a node's shards, #5@1 is event 5 of shard 1. What each shard has of its own, such as $audit, is read with --shard.
+    Of a node's shards, #5@1 is event 5 of shard 1. --shard reads a shard's own aggregates, such as $audit.
 
     \b
     Example:
@@ -51,7 +51,7 @@ def read(
     from eventstore.records.event_filter import event_filter
 
     if raw and as_json:
-        raise InvalidArgument("--raw and --json are different forms of the output; give one of them", field="raw")
+        raise InvalidArgument("--raw and --json exclude each other; give one of the two", field="raw")
     chosen = (from_version, to_version, backwards, limit, from_time, to_time)
     if command is not None and chosen != (1, None, False, None, None, None):
         raise InvalidArgument(

@@ -56,9 +56,9 @@ def tail(
 ) -> None:
     """Print events as they are appended.
 
-    In commit order: some stored events first, then new ones; of a node's shards, #5@1 is event 5 of shard 1. Prints a
-    note to standard error when all stored events were shown. With --position the last line there is the place after the
-    last event that was printed, also after Ctrl-C; --after takes it.
+    The command prints some stored events first, then new ones, in commit order; of a node's shards, #5@1 is event 5 of
+    shard 1. It prints a note to standard error when all stored events were shown. With --position the last line on
+    standard error is the position after the last printed event, also after Ctrl-C; --after takes it.
 
     \b
     Example:

@@ -21,9 +21,9 @@ def inspect(
 ) -> None:
     """Show the kind, the contents and the damage of a file.
 
-    Takes any file of a store: event files (ongoing, completed, sorted), indexes, store.json, chunks.json, the preload
-    file, the LMDB directory, copies of torn tails, and whole data folders, of which only headers are read. Changes
-    nothing; a server may be running. The exit code is 1 if something is damaged.
+    The command takes any file of a store: event files (ongoing, completed, sorted), indexes, store.json, chunks.json,
+    the preload file, the LMDB directory, and copies of torn tails. Of a whole data folder it reads only the headers. It
+    changes nothing; a server may be running. The exit code is 1 if something is damaged.
 
     \b
     Example:

@@ -22,9 +22,9 @@ def rebuild(
 ) -> None:
     """Rebuild everything that is derived from event files.
 
-    Sorts completed files that are not sorted, and writes all indexes, the directory and the preload file. For a data
-    folder that is not being served. May be interrupted at any point, and run again. Damaged event files are not changed;
-    the exit code is 1 then.
+    The command sorts completed files that are not sorted, and writes all indexes, the directory and the preload file.
+    No server may serve the data folder. You can interrupt the command at any point, and run it again. It does not change
+    damaged event files; the exit code is 1 then.
 
     \b
     Example:

@@ -26,9 +26,9 @@ def verify(
 ) -> None:
     """Check a data folder that is not being served.
 
-    Checks all checksums, that versions and sequences have no gaps, that command ids are used once, and indexes and
-    directory against the event files; in the folder of a node those of each shard; that access.json can be read. Changes
-    nothing. The exit code is 0 without faults, 1 with faults, 2 if the folder cannot be opened.
+    The command checks all checksums, that versions and sequences have no gaps, that command ids are used once, that
+    indexes and directory agree with the event files, and that access.json can be read. In the folder of a node it checks
+    each shard. It changes nothing. The exit code is 0 without faults, 1 with faults, 2 if the folder cannot be opened.
 
     \b
     Example:

@@ -16,7 +16,7 @@ from eventstore.errors import InvalidArgument
 def node(
     shards: Annotated[
         int | None,
-        typer.Option(metavar="N", help="How many shards the folder has; a new one gets as many. [those it has, or 1]"),
+        typer.Option(metavar="N", help="How many shards the folder has; a new folder gets as many. [as many as it has, or 1]"),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="The name of the node in its cluster. Needs --etcd.")
@@ -31,7 +31,9 @@ def node(
     ] = 5,
     zone: Annotated[
         str | None,
-        typer.Option("--zone", metavar="NAME", help="What fails together with this node, such as a rack. Needs --etcd."),
+        typer.Option(
+            "--zone", metavar="NAME", help="The zone, such as a rack, that fails together with this node. Needs --etcd."
+        ),
     ] = None,
     keep_left: Annotated[
         float,

@@ -35,7 +35,7 @@ def project(
         bool,
         typer.Option(
             "--from-checkpoint",
-            help="Only continue from a checkpoint, such as that of a rebuild; never start at the first event.",
+            help="Only continue from a checkpoint, such as a rebuild's; never start at the first event.",
         ),
     ] = False,
     until_caught_up: Annotated[
@@ -43,7 +43,9 @@ def project(
     ] = False,
     retry_parked: Annotated[
         bool,
-        typer.Option("--retry-parked", help="First fold what parked keys have skipped; those that fail again stay."),
+        typer.Option(
+            "--retry-parked", help="First fold the skipped events of parked keys; a key that fails again stays parked."
+        ),
     ] = False,
     http: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve /metrics and /health of this projector here.")
@@ -55,9 +57,9 @@ def project(
 ) -> None:
     """Bring a projection's table up to date and keep it so.
 
-    Continues from the table's checkpoint, or begins with the first event. Every event counts once, even if this is
-    interrupted: SIGTERM and Ctrl-C end it after the batch that is being written. Run it once for each table. While it follows,
-    its alarms go where the settings of alarms say.
+    The command continues from the table's checkpoint, or begins with the first event. Every event counts once, even if the
+    command is interrupted: SIGTERM and Ctrl-C end it after the batch that is being written. Run it once for each table. While
+    it follows, it sends its alarms as the settings of alarms say.
 
     \b
     Example:

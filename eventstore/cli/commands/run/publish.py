@@ -35,7 +35,7 @@ def publish(
     ] = False,
     past_lost: Annotated[
         bool,
-        typer.Option("--past-lost", help="Continue after events in the topic that the store does not have: it was restored."),
+        typer.Option("--past-lost", help="Continue although the topic has events that the restored store lacks."),
     ] = False,
     wait: Wait = WAIT_SECONDS,
     progress: Annotated[
@@ -47,8 +47,8 @@ def publish(
 ) -> None:
     """Send every event to a topic of the broker as a message.
 
-    In order, at least once. `eventstore serve --publish TOPIC` does the same inside a server; this is for a broker on another
-    server. It may be stopped and killed at any time, and continues where the topic ends.
+    Each event is sent in order, at least once. `eventstore serve --publish TOPIC` does the same inside a server; use this
+    command for a broker on another server. You can stop or kill it at any time: it continues where the topic ends.
 
     \b
     Example:

@@ -11,7 +11,8 @@ from eventstore.cli.terminal.shared_options import AsJson
 def settings(config: ConfigFile = None, assignments: Assignments = None, as_json: AsJson = False, **given: object) -> None:
     """List all settings with value, range, unit and origin.
 
-    Takes the options of `eventstore serve`, and shows what a server that is started with them would use. Starts nothing.
+    The command takes the options of `eventstore serve`, and shows the settings of a server with these options. It starts
+    nothing.
 
     \b
     Example:

@@ -24,7 +24,12 @@ Data = Annotated[
 ]
 File = Annotated[
     Path | None,
-    typer.Option("--access-file", metavar="FILE", envvar="EVENTSTORE_ACCESS_FILE", help="Another file than its own."),
+    typer.Option(
+        "--access-file",
+        metavar="FILE",
+        envvar="EVENTSTORE_ACCESS_FILE",
+        help="The access list, if it is not in the data folder.",
+    ),
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the identity.")]
 
@@ -52,17 +57,19 @@ def add(
     limits: Annotated[
         list[str] | None,
         typer.Option(
-            "--limit", metavar="NAME=N", help="Of connections, requests (in flight) or bytes_a_second; 0: none; several times."
+            "--limit",
+            metavar="NAME=N",
+            help="The limit of connections, requests (in flight) or bytes_a_second; 0: none; several times.",
         ),
     ] = None,
     data: Data = _DATA,
     file: File = None,
 ) -> None:
-    """Add an identity, or grants, a token, certificates or limits to one.
+    """Add an identity, or add grants, a token, certificates or limits to an identity.
 
     Roles: reader, writer, operator, admin. Permissions: append, read, subscribe, command, park, send, consume, join, topics,
-    groups, reactions, alarms, stats, cluster. A server goes by the change within a second; by the first identity from its next
-    start on.
+    groups, reactions, alarms, stats, cluster. A server applies the change within a second; it applies the first
+    identity from its next start on.
 
     \b
     Example:
@@ -146,7 +153,7 @@ def revoke(
     data: Data = _DATA,
     file: File = None,
 ) -> None:
-    """Remove an identity, or only one of its tokens or certificates. Connections that came with it end within a second."""
+    """Remove an identity, or only one of its tokens or certificates. Connections that used it end within a second."""
     from dataclasses import replace
 
     from eventstore.cli.terminal.etcd_options import claimed

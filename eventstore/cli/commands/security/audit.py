@@ -22,19 +22,19 @@ def audit(
     verify: Annotated[bool, typer.Option("--verify", help="Only check the chain, and print its head.")] = False,
     known: Annotated[
         str | None,
-        typer.Option("--head", metavar="VERSION:HASH", help="A head that was noted before; it must be part of the chain."),
+        typer.Option("--head", metavar="VERSION:HASH", help="A head that you noted before; it must be part of the chain."),
     ] = None,
     shard: OfShard = None,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Show who did what that matters.
+    """Show who made changes that matter.
 
-    Refused logins, changes of access, and every request that changes topics, groups, reactions or alarms, from before it was
-    carried out. Each record holds the hash of the one before it: note the head of the chain elsewhere, and give it the next
-    time. Each shard of a cluster has a trail of its own, also of what is done to it through etcd; that of shard 0 has what was
-    asked of nodes and of all moves. 5@1 is record 5 of shard 1. Reading them takes the permission read:$audit, or read on
-    everything, as the role reader has it.
+    The trail has refused logins, changes of access, and every request that changes topics, groups, reactions or alarms; a
+    request is recorded before it is carried out. Each record holds the hash of the record before it: note the head of the
+    chain elsewhere, and give it the next time. Each shard of a cluster has its own trail, which includes changes of the shard
+    through etcd; the trail of shard 0 also has the requests to nodes and all moves. 5@1 is record 5 of shard 1. The command
+    needs the permission read:$audit, or read on everything, which the role reader has.
 
     \b
     Example:

@@ -15,9 +15,9 @@ def certificate(
         list[str],
         typer.Argument(metavar="NAME…", help="Host names and IP addresses of a server or node, or the name of a client."),
     ],
-    folder: Annotated[
-        Path, typer.Option("--to", metavar="FOLDER", help="Where the CA is, or is made, and the files go.")
-    ] = Path("certificates"),
+    folder: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The folder of the CA and of the new files.")] = Path(
+        "certificates"
+    ),
     days: Annotated[int, typer.Option(metavar="N", min=1, max=3650, help="How long the certificate is valid.")] = 90,
 ) -> None:
     """Make a certificate for trying out TLS.

@@ -25,14 +25,14 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 @alarms.command("list", cls=PlainCommand)
 def list_(
-    every: Annotated[bool, typer.Option("--all", help="Also those that are quiet.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List quiet alarms, too.")] = False,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """List the alarms that are raised, or will be if it continues, and since when.
+    """List the raised alarms, and the alarms that will be raised if their cause continues, and since when.
 
-    The exit code is 1 if one is raised, or a server does not answer. With --all also the quiet ones, so all rules. Nodes and
-    shards of a cluster have alarms of their own: name the addresses of all its nodes.
+    The exit code is 1 if an alarm is raised, or a server does not answer. --all lists quiet alarms, too, and so all rules.
+    Each node and shard of a cluster has its own alarms: name the addresses of all nodes.
 
     \b
     Example:
@@ -57,9 +57,9 @@ def list_(
 
 @alarms.command("test", cls=PlainCommand)
 def send_test(store: StoreAddress = DEFAULT_STORE) -> None:
-    """Have a test sent by mail and webhook, as alarms are.
+    """Send a test by mail and webhook, like an alarm.
 
-    The server sends it; `alarm_sends_failed` in `eventstore stats` and its log say if that fails.
+    The server sends it. `alarm_sends_failed` in `eventstore stats`, and the server's log, say if that fails.
 
     \b
     Example:
@@ -89,9 +89,9 @@ def silence(
     ] = "1h",
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Have nothing sent about an alarm for some time. It is shown all the same, and sent afterwards if it is still raised.
+    """Send nothing about an alarm for some time. The alarm is still shown. It is sent afterwards if it is still raised.
 
-    Who, why and for how long is in the audit trail of a server with identities, and in the log.
+    The log, and the audit trail of a server with identities, say who silenced it, why, and for how long.
 
     \b
     Example:
@@ -168,5 +168,5 @@ def _shown(row: dict[str, Any]) -> tuple[object, ...]:
 def _seconds(text: str) -> int:
     number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
     if not (number.isdecimal() and number.isascii() and len(number) < 10):
-        raise InvalidArgument(f"--for is {text!r}, expected a time such as 90s, 30m, 8h or 2d", field="for", value=text)
+        raise InvalidArgument(f"--for is {text!r}, expected a duration such as 90s, 30m, 8h or 2d", field="for", value=text)
     return int(number) * _UNITS[unit]

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 def clients(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
     """List the clients that are connected.
 
-    From where, since when, what they send to, consume and subscribe to, their last request, bytes of answers not read yet.
-    Of a cluster, those of each shard: a client is connected to all that it uses. The exit code is 1 if one does not answer.
+    The list has each client's address, the time of its connection, the topics and aggregates that it uses, its last request,
+    and the bytes of answers that it has not read yet. A client of a cluster is listed for each shard that it is connected to.
+    The exit code is 1 if a shard does not answer.
 
     \b
     Example:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 def projections(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
     """List the projections of connected projectors.
 
-    From where, position, lag, age of the oldest event that the table lacks, parked keys: as the projectors say it, every few
-    seconds. Of a cluster, how far each is in each shard. The exit code is 1 if one does not answer.
+    The list has each projection's address, position, lag, age of the oldest event that the table lacks, and parked keys. The
+    projectors report these every few seconds. In a cluster, each has a row for each shard. The exit code is 1 if a shard does
+    not answer.
 
     \b
     Example:

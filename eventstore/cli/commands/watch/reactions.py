@@ -46,7 +46,7 @@ def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
 
 @reactions.command("show", cls=PlainCommand)
 def show(name: Name, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
-    """Show the events that a reaction has parked. Those with 0 attempts wait for an earlier one of their aggregate.
+    """Show the events that a reaction has parked. An event with 0 attempts waits for an earlier event of its aggregate.
 
     \b
     Example:
@@ -72,7 +72,7 @@ def retry(
     because: Because = "retried",
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Have parked events handled again, of each aggregate in order until one fails.
+    """Handle parked events again: of each aggregate in order, until an event fails.
 
     \b
     Example:
@@ -89,7 +89,7 @@ def skip(
     because: Because,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Give up the first parked event of an aggregate, and have those after it handled.
+    """Give up the first parked event of an aggregate, and handle the events after it.
 
     \b
     Example:
@@ -109,7 +109,7 @@ def replay(
 ) -> None:
     """Set a reaction back, or forward, to an event. Commands that are in the store take effect only once.
 
-    Each of several shards has its own sequences: --from 1 is the first event of each, another one needs --shard.
+    Each of several shards has its own sequences: --from 1 is the first event of each shard; any other number needs --shard.
 
     \b
     Example:
@@ -142,5 +142,5 @@ def _report(connected: BlockingStore, name: str, aggregate: str | None, handled:
     if aggregate is None or any(each.aggregate_id == aggregate for each in _parked(connected, name)):
         print_note(f"`eventstore reactions show {name}` says why, `eventstore reactions skip` takes the first one off")
     else:
-        print_note(f"nothing of {shown(aggregate)} is parked; `eventstore reactions show {name}` lists what is")
+        print_note(f"nothing of {shown(aggregate)} is parked; `eventstore reactions show {name}` lists the parked events")
     raise typer.Exit(1)

@@ -26,8 +26,8 @@ def stats(
 ) -> None:
     """Print the statistics of a running server.
 
-    By subject; with --json as one flat object. With --wait, a script that starts a server can wait until it is up, and
-    all shards if it is a node: the exit code is 0 then.
+    The statistics are grouped by subject; with --json they are one flat object. With --wait a script that starts a server can
+    wait until the server, and all shards of a node, are up: the exit code is 0 then.
 
     \b
     Example:

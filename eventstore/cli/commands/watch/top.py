@@ -27,7 +27,7 @@ def top(
 ) -> None:
     """Watch a running server: events, reactions, messages.
 
-    Prints one snapshot if the output is not a terminal. With --json it prints a line for each snapshot.
+    The command prints one snapshot if the output is not a terminal. With --json it prints a line for each snapshot.
 
     \b
     Example:

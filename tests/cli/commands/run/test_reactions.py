@@ -40,7 +40,7 @@ def test_an_operator_looks_at_reactions_retries_skips_and_replays(parked: str) -
     for verb in (("skip", "echo", "A", "--because", "by hand"), ("retry", "echo", "--aggregate", "A")):
         other = run("reactions", *verb, store=parked)
         assert (other.returncode, other.stdout) == (1, "0 events done; 2 events of echo still parked\n")
-        assert other.stderr == "nothing of 'A' is parked; `eventstore reactions show echo` lists what is\n"
+        assert other.stderr == "nothing of 'A' is parked; `eventstore reactions show echo` lists the parked events\n"
     echoes.failing.clear()
     skipped = output("reactions", "skip", "echo", "a", "--because", "sent by hand", store=parked)
     assert skipped == "2 events done; echo has nothing parked\n"

@@ -17,17 +17,19 @@ from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, ShowPr
 @cluster.command("adopt", cls=PlainCommand)
 @offers_etcd
 def adopt(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The data folder of the store, which nothing has open.")],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What its node is to be called.")] = "n1",
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The data folder of the store; no process may have it open.")
+    ],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The name of its node.")] = "n1",
     as_json: AsJson = False,
     *,
     etcd: EtcdAccess,
 ) -> None:
-    """Make a single store shard 0 of a new cluster, in place; or the shards of a node without replicas.
+    """Make a single store shard 0 of a new cluster, in place; or make the shards of a node without replicas its shards.
 
-    Nothing is copied, and readers' positions stay valid. Stop its server first, start the folder as a node afterwards. Then
-    `cluster replicas` makes replicas on other nodes, and `cluster split` more shards. If this is interrupted, the folder is
-    still the store, or the node: run it again.
+    Nothing is copied, and readers' positions stay valid. Stop the server first, and start the folder as a node afterwards.
+    Then `cluster replicas` makes replicas on other nodes, and `cluster split` makes more shards. If the command is
+    interrupted, the folder is still the store, or the node: run the command again.
 
     \b
     Examples:
@@ -51,16 +53,16 @@ def adopt(
 @cluster.command("extract", cls=PlainCommand)
 def extract(
     shard: Annotated[int, typer.Argument(metavar="SHARD", help="The shard.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the store is to be; it must not exist.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the new store; it must not exist.")],
     progress: ShowProgress = None,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
     """Copy the events of a shard out as a single store, while the cluster serves.
 
-    Its leader is read: all events that the shard owns and had committed when this began, with their versions, times and
-    command ids; sequences begin at 1 again. Topics, messages, and where reactions and the outbox are, are not copied. --store
-    is the address of a node.
+    The command reads the shard's leader. It copies all events that the shard owns and had committed when the command began,
+    with their versions, times and command ids; sequences begin at 1 again. It does not copy topics, messages, and the
+    checkpoints of reactions and the outbox. --store is the address of a node.
 
     \b
     Example:

@@ -25,12 +25,12 @@ _OneShard = Annotated[int | None, typer.Argument(metavar="[SHARD]", help="Only t
 def move(
     shard: Annotated[int, typer.Argument(metavar="SHARD", help="The shard.")],
     source: Annotated[str, typer.Option("--from", metavar="NODE", help="The node that keeps the replica now.")],
-    target: Annotated[str, typer.Option("--to", metavar="NODE", help="The node that is to keep it.")],
+    target: Annotated[str, typer.Option("--to", metavar="NODE", help="The node that gets the replica.")],
     wait: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until it is done; 0: only ask.")
     ] = _DAY_S,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Move it even if it is not known whether the other node has space.")
+        bool, typer.Option("--yes", help="Move the replica even if the space of the other node is unknown.")
     ] = False,
     as_json: AsJson = False,
     *,
@@ -38,8 +38,8 @@ def move(
 ) -> None:
     """Move a replica of a shard to another node, while clients continue.
 
-    The other node copies it, is in sync, and leads if the one that goes did. Only then the old replica ends. What is asked for
-    continues if this is interrupted.
+    The other node copies the replica and gets in sync. If the old replica leads the shard, the new one takes over. Only then
+    the old replica ends. The move continues if the command is interrupted.
 
     \b
     Example:
@@ -63,13 +63,13 @@ def move(
 @cluster.command("plans", cls=PlainCommand)
 @offers_etcd
 def plans(
-    watch: Annotated[bool, typer.Option("--watch", help="Again and again, until nothing is under way.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until nothing is under way.")] = False,
     interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="The time between two looks.")] = 2.0,
     as_json: AsJson = False,
     *,
     etcd: EtcdAccess,
 ) -> None:
-    """Show what is under way: which replicas move where, how much of them is copied, and which shards are split.
+    """Show moves and splits under way: the destination of each replica, how much of it is copied, and the shards in a split.
 
     Ctrl-C only stops watching. With --watch the table is printed when it changes, with --json a line for each look.
 
@@ -83,7 +83,7 @@ def plans(
     from eventstore_cluster.nodes.moving.plans import pending
 
     options = required_etcd(etcd)
-    with only_watching("Nothing was stopped: what is under way continues; `eventstore cluster cancel` takes it back."):
+    with only_watching("Nothing was stopped: moves that are under way continue; `eventstore cluster cancel` cancels them."):
         table = UnderWayTable()
         while True:
             found = pending(options, etcd.cluster)
@@ -100,15 +100,15 @@ def plans(
 @offers_etcd
 def cancel(
     shard: Annotated[int | None, typer.Argument(metavar="[SHARD]", help="The shard.", show_default=False)] = None,
-    every: Annotated[bool, typer.Option("--all", help="Of all shards.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Cancel the moves of all shards.")] = False,
     as_json: AsJson = False,
     *,
     etcd: EtcdAccess,
 ) -> None:
-    """Take back what is wanted of a shard: it is kept by the nodes again that kept it before.
+    """Cancel a pending move; the shard's replicas stay on their nodes.
 
-    What was copied meanwhile is put away. A leader that was handed over stays if it may. A split is taken back
-    by `split SHARD --call-off`.
+    The unfinished copies are put away. A leader that was handed over stays if it may. `split SHARD --call-off` cancels a
+    split.
 
     \b
     Example:
@@ -132,7 +132,7 @@ def cancel(
 def pause(shard: _OneShard = None, as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
     """Pause all moves: leaders copy nothing to new replicas and begin no step, until `resume`. All shards continue to serve.
 
-    With SHARD only what is under way of that one is paused, its split too; `plans` says by whom.
+    With SHARD only the moves and the split of this shard are paused; `plans` says who paused them.
 
     \b
     Examples:
@@ -145,7 +145,7 @@ def pause(shard: _OneShard = None, as_json: AsJson = False, *, etcd: EtcdAccess)
 @cluster.command("resume", cls=PlainCommand)
 @offers_etcd
 def resume(shard: _OneShard = None, as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
-    """Resume moves that `pause` has paused. Those of a shard that was paused alone are resumed by its number.
+    """Resume moves that `pause` has paused. If a shard was paused alone, give its number.
 
     \b
     Example:
@@ -171,13 +171,15 @@ def limits(
     ] = None,
     max_rate: Annotated[
         str | None,
-        typer.Option("--max-rate", metavar="RATE", help="Bytes a second that each sends, 1MB to 1000GB; none: all it can."),
+        typer.Option(
+            "--max-rate", metavar="RATE", help="The bytes a second that each of them sends, 1MB to 1000GB; none: no limit."
+        ),
     ] = None,
     as_json: AsJson = False,
     *,
     etcd: EtcdAccess,
 ) -> None:
-    """Limit how much moves at once, or show the limits. It holds for moves that are under way, too.
+    """Limit how much moves at once, or show the limits. A limit also applies to moves that are under way.
 
     \b
     Example:

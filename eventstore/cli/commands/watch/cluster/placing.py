@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from eventstore_cluster.nodes.placing.plan import PlacementPlan
 
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")]
-_Yes = Annotated[bool, typer.Option("--yes", help="Do it without being asked.")]
+_Yes = Annotated[bool, typer.Option("--yes", help="Carry out the plan without a question.")]
 
 
 @cluster.command("rebalance", cls=PlainCommand)
@@ -31,8 +31,8 @@ _Yes = Annotated[bool, typer.Option("--yes", help="Do it without being asked.")]
 def rebalance(dry_run: _DryRun = False, yes: _Yes = False, as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
     """Spread replicas and leaders evenly over the nodes, by bytes and by appends, moving as little as possible.
 
-    Shows the plan first: what moves where, and what that costs. Zones are kept apart. The moves continue if this is
-    interrupted; `cluster plans` shows how far it is.
+    The command shows the plan first: the moves, and what they cost. It keeps zones apart. The moves continue if the command is
+    interrupted; `cluster plans` shows how far they are.
 
     \b
     Example:
@@ -47,14 +47,14 @@ def rebalance(dry_run: _DryRun = False, yes: _Yes = False, as_json: AsJson = Fal
 @offers_etcd
 def drain(
     node: Annotated[str, typer.Argument(metavar="NODE", help="The node.")],
-    undo: Annotated[bool, typer.Option("--undo", help="It is to get replicas again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="The node may get replicas again.")] = False,
     dry_run: _DryRun = False,
     yes: _Yes = False,
     as_json: AsJson = False,
     *,
     etcd: EtcdAccess,
 ) -> None:
-    """Move all replicas off a node, and give it none, until it is removed or --undo.
+    """Move all replicas off a node. The node gets no replicas until you remove it, or give --undo.
 
     \b
     Example:
@@ -77,9 +77,10 @@ def drain(
 @cluster.command("replicas", cls=PlainCommand)
 @offers_etcd
 def replicas(
-    count: Annotated[int, typer.Argument(metavar="N", help="How many replicas each shard is to have.")],
+    count: Annotated[int, typer.Argument(metavar="N", help="The number of replicas of each shard.")],
     shard: Annotated[
-        list[int] | None, typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.", show_default=False)
+        list[int] | None,
+        typer.Option("--shard", metavar="SHARD", help="Only this shard; may be given several times.", show_default=False),
     ] = None,
     dry_run: _DryRun = False,
     yes: _Yes = False,
@@ -101,7 +102,7 @@ def replicas(
 @cluster.command("nodes", cls=PlainCommand)
 @offers_etcd
 def nodes(as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
-    """Show the nodes: which run, which are drained, and what each keeps and has space for.
+    """Show the nodes: whether each runs or is drained, its replicas, and its free space.
 
     \b
     Example:
@@ -156,7 +157,7 @@ def _plan(
     plan = planned(found.fleet)
     asks = not dry_run and not yes and not as_json and bool(plan.changes)
     if asks and not sys.stdin.isatty():
-        raise InvalidArgument("say --yes to have it done, or --dry-run to see the plan", field="yes")
+        raise InvalidArgument("give --yes to carry out the plan, or --dry-run to see it", field="yes")
     tree = {**plan.tree(), "notes": notes(found.fleet, plan)}
     if not as_json:
         print_plan(plan, found)
@@ -165,7 +166,9 @@ def _plan(
     with only_watching("Nothing was asked for."):
         if dry_run or (asks and input("Do this? [y/N] ").strip().lower() not in ("y", "yes")):
             return
-    with only_watching("What was asked for until now continues: `eventstore cluster plans` shows it, `cancel` takes it back."):
+    with only_watching(
+        "The moves that were already requested continue: `eventstore cluster plans` shows them, `cancel` cancels them."
+    ):
         if first is not None:
             first()
         asked = carry_out(options, etcd.cluster, found, plan)

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 @offers_etcd
 def create(
     shards: Annotated[int, typer.Option("--shards", metavar="N", help="How many shards it has.")],
-    replicas: Annotated[int, typer.Option("--replicas", metavar="N", help="On how many nodes each shard is kept.")],
+    replicas: Annotated[int, typer.Option("--replicas", metavar="N", help="The number of nodes that keep each shard.")],
     in_sync_min: Annotated[
         int | None,
         typer.Option(
-            "--in-sync-min", metavar="N", help="On how many of them an event must be before it is acknowledged. [2, or 1 of 1]"
+            "--in-sync-min",
+            metavar="N",
+            help="The number of these nodes that must have an event before it is acknowledged. [2, or 1 of 1]",
         ),
     ] = None,
     wait: Annotated[
@@ -73,7 +75,7 @@ def create(
 @cluster.command("status", cls=PlainCommand)
 @offers_etcd
 def status(
-    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="The time that events/s is counted over.")] = 1.0,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="The period over which events/s is counted.")] = 1.0,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
     *,
@@ -81,9 +83,9 @@ def status(
 ) -> None:
     """Show each shard of a cluster: slots, leader, events, memory, sorted files, and the lag of its reactions.
 
-    --store is the address of a node or of any shard. With --etcd it is not asked, but etcd, which answers while no node does.
-    It also knows the replicas, since when (UTC) a shard has its leader, and why the one before it left; the leader says how far
-    the others are behind. The exit code is 1 if a shard cannot be reached.
+    --store is the address of a node or of any shard. With --etcd the command asks etcd instead, which answers while no node
+    does. etcd also knows the replicas, since when (UTC) a shard has its leader, and why the leader before it left; the leader
+    says how far the other replicas are behind. The exit code is 1 if a shard cannot be reached.
 
     \b
     Example:
@@ -110,9 +112,9 @@ def top(
     *,
     etcd: EtcdAccess,
 ) -> None:
-    """Watch the shards of a cluster: what `cluster status` shows, again and again.
+    """Watch the shards of a cluster: the command shows the table of `cluster status` again and again.
 
-    Looks once if the output is not a terminal. With --json it prints a line for each look.
+    It shows it once if the output is not a terminal. With --json it prints a line for each look.
 
     \b
     Example:
@@ -144,10 +146,12 @@ def top(
 @offers_etcd
 def lead(
     shard: Annotated[int, typer.Argument(metavar="SHARD", help="The shard.")],
-    node: Annotated[str, typer.Argument(metavar="NODE", help="The node whose replica is to lead.")],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node of the new leader.")],
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="Events that were acknowledged may be lost: only those who are in sync have all."),
+        typer.Option(
+            "--accept-loss", help="Accept that acknowledged events may be lost: only replicas in sync have all events."
+        ),
     ] = False,
     confirm: Annotated[
         str | None, typer.Option("--confirm", metavar="NODE", help="The name of the node again, instead of being asked for it.")
@@ -155,7 +159,7 @@ def lead(
     lease: Annotated[
         float,
         typer.Option(
-            "--lease", metavar="SECONDS", min=1, help="The longest lease of a node: a leader is waited for no longer."
+            "--lease", metavar="SECONDS", min=1, help="The longest lease of a node: the command waits no longer for a leader."
         ),
     ] = 60.0,
     wait: Annotated[
@@ -166,11 +170,11 @@ def lead(
 ) -> None:
     """Hand the leadership of a shard over to the replica on a node. Nothing is lost, and clients follow.
 
-    The replica must be in sync. What is asked for stays asked for if this is interrupted; asking for the node that leads takes
-    it back.
+    The replica must be in sync. The request stays if the command is interrupted; to cancel it, give the node that leads now.
 
-    With --accept-loss a replica leads that is not in sync, when all that are in sync are lost for good. What only they had is
-    lost, though it was acknowledged. All other replicas then become copies of this one; what they have more is kept in `cut/`.
+    With --accept-loss a replica leads that is not in sync. Use it only if all replicas in sync are lost for good. Events that
+    only they had are lost, though they were acknowledged. All other replicas then become copies of the new leader; they keep
+    their own other events in `cut/`.
 
     \b
     Examples:
@@ -183,7 +187,7 @@ def lead(
     from eventstore_cluster.nodes.handing_over import hand_over
 
     if etcd.endpoints is None:
-        raise InvalidArgument("--etcd is needed: who leads is decided there", field="etcd")
+        raise InvalidArgument("the command needs --etcd, where leaders are elected", field="etcd")
     options = etcd.options()
     if not accept_loss:
         led = hand_over(options, etcd.cluster, shard, node, wait)
@@ -208,7 +212,7 @@ def lead(
 def rebuild(
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="Events that were acknowledged may be lost: not all replicas are there, or whole."),
+        typer.Option("--accept-loss", help="Accept that acknowledged events may be lost: replicas are missing, or not whole."),
     ] = False,
     confirm: Annotated[
         str | None,
@@ -221,13 +225,13 @@ def rebuild(
     *,
     etcd: EtcdAccess,
 ) -> None:
-    """Rebuild a cluster in an etcd that has lost all its data, from what its nodes know.
+    """Rebuild a cluster in an etcd that has lost all its data, from the folders of its nodes.
 
     Start the nodes first, with their folders, on the new etcd. If all replicas are there, nothing is lost: each shard continues
     with the replica that led it last, and the others catch up with it. Running it again is harmless.
 
-    With --accept-loss it continues without replicas that are lost for good. What only they had is lost, though it was
-    acknowledged. Should they come back, they become copies of the others.
+    With --accept-loss the cluster continues without replicas that are lost for good. Events that only they had are lost,
+    though they were acknowledged. If such a replica comes back, it becomes a copy of the others.
 
     \b
     Example:
@@ -249,7 +253,7 @@ def rebuild(
         if not accept_loss:
             raise EventStoreError(
                 f"acknowledged events may be lost: {risks}. Nothing was written. Start all nodes with their folders and ask "
-                "again; --accept-loss continues without those that are lost for good"
+                "again; --accept-loss continues without replicas that are lost for good"
             )
         print(f"Acknowledged events may be lost for ever: {risks}.")
         given = input("The name of the cluster, to continue: ") if confirm is None else confirm

@@ -18,9 +18,11 @@ from eventstore.cli.terminal.watching import only_watching
 @offers_etcd
 def split(
     shard: Annotated[int, typer.Argument(metavar="SHARD", help="The shard.")],
-    into: Annotated[int, typer.Option("--into", metavar="N", help="How many shards it becomes, with itself: 2 to 32.")] = 2,
+    into: Annotated[
+        int, typer.Option("--into", metavar="N", help="The number of shards after the split, including this one: 2 to 32.")
+    ] = 2,
     call_off: Annotated[
-        bool, typer.Option("--call-off", help="Take back that it is to be split, while its slots are not given away.")
+        bool, typer.Option("--call-off", help="Cancel the split. This is possible until the slots are given away.")
     ] = False,
     wait: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until it is done; 0: only ask.")
@@ -31,10 +33,10 @@ def split(
 ) -> None:
     """Split a shard, while clients continue: new shards get some of its slots, in even ranges.
 
-    Each node that keeps a replica of the shard makes those of the new ones out of its own files, without copying them. Then
-    writes to the leaving slots wait for a moment, and clients follow. Replicas are moved to other nodes by `cluster move`. What
-    is asked for continues if this is interrupted; --call-off takes it back. Asked for again while it is under way, it is
-    refused; when it is done, what the shard has kept is split once more: `cluster status` shows its slots.
+    Each node with a replica of the shard makes the replicas of the new shards out of its own files, without copying them. Then
+    writes to the leaving slots wait for a moment, and clients follow. `cluster move` moves replicas to other nodes. The split
+    continues if the command is interrupted; --call-off cancels it. A second request is refused while the split is under way;
+    after it, it splits the remaining slots of the shard once more: `cluster status` shows them.
 
     \b
     Examples:
