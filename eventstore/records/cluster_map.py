@@ -32,7 +32,12 @@ ALL_SLOTS: Final[tuple[SlotRange, ...]] = ((0, SLOTS - 1),)
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard: `uuid` of its store, `leader` HOST:PORT of the process that takes its commits, None while there is none."""
+    """A shard.
+
+    Attributes:
+        uuid: of its store.
+        leader: HOST:PORT of the process that takes its commits; None while there is none.
+    """
 
     shard: int
     uuid: bytes
@@ -45,13 +50,16 @@ class Shard:
 class ClusterMap:
     """All shards, in the order of their numbers.
 
-    `cluster`: its uuid; None for a single store outside any cluster. `version` grows with every change, `layout` only when
-    slots move. `splits`: all that led to this layout, in their order; kept for ever, because readers may be at an old one.
-    `owners`: the number of the shard that owns each slot.
+    Attributes:
+        cluster: its uuid; None for a single store outside any cluster.
+        version: grows with every change.
+        layout: grows only when slots move.
+        splits: all that led to this layout, in their order; kept for ever, because readers may be at an old layout.
+        owners: the number of the shard that owns each slot.
 
     Raises:
-        InvalidArgument: a slot has two owners or none, two shards have a number, a store or an address in common, or a value
-        is out of range.
+        InvalidArgument: a slot has two owners or none, two shards have a number, a store or an address in common, or a value is
+            out of range.
     """
 
     cluster: bytes | None
@@ -88,7 +96,9 @@ class ClusterMap:
         raise KeyError(number)
 
     def owner_of(self, text: str) -> int:
-        """Returns the number of the shard that owns the slot of an id or key: slot 0 for one that each shard has its own of."""
+        """Returns the number of the shard that owns the slot of an id or key. If each shard has its own aggregate of this id,
+        returns the owner of slot 0.
+        """
         if len(self.shards) == 1:
             return self.owners[0]
         slot = slot_of(text)

@@ -1,6 +1,6 @@
 """Decodes the commit record: the events of one command on one aggregate, the same bytes on disk, on the wire and in Spark.
 
-     0 .. 28    as in `chunks.record`; sequence is that of the first event
+     0 .. 28    as in `chunks.record`; sequence is the first event's
      28         32        40              48              49             50            56
     +----------+---------+---------------+---------------+--------------+-------------+
     | events   | time µs | first version | id length     | command len  | fingerprint |
@@ -46,8 +46,12 @@ assert HEADER_BYTES == 56
 
 @dataclass(frozen=True, slots=True)
 class CommitView:
-    """The fields of a commit record; `events` are the bytes between the command id and the trailing length. `fingerprint`: of
-    the command the commit was made for, or `NO_FINGERPRINT`."""
+    """The fields of a commit record.
+
+    Attributes:
+        events: the bytes between the command id and the trailing length.
+        fingerprint: of the command the commit was made for, or `NO_FINGERPRINT`.
+    """
 
     sequence: int
     epoch: int

@@ -14,8 +14,9 @@ ORIGIN: Final = (":origin-topic", ":origin-queue", ":origin-offset", ":origin-id
 class AssignedQueue(NamedTuple):
     """A queue that a member reads from `offset`, filtered by `tags`.
 
-    `suspects_end`: messages before this offset may kill their consumer: each is pulled and handled alone. `killer`: the message
-    that has done so in all its attempts: it is reported as failed and not handled.
+    Attributes:
+        suspects_end: messages before this offset may kill their consumer: each is pulled and handled alone.
+        killer: the message that killed its consumer in all its attempts: it is reported as failed and not handled.
     """
 
     topic: str
@@ -35,9 +36,13 @@ class Assignment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """A group's retry policy. `delays`: seconds before the second, third … attempt at a message that failed, the last one also
-    before all further attempts. `attempts`: how many there are; None: one more than delays. `dead_letters`: the topic for
-    messages whose last attempt failed; None: `dead:GROUP`.
+    """A group's retry policy.
+
+    Attributes:
+        delays: seconds before the second, third … attempt at a message that failed; the last one also before all further
+            attempts.
+        attempts: how many there are; None: one more than delays.
+        dead_letters: the topic for messages whose last attempt failed; None: `dead:GROUP`.
     """
 
     delays: tuple[float, ...]

@@ -24,7 +24,11 @@ _VERSION: Final = itemgetter(1)
 
 
 class AggregatePage(Protocol):
-    """Commits of one aggregate, ascending. `next`: the version to continue at, None after the last page."""
+    """Commits of one aggregate, ascending.
+
+    Attributes:
+        next: the version to continue at; None after the last page.
+    """
 
     @property
     def records(self) -> bytes | memoryview: ...
@@ -34,16 +38,23 @@ class AggregatePage(Protocol):
 
 
 class LogPage(AggregatePage, Protocol):
-    """Commits in log order. `next`: the sequence to continue after; `at_end`: nothing more is stored yet."""
+    """Commits in log order.
+
+    Attributes:
+        next: the sequence to continue after.
+        at_end: nothing more is stored yet.
+    """
 
     @property
     def at_end(self) -> bool: ...
 
 
 class AggregateCursor:
-    """Walks one aggregate's events in [low, high] (None: to the last one); `left`: how many at most (None: all).
+    """Walks one aggregate's events in [low, high]; `high` None: to the last one.
 
-    `done`: there is nothing more to request.
+    Attributes:
+        left: how many events at most; None: all.
+        done: there is nothing more to request.
     """
 
     __slots__ = ("_continued", "aggregate_id", "backwards", "done", "high", "left", "low")
@@ -64,7 +75,7 @@ class AggregateCursor:
         """Returns the requested events of the page, and moves on.
 
         Raises:
-            ProtocolError: the page is malformed, lacks events, holds those of another aggregate, or makes no progress.
+            ProtocolError: the page is malformed, lacks events, holds events of another aggregate, or makes no progress.
         """
         events = decode_page(page.records)
         if set(map(_AGGREGATE_ID, events)) - {self.aggregate_id}:
@@ -114,10 +125,13 @@ class AggregateCursor:
 
 
 class LogCursor:
-    """Walks the events after sequence `after` that pass the filter `wanted`; `left` and `done` as in `AggregateCursor`.
+    """Walks the events after sequence `after` that pass the filter `wanted`.
 
-    `place`: the same as `after`, with the identity of that event as long as the store is to check it. `layout`: of the shard's
-    slots that it reads by; None until its first request: whatever the shard has then.
+    Attributes:
+        left: how many events at most; None: all.
+        done: there is nothing more to request.
+        place: the same as `after`, with the identity of that event as long as the store must check it.
+        layout: the layout of the shard's slots that it reads by; None until its first request: whatever the shard has then.
     """
 
     __slots__ = ("_connection", "_identity", "_last", "after", "done", "layout", "left", "wanted")
@@ -147,8 +161,8 @@ class LogCursor:
         return LogPosition(self.after, self._identity)
 
     def use(self, connection: object) -> None:
-        """Requests the next page over this connection. Another one than before may lead to a store that was restored from an
-        older copy: the cursor steps back to its last event, for the store to check it, or to the beginning.
+        """Requests the next page over this connection. If it is another connection than before, it may lead to a store that was
+        restored from an older copy. So the cursor steps back to its last event, for the store to check it, or to the beginning.
         """
         before, self._connection = self._connection, connection
         if before in (None, connection):

@@ -1,7 +1,7 @@
 """The filter of `read_all` and `subscribe`: by event type, aggregate, prefix of its id, and time.
 
-It is applied twice: next to the files, to whole commits, so that others are not read; and by the reader, to each event, because
-a commit is delivered whole if any of its events passes.
+It is applied twice. Next to the files it is applied to whole commits, so that other commits are not read. The reader applies it
+to each event, because a commit is delivered whole if any of its events passes.
 """
 
 from __future__ import annotations

@@ -64,12 +64,12 @@ def origin_of_message(message: Message, store: str) -> Origin | None:
 
 
 def was_parked(message: Message) -> bool:
-    """Whether the message of an event was sent late, after those of later events of other aggregates."""
+    """Whether the message was sent late because its event was parked: later events of other aggregates were sent before it."""
     return PARKED in message.properties
 
 
 def marked_parked(message: RawMessage, record: int) -> RawMessage:
-    """Returns the message of an event that was parked, by the record of this sequence."""
+    """Returns the message marked as the message of an event that the record of this sequence parked."""
     body, key, tag, properties, queue = message
     return body, key, tag, (properties or b"") + flat.encode((PARKED, str(record))), queue
 

@@ -205,7 +205,7 @@ class Message(tuple[str, int, int, str | None, str | None, int, bytes, bytes | N
 
     @property
     def timestamp(self) -> int:
-        """When the broker accepted it, in microseconds since 1970-01-01 UTC; never less than that of the previous message."""
+        """When the broker accepted it, in microseconds since 1970-01-01 UTC; never less than the previous message's time."""
         return self[5]
 
     @property

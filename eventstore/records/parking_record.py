@@ -1,8 +1,8 @@
 """The records of what reactions and publications have parked: their ids, their types, and the form of their data.
 
 They are events on a reserved id that carries the aggregate's: `$parked{acc-1}`. An id too long to be carried is named by the
-data. A record is checked where it is taken and where it is read: a store may hold what an earlier program took unread. One that
-is not of this form, or names another aggregate than its id, says nothing.
+data. A record is checked where it is taken and where it is read, because a store may hold records that an earlier program took
+without a check. A record that is not of this form, or names another aggregate than its id, is ignored.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ UNPARKED: Final = "$Unparked"
 PREFIX: Final = "$parked{"
 """What the ids of all records begin with."""
 TOPIC: Final = "topic:"
-"""What the name of a publication begins with, and that of no reaction."""
+"""What the name of a publication begins with, and no name of a reaction."""
 _HOW: Final = ("done", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
 class ParkingRecord:
-    """What a record says. `reaction`: a reaction, or `topic:NAME`; `aggregate_id`, `version`: of the event that it is about;
-    `fields`: all of its data.
+    """What a record says.
+
+    Attributes:
+        reaction: a reaction, or `topic:NAME`.
+        aggregate_id: of the event that it is about.
+        version: of the event that it is about.
+        fields: all of its data.
     """
 
     reaction: str
@@ -40,7 +45,7 @@ class ParkingRecord:
 
     @property
     def publication(self) -> str | None:
-        """The publication that the event is, or was, parked by; None: a reaction."""
+        """The publication that parked the event; None if a reaction did."""
         return self.reaction if self.reaction.startswith(TOPIC) else None
 
 
@@ -83,7 +88,9 @@ def _number(fields: Mapping[str, Any], name: str, low: int) -> int:
 
 
 def _aggregate_of(record_id: str, named: object) -> str:
-    """Returns the aggregate that a record is about. Raises InvalidArgument: its data name one whose records have another id."""
+    """Returns the aggregate that a record is about. Raises InvalidArgument: its data name an aggregate whose records have
+    another id.
+    """
     aggregate_id = check_text("aggregate_id", carried_by(record_id) if named is None else named)
     if record_id != _carrying(aggregate_id) and not _stands_for(record_id, aggregate_id):
         raise InvalidArgument(
@@ -95,9 +102,8 @@ def _aggregate_of(record_id: str, named: object) -> str:
 
 
 def reserved_id(aggregate_id: str) -> str:
-    """Returns the id of the records about an aggregate; its slot in a cluster is the aggregate's.
-
-    It carries the aggregate's id, or in place of one that is too long a number of the same slot, as a tag, and a hash.
+    """Returns the id of the records about an aggregate; its slot in a cluster is the aggregate's. It carries the aggregate's
+    id. If that is too long, it carries a number of the same slot, as a tag, and a hash of the id.
     """
     if len(_carrying(aggregate_id).encode()) <= ID_BYTES_MAX:
         return _carrying(aggregate_id)
@@ -109,7 +115,9 @@ def _carrying(aggregate_id: str) -> str:
 
 
 def _stands_for(record_id: str, aggregate_id: str) -> bool:
-    """Whether it is the id of the records about an aggregate whose own is too long to be carried: it has its hash and slot."""
+    """Whether this is the id of the records about an aggregate whose own id is too long to be carried: it has its hash and
+    slot.
+    """
     return (
         len(_carrying(aggregate_id).encode()) > ID_BYTES_MAX
         and record_id.endswith(f"}}{_hash_of(aggregate_id)}}}")

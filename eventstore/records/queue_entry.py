@@ -8,7 +8,7 @@
 The CRC covers the topic id and the queue number (u32 each), followed by the first 28 bytes of the entry, so an entry copied to
 another queue or offset is detected. This matters because a reader with a tag filter trusts the hash without the message.
 
-The CRCs of many entries are computed at once: a CRC is linear, so that of 28 bytes is the XOR of 28 table look-ups, each of
+The CRCs of many entries are computed at once: a CRC is linear, so the CRC of 28 bytes is the XOR of 28 table look-ups, each of
 which numpy does for all entries together (40 ns per entry instead of 400).
 """
 

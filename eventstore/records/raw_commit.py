@@ -1,7 +1,7 @@
 """Checks a user's commit and encodes it as the five values that the engine takes and the wire carries.
 
 The embedded store and the clients share this code, so a commit means the same to both. The engine checks commits from the wire
-again; the check here saves the round trip of a bad commit, and refuses one that would not fit in a frame.
+again; the check here saves the round trip of a bad commit, and refuses a commit that would not fit in a frame.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from eventstore.records.commit import NO_FINGERPRINT
 class AfterCommand(NamedTuple):
     """Expects the aggregate at exactly `version`, with the commit of `command_id`, appended a moment ago, as its latest.
 
-    For commits that are sent before the one they follow is acknowledged: the version alone could match by accident. A tuple,
+    For commits that are sent before the commit before them is acknowledged: the version alone could match by accident. A tuple,
     because each command that follows another on a busy aggregate makes one.
     """
 

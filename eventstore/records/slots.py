@@ -19,8 +19,8 @@ def slot_of(aggregate_id: str) -> int:
     """Returns the slot of an aggregate, 0 to 4,095: the CRC-32C of the id's UTF-8 bytes modulo 4,096.
 
     If the id holds a tag, text between the first `{` and the first `}` after it, only the tag counts: ids of one tag share a
-    slot. A reserved id (`$…`) is about the id from its first `{` to its last `}`, and has the slot of that one; without such an
-    id it belongs to whichever shard holds it, and the slot is `LOCAL`.
+    slot. A reserved id (`$…`) is about the id from its first `{` to its last `}`, and has that id's slot; without such an id it
+    belongs to whichever shard holds it, and the slot is `LOCAL`.
     """
     if "{" not in aggregate_id and aggregate_id[:1] != "$":
         return crc32c(aggregate_id.encode("utf-8", "surrogatepass")) & 4095

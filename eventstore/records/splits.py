@@ -1,7 +1,7 @@
 """Splits of shards: which ones a cluster has had, and which events of a log belong to another shard since.
 
 A split gives some slots of a shard to a new one, whose log begins as a copy of the parent's up to a sequence. So both logs have
-the events up to there; each shard hands out those of its own slots.
+the events up to there; each shard hands out the events of its own slots.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ P = TypeVar("P")
 
 
 class Split(NamedTuple):
-    """`child` got slots of `parent`. `layout`: the number of the layout that this made; several children may have it.
-    `through`: the last sequence that both logs have.
+    """`child` got slots of `parent`.
+
+    Attributes:
+        layout: the number of the layout that this made; several children may have it.
+        through: the last sequence that both logs have.
     """
 
     layout: int
@@ -78,7 +81,7 @@ def layout_of(splits: Iterable[Split], shard: int) -> int:
 
 
 def sharing(splits: Sequence[Split], shard: int, sequence: int) -> set[int]:
-    """Returns the shards whose logs have the same event at a sequence as that of a shard, itself among them."""
+    """Returns the shards whose logs have the same event at this sequence as the log of `shard`; `shard` is among them."""
     found, before = {shard}, 0
     while len(found) > before:
         before = len(found)
@@ -118,9 +121,10 @@ def splits_of_text(text: str) -> tuple[Split, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SlotFilter:
-    """What a shard hands out of its log: everything after `through`, and of what comes before the events of its `slots`.
+    """What a shard hands out of its log: everything after `through`; before that, only the events of its `slots`.
 
-    `layout`: by which it got them.
+    Attributes:
+        layout: by which it got the slots.
     """
 
     slots: frozenset[int]
@@ -128,7 +132,7 @@ class SlotFilter:
     layout: int
 
     def owns(self, aggregate_id: str) -> bool:
-        """Whether the events of an aggregate that are not after `through` are handed out."""
+        """Whether the shard hands out an aggregate's events up to `through`."""
         return _slot_of(aggregate_id) in self.slots
 
     def passes(self, aggregate_id: str, sequence: int) -> bool:

@@ -38,7 +38,7 @@ def encode_body(offsets: Iterable[tuple[QueueKey, int]]) -> bytes:
 def frame(
     body: bytes, *, witness: int, durable: int, number: int, epoch: int, time: int, position: int, node: int
 ) -> tuple[bytes, int]:
-    """Returns the record and its CRC. `number`: that of the next message."""
+    """Returns the record and its CRC. `number`: of the next message."""
     length = FIXED_BYTES + len(body)
     rest = b"".join(
         (

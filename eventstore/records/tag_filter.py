@@ -19,7 +19,11 @@ TAGS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """The wanted tags. `packed`: their bytes in a record, where the tag follows the header."""
+    """The wanted tags.
+
+    Attributes:
+        packed: their bytes in a record, where the tag follows the header.
+    """
 
     tags: tuple[str, ...]
     hashes: frozenset[int]
