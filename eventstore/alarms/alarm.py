@@ -18,8 +18,14 @@ class AlarmState(StrEnum):
 
 @dataclass(slots=True)
 class Alarm:
-    """`since_us`: when the state began, in µs since 1970. `told`: that it is raised has been said. `held_since` and
-    `quiet_since`: since when the rule has held, or has not, in monotonic seconds. `over_us`: when it is over if it stays quiet.
+    """The state of one rule on one subject.
+
+    Attributes:
+        since_us: when the state began, in µs since 1970.
+        told: a notice has said that it is raised.
+        held_since: since when the rule has held, in monotonic seconds; None if it does not hold.
+        quiet_since: since when the rule has not held, in monotonic seconds.
+        over_us: when it is over if it stays quiet, in µs since 1970.
     """
 
     rule: Rule
@@ -34,7 +40,9 @@ class Alarm:
     over_us: int = 0
 
     def take(self, broken: bool, now: float, wall_us: int, wait_s: float, quiet_s: float) -> None:
-        """Takes whether the rule holds now. `wait_s`: how long it has to; `quiet_s`: how long it has not to, to be over."""
+        """Takes whether the rule holds now. The rule must hold for `wait_s` before the alarm is raised, and must not hold for
+        `quiet_s` before it is over.
+        """
         if broken:
             self.quiet_since = None
             if self.held_since is None:

@@ -1,7 +1,8 @@
 """The alarms of a server or node: evaluates the rules once a second on a thread, and has changes delivered.
 
-It is beside the way of data: it reads the figures that `stats` shows, and if that takes long it looks less often. What is
-raised is in memory: after a restart, what is still wrong is said again, unless it is silenced, which is kept in a file.
+Alarms are beside the way of data: they read the figures that `stats` shows, and if that takes long they look less often. Raised
+alarms are kept in memory: after a restart, an alarm whose rule still holds is reported again, unless it is silenced. Silences
+are kept in a file.
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ _log = logging.getLogger(__name__)
 
 
 class Alarms:
-    """Made before anything is opened: what is wrong with rules or ways of delivery is reported then.
+    """All alarms of a process. Made before anything is opened, so that a wrong rule or a wrong way of delivery is reported
+    then.
 
-    `source`: who says it. `seen_by`: what `attention` adds, how to see more.
+    Attributes:
+        source: names the server or node in notices.
+        seen_by: what `attention` adds: how to see more.
     """
 
     def __init__(self, settings: AlarmSettings, known: Mapping[str, Collection[str]] | None = None) -> None:
@@ -112,14 +116,13 @@ class Alarms:
             each.put(notice)
 
     def test(self, who: str) -> list[str]:
-        """Sends a test every way there is; returns the names of these."""
+        """Sends a test by every way of delivery; returns their names."""
         self._send(Notice(self.source, time.time_ns() // 1_000, (), test=who))
         return [each.way.name for each in self.deliveries]
 
     def silence(self, name: str, seconds: int, who: str, why: str) -> None:
-        """Sends nothing of an alarm for so long; 0: sends again at once.
-
-        It is in the file as soon as the disk takes it: what is lost by then is said once more.
+        """Sends no notice of an alarm for so many seconds; 0: sends again at once. It is in the file as soon as the disk takes
+        it; a silence that is lost before that lets the alarm be reported once more.
 
         Raises:
             InvalidArgument: there is no such alarm.
@@ -147,7 +150,7 @@ class Alarms:
 
     @property
     def names_raised(self) -> str | None:
-        """The names of the alarms that are raised, also of those that are silenced."""
+        """The names of the raised alarms, silenced or not."""
         return ", ".join(dict.fromkeys(each.rule.name for each in self.watch.raised(silenced=True))) or None
 
 

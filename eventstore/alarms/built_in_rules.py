@@ -1,4 +1,4 @@
-"""The rules that there are without any configuration. One whose figure a process does not have says nothing there."""
+"""The rules that there are without any configuration. A rule whose figure a process does not have says nothing there."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Delivers notices one after the other on a thread, and again if they are not taken. Each way of delivery has a queue of its
-own, so that one which hangs holds up no other.
+own, so that a way that hangs holds up no other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import trio
 from eventstore.alarms.notice import Notice
 
 WAITING_MAX: Final = 100
-"""Notices besides a test; above it the oldest is given up: the newer ones say more."""
+"""Notices besides a test; above it the oldest is given up, because newer notices say more."""
 ATTEMPTS: Final = 10
 FIRST_DELAY_S: Final = 1.0
 DELAY_S_MAX: Final = 300.0
@@ -30,12 +30,17 @@ class Sends(Protocol):
 
 
 class NoticeDelivery:
-    """`sent`, `failed` and `undelivered` count notices that were taken, attempts that failed, and notices given up.
-    `failing`: why the last attempt failed; None: it did not.
+    """Delivers notices in one way.
+
+    Attributes:
+        sent: notices that were taken.
+        failed: attempts that failed.
+        undelivered: notices that were given up.
+        failing: why the last attempt failed; None if it did not.
     """
 
     def __init__(self, way: Sends, delay_s: Callable[[int], float] | None = None) -> None:
-        """`delay_s`: how long to wait after this number of attempts."""
+        """`delay_s` returns how long to wait after this number of attempts."""
         self.way = way
         self._delay_s = delay_s or longer_delay_s
         self._waiting: deque[Notice] = deque()
@@ -48,7 +53,7 @@ class NoticeDelivery:
         return len(self._waiting)
 
     def put(self, notice: Notice) -> None:
-        """Has a notice delivered; a test only if none waits, which says the same."""
+        """Queues a notice. A test is dropped if another test waits, because that shows the same."""
         if notice.test is not None and any(each.test is not None for each in self._waiting):
             return
         changes = [each for each in self._waiting if each.test is None]

@@ -46,9 +46,11 @@ class Mail:
             )
 
     def send(self, notice: Notice) -> None:
-        """Sends a notice to all, or the same one again to those for whom it was not taken.
+        """Sends a notice to all recipients. If the same notice is sent again, sends it to the recipients for whom it was not
+        taken.
 
-        Raises OSError: the server did not take it, for one of them at least.
+        Raises:
+            OSError: the server did not take it for all.
         """
         from email.message import EmailMessage
         from email.utils import formatdate, make_msgid

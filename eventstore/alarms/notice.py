@@ -1,4 +1,4 @@
-"""What is sent: the changes of one evaluation, as text for people and as JSON for programs."""
+"""A notice: the changes of one evaluation, as text for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ _SUBJECT_CHARACTERS_MAX: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """`source`: which server or node says it. `changes`: up to `CHANGES_MAX`, and `more` beside them; none: it is a test."""
+    """The changes that are sent together.
+
+    Attributes:
+        source: the server or node that sends it.
+        changes: up to `CHANGES_MAX`; empty for a test.
+        more: how many changes there are besides.
+    """
 
     source: str
     time_us: int
@@ -26,7 +32,7 @@ class Notice:
     test: str | None = None
 
     def subject(self) -> str:
-        """Returns one line that says most."""
+        """Returns one line that says the most important."""
         if self.test is not None:
             return f"eventstore: a test ({self.source})"
         raised = [each.alarm for each in self.changes if each.raised]

@@ -5,8 +5,8 @@
     replica_missing: replicas_in_sync < replicas_wanted for 60
 
 A gauge, or a quotient of gauges, has to break its limit for the whole of its seconds. A counter is taken as its increase a
-second over that time, a quotient of counters as that of their increases. `until` is where the rule holds no more: by default
-a tenth away from the limit, so that a figure that stays around it does not raise the alarm again and again.
+second over that time, a quotient of counters as the quotient of their increases. `until` is where the rule stops holding: by
+default a tenth away from the limit, so that a figure that stays around it does not raise the alarm again and again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,13 @@ _FORM: Final = "NAME: FIGURE > NUMBER for SECONDS, or NAME: off"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`labels`: only figures that have these. `divisor`: the figure is divided by this one. `limit`: a number, or the name of a
-    figure. `text`: as it was written.
+    """When an alarm is raised.
+
+    Attributes:
+        labels: only figures that have these.
+        divisor: the figure is divided by this one.
+        limit: a number, or the name of a figure.
+        text: the rule as it was written.
     """
 
     name: str
@@ -57,7 +62,9 @@ class Rule:
         return frozenset({self.figure, *others})
 
     def is_broken(self, value: float, limit: float, *, raised: bool) -> bool:
-        """Returns whether a value is beyond the limit; of an alarm that is raised, beyond where it ends."""
+        """Returns whether a value is beyond the limit. `raised`: whether it is beyond the value at which a raised alarm
+        ends.
+        """
         end = limit if not raised or isinstance(self.limit, str) else self._end(limit)
         return value > end if self.comparison == ">" else value < end
 
@@ -68,9 +75,8 @@ class Rule:
 
 
 def parse_rules(text: str, built_in: Mapping[str, Rule], known: Mapping[str, Collection[str]] | None = None) -> dict[str, Rule]:
-    """Returns the rules by name: the built-in ones, with those of a text in their place or after them.
-
-    `known`: the names of the labels of all figures; None: any name will do.
+    """Returns the rules by name: the built-in rules, with the rules of a text in their place or after them. `known`: the names
+    of the labels of all figures; None: any name will do.
 
     Raises:
         InvalidArgument: names the rule and what is wrong with it.
@@ -127,7 +133,7 @@ def parse_rule(line: str, known: Mapping[str, Collection[str]] | None = None) ->
 
 
 def _check_labels(line: str, rule: Rule, known: Collection[str]) -> None:
-    """A rule of a label that no figure has would never hold."""
+    """Refuses a rule with a label that no figure has: it would never hold."""
     for name, _ in rule.labels:
         if name not in known:
             has = f"has {', '.join(known)}" if known else "has no labels"

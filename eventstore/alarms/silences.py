@@ -1,7 +1,7 @@
-"""What is silenced, in a file: a silence outlives its process.
+"""Keeps silences in a file, so that a silence outlives its process.
 
-The file says until when by the clock of the wall, since the monotonic one restarts with the machine; and for how long, so
-that a clock that is set back makes no silence longer.
+The file says until when, by the wall clock, since the monotonic clock restarts with the machine; and for how long, so that a
+clock that is set back makes no silence longer.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class KeptSilences:
         self.attention: str | None = None
 
     def read(self, now: float, wall_us: int) -> dict[str, Silence]:
-        """Returns what is still silenced. A file that cannot be read silences nothing, which the log says: an alarm too many is
-        better than none.
+        """Returns the silences that have not ended. If the file cannot be read, nothing is silenced, and the log says so: an
+        alarm too many is better than none.
         """
         try:
             found: Any = read_tree(OsFiles(), self._path)
@@ -45,7 +45,7 @@ class KeptSilences:
             return {}
 
     def note(self, silences: Mapping[str, Silence], now: float) -> None:
-        """Has this written; does not wait for a disk."""
+        """Has these silences written; does not wait for a disk."""
         self._unwritten = {
             name: {"until": each.until_us, "seconds": each.until - now, "who": each.who, "why": each.why}
             for name, each in silences.items()
@@ -53,7 +53,9 @@ class KeptSilences:
         self._noted.set()
 
     async def run(self, again_s: float) -> None:
-        """Writes what is noted, and again every `again_s` seconds what failed, until cancelled. No evaluation waits for it."""
+        """Writes noted silences, and repeats failed writes every `again_s` seconds, until cancelled. No evaluation waits for
+        it.
+        """
         while True:
             await self._noted.wait()
             self._noted = trio.Event()
@@ -63,7 +65,7 @@ class KeptSilences:
                 await sleep_to_tick(again_s)
 
     def write(self) -> None:
-        """Replaces the file if anything was noted; blocks, for a thread. What fails is reported, and tried again."""
+        """Replaces the file if anything was noted; blocks, for a thread. A failed write is reported, and tried again."""
         document = self._unwritten
         if document is None:
             return

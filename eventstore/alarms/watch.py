@@ -1,7 +1,7 @@
-"""Evaluates rules on figures, and says what has changed. No I/O and no clock: time is given.
+"""Evaluates rules on figures, and returns what has changed. No I/O and no clock: the caller gives the time.
 
-An alarm is said once when it is raised and once when it is over, however often it is evaluated. One that is silenced is
-evaluated all the same, and is said when its silence ends, if it is raised by then.
+An alarm is reported once when it is raised and once when it is over, however often it is evaluated. A silenced alarm is
+evaluated all the same, and is reported when its silence ends, if it is raised by then.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ from eventstore.alarms.window import CounterWindow
 from eventstore.errors import InvalidArgument
 
 SUBJECTS_MAX: Final = 1_000
-"""Of a rule; those after them are not looked at."""
+"""Of a rule; later subjects are not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """`until`: in monotonic seconds; `until_us`: in µs since 1970."""
+    """Why an alarm is not reported, and for how long.
+
+    Attributes:
+        until: in monotonic seconds.
+        until_us: in µs since 1970.
+    """
 
     until: float
     until_us: int
@@ -52,7 +57,7 @@ class AlarmWatch:
         self._windows: dict[tuple[str, Labels], CounterWindow] = {}
 
     def take(self, figures: Iterable[Figure], now: float, wall_us: int) -> list[AlarmChange]:
-        """Evaluates all rules; returns what has to be said."""
+        """Evaluates all rules; returns the changes to report."""
         self._end_silences(now)
         found: dict[str, dict[Labels, Figure]] = {}
         for figure in figures:
@@ -66,7 +71,7 @@ class AlarmWatch:
                 seen.add(labels)
                 alarm = alarms.get((rule.name, labels))
                 if alarm is None:
-                    if not broken:  # as nearly all are
+                    if not broken:  # as nearly all alarms are
                         continue
                     alarm = Alarm(rule, labels)
                 alarm.value, alarm.limit = value, limit
@@ -125,7 +130,9 @@ class AlarmWatch:
     # ---- silence
 
     def silence(self, name: str, silence: Silence | None) -> None:
-        """Says nothing of an alarm until its silence ends; None: ends it now. Raises InvalidArgument: there is no such rule."""
+        """Reports nothing of an alarm until its silence ends; None: ends it now. Raises InvalidArgument: there is no such
+        rule.
+        """
         if name not in self.rules:
             raise InvalidArgument(f"there is no alarm {name!r}; there are {', '.join(self.rules)}", field="alarm", value=name)
         if silence is None:
@@ -146,7 +153,7 @@ class AlarmWatch:
     # ---- what there is
 
     def alarms(self) -> list[Alarm]:
-        """Returns the alarms that are pending or raised, and one that is quiet for each other rule; by the order of rules."""
+        """Returns the alarms that are pending or raised, and a quiet one for each other rule; by the order of rules."""
         active = list(self._alarms.values())
         names = {each.rule.name for each in active}
         quiet = [Alarm(rule, ()) for rule in self.rules.values() if rule.name not in names]
@@ -154,7 +161,7 @@ class AlarmWatch:
         return sorted([*active, *quiet], key=lambda each: (order[each.rule.name], each.labels))
 
     def raised(self, *, silenced: bool = False) -> list[Alarm]:
-        """Returns the alarms that are raised; `silenced`: also those that are silenced."""
+        """Returns the alarms that are raised; with `silenced`, also silenced alarms."""
         return [
             each
             for each in list(self._alarms.values())
@@ -176,7 +183,9 @@ def _quotient(value: float, divisor: float | None) -> float | None:
 
 
 def _grown(window: CounterWindow, value: float, divisor: float | None, for_s: float, now: float) -> float | None:
-    """Returns the increase a second, or the quotient of two; None while the time of that is not over, or nothing happened."""
+    """Returns the increase a second, or the quotient of two increases; None until the window is whole, or if nothing
+    happened.
+    """
     if divisor is None:
         return window.increases((value,), now)[0] / max(for_s, 1.0)
     grown, by = window.increases((value, divisor), now)

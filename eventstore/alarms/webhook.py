@@ -1,7 +1,7 @@
 """Posts a notice to an address, signed so that its receiver knows from whom it is, and when.
 
 `Eventstore-Signature: t=SECONDS,v1=HEX`, where HEX is the HMAC-SHA256 of `SECONDS.BODY`. A receiver computes the same, compares
-in constant time, and refuses one that is old: so none can be made or replayed without the key.
+in constant time, and refuses an old signature. So no notice can be made or replayed without the key.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Webhook:
     name = "webhook"
 
     def __init__(self, settings: AlarmSettings) -> None:
-        """Raises InvalidArgument: the address is none, or a file cannot be used."""
+        """Raises InvalidArgument: the address is not valid, or a file cannot be used."""
         where, address = _address(settings)
         try:
             parts = urlsplit(address)

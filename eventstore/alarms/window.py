@@ -1,4 +1,4 @@
-"""What a counter was at the beginning of its window."""
+"""Samples of counters, which say what a counter was at the beginning of its window."""
 
 from __future__ import annotations
 
