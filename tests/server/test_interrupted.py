@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import trio
 
 import eventstore as es
 from eventstore.client import blocking as blocking_client
@@ -545,3 +546,29 @@ def test_after_an_error_of_ours_a_read_continues_and_holds_no_page(
         session = store._connection._session
         assert not any(each.wanted for each in (*session._sent.values(), *session._unsent))
         assert next(iterator).version == 1
+
+
+@pytest.mark.parametrize("server", ["shared", "two_shards"])
+def test_dropping_an_iterator_runs_nothing_of_ours_in_which_the_exception_of_a_handler_is_lost(
+    server: str, request: pytest.FixtureRequest
+) -> None:
+    address = request.getfixturevalue(server).address
+    with es.blocking.connect(address) as store:
+        store.append("often", EVENT, es.ANY)
+        held = [store.read("often"), store.read_all(), store.subscribe()]
+        assert all(next(each) for each in held)
+        assert not interrupted(held.clear, 1)
+
+
+@pytest.mark.parametrize("server", ["shared", "two_shards"])
+def test_nor_does_that_of_the_async_client(server: str, request: pytest.FixtureRequest) -> None:
+    async def use() -> None:
+        async with es.connect(request.getfixturevalue(server).address) as store:
+            await store.append("often", EVENT, es.ANY)
+            held = [store.read("often"), store.read_all(), store.subscribe()]
+            for place in range(3):
+                assert await anext(held[place])
+            assert not interrupted(held.clear, 1)
+            assert all(each._connection.session.dropped for each in (store.shards or {0: store}).values())
+
+    trio.run(use)

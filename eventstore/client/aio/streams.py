@@ -175,6 +175,7 @@ class NetworkSubscriptionStream(PagedStream[SubscriptionItem]):
     def __init__(self, connection: NetworkConnection, subscription: SessionSubscription) -> None:
         self._connection = connection
         self._subscription = subscription
+        subscription.read_by(self, connection.session.dropped.append)
         self._reading = Reading(subscription.start)
         self._started = False
         self._closed = False
@@ -222,7 +223,3 @@ class NetworkSubscriptionStream(PagedStream[SubscriptionItem]):
         self._closed = True
         self._items = iter(())
         await anyio.lowlevel.checkpoint()
-
-    def __del__(self) -> None:
-        self._subscription.wanted = False  # only sets flags: safe in any thread
-        self._connection.session.has_unwanted = True

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import chain, islice
 from typing import Self, TypeVar, cast
+from weakref import ref
 
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address, Addresses
@@ -86,7 +86,9 @@ class BlockingConnection:
             return self
         self.check()
         if self._of_handlers is None:
-            self._of_handlers = BlockingConnection(self.addresses, self.options).__enter__()
+            made = BlockingConnection(self.addresses, self.options)
+            made._link.owner = self._link.owner
+            self._of_handlers = made.__enter__()
         return self._of_handlers.current
 
     @exclusive
@@ -146,7 +148,7 @@ class BlockingConnection:
             self.finish(call.done)
         except TimedOut as over:
             call.wanted = False
-            self._session.has_unwanted = True  # a pull would wait on
+            self._session.dropped.append(call)  # a pull would wait on
             raise call.given_up(over) from None
         except BaseException as error:
             self.turn.interrupted(error, pending=not call.done.is_set())
@@ -243,20 +245,7 @@ class BlockingConnection:
 
     def pages_of(self, subscription: SessionSubscription) -> Callable[[], list[SubscriptionItem] | None]:
         """Returns a function that waits for the next page of a subscription. Opens this connection, which is `apart`."""
-        return partial(next, self._pages_of(subscription))
-
-    def _pages_of(self, subscription: SessionSubscription) -> Iterator[list[SubscriptionItem]]:
-        with self:
-            self.add(subscription)
-            while True:
-                while not subscription.ready:
-                    arrived = subscription.arrived = PolledSignal()
-                    self.finish(arrived)
-                items = subscription.take()
-                due = subscription.credit_due()
-                if due:
-                    self.grant(subscription, due)
-                yield items
+        return _SubscriptionPages(self, subscription).page
 
     @exclusive
     def grant(self, subscription: PendingRequest, credit: int) -> None:
@@ -449,3 +438,36 @@ class BlockingConnection:
             self._session.fail(self._forked_within)
             self._unusable = self._forked_within = None
         self._session.reset()
+
+
+class _SubscriptionPages:
+    """The pages of a subscription, which has a connection of its own: it ends with the first error, or when this is dropped."""
+
+    def __init__(self, connection: BlockingConnection, subscription: SessionSubscription) -> None:
+        self._connection = connection
+        self._subscription = subscription
+        self._begun = False
+
+    def page(self) -> list[SubscriptionItem]:
+        """Waits for the next page."""
+        try:
+            return self._page()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _page(self) -> list[SubscriptionItem]:
+        connection, subscription = self._connection, self._subscription
+        if not self._begun:
+            connection._link.owner = ref(self)
+            connection.__enter__()
+            connection.add(subscription)
+            self._begun = True
+        while not subscription.ready:
+            arrived = subscription.arrived = PolledSignal()
+            connection.finish(arrived)
+        items = subscription.take()
+        due = subscription.credit_due()
+        if due:
+            connection.grant(subscription, due)
+        return items

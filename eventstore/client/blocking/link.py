@@ -19,8 +19,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from math import inf
+from operator import methodcaller
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, Self
+from weakref import ref
 
 from eventstore.client.address import Address
 from eventstore.client.connection_errors import Attempt, ConnectTimeout, HelloTimeout, TlsFailed, Unanswered, tls_refused
@@ -48,9 +50,24 @@ class EndOfStream(OSError):
     """The peer closed the connection."""
 
 
+class _Closing(ref[object]):
+    """Closes a socket when its owner is dropped. In C alone: the exception of a signal handler would be lost in a `__del__`."""
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # an owner has several, one after the other
+    close: Callable[[], None]
+
+    def __new__(cls, owner: object, sock: socket.socket) -> Self:
+        made = super().__new__(cls, owner, methodcaller("close"))
+        made.close = getattr(super(type(sock), sock), "close", sock.close)  # that of C; gevent's have none
+        return made
+
+
+_to_close: Final[set[_Closing]] = set()  # elsewhere they might be garbage together with their owner, and never called
+
+
 class BlockingLink:
     """One TCP connection at a time. `socket`: None without one; `timeout_s`: the time to wait for the peer before `PeerSilent`.
-    `look`: called every `look_s` of waiting.
+    `look`: called every `look_s` of waiting. `owner`: once it is dropped, what was connected since is closed.
     """
 
     def __init__(self, look: Callable[[], None], look_s: float = inf) -> None:
@@ -60,6 +77,7 @@ class BlockingLink:
         self.socket: socket.socket | TlsSocket | None = None
         self._receive_bytes = _RECEIVE_BYTES
         self._spins_to_skip = 0
+        self.owner: ref[object] | None = None
 
     def connect(self, address: Address, timeout_s: float, context: ssl.SSLContext | None = None) -> None:
         """Connects, with `context` over TLS; tries each address of the host in turn. Raises OSError."""
@@ -68,6 +86,9 @@ class BlockingLink:
         problem: OSError = OSError(f"{address.host} has no address")
         for family, kind, protocol, _, where in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
             sock = self.socket = socket.socket(family, kind, protocol)  # `wake` ends the attempt
+            if self.owner is not None and (owner := self.owner()) is not None:
+                _to_close.difference_update([each for each in _to_close.copy() if each() is None])
+                _to_close.add(_Closing(owner, sock))
             try:
                 self._connect_socket(sock, where)
             except OSError as error:

@@ -8,7 +8,6 @@ encoded in the thread that calls, and the iterator that they come from runs ther
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial, wraps
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -355,7 +354,7 @@ class BlockingMergedSubscription(_Merged[SubscriptionItem]):
         super().__init__(merged, chained(_turning(merged, merged.turn, _subscription_of_parent)))
         self._subscription = merged
         self._closed = False
-        self._end = partial(loop_thread().begin, merged.aclose)
+        self._thread = loop_thread()
 
     @property
     def resumptions(self) -> int:
@@ -370,17 +369,13 @@ class BlockingMergedSubscription(_Merged[SubscriptionItem]):
     def close(self) -> None:
         """Ends the subscription, also for a thread that waits for its next item."""
         self._closed = True
-        self._end()
+        self._thread.begin(self._subscription.aclose)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        with suppress(AttributeError):  # a signal's handler interrupted its beginning
-            self._end()
 
 
 def read_shards(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import ref
 
 from eventstore.client.connection_errors import timed_out
 from eventstore.errors import EventStoreError, ProtocolError, TimedOut, copy_error
@@ -22,6 +24,27 @@ class Signal(Protocol):
 
 S = TypeVar("S", bound=Signal)
 AnswerT = TypeVar("AnswerT", bound=Answer)
+
+
+class WantedByReader:
+    """Part of a request that is `wanted` as long as there is its reader, an object that iterates over what is answered. That is
+    held weakly: a `__del__` of the reader would lose the exception of a signal handler that runs in it.
+    """
+
+    _wanted = True
+    _reader: ref[object] | None = None
+
+    def read_by(self, reader: object, dropped: Callable[[object], object] | None = None) -> None:
+        """`dropped`: called when the reader is dropped, with something; a function of C."""
+        self._reader = ref(reader, dropped)
+
+    @property
+    def wanted(self) -> bool:
+        return self._wanted and (self._reader is None or self._reader() is not None)
+
+    @wanted.setter
+    def wanted(self, wanted: bool) -> None:
+        self._wanted = wanted
 
 
 class PolledSignal:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from typing import TypeAlias
-from weakref import ref
 
-from eventstore.client.session.calls import Call, S
+from eventstore.client.session.calls import Call, S, WantedByReader
 from eventstore.client.session.session import ClientSession
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT
 from eventstore.protocol.reader_start import ReaderStart
@@ -16,30 +15,22 @@ from eventstore.records.splits import NEVER_SPLIT
 Cursor: TypeAlias = AggregateCursor | LogCursor
 
 
-class PageCall(Call[S]):
+class PageCall(WantedByReader, Call[S]):
     """The request for a cursor's next page, as the cursor wants it for the connection that it leaves on.
 
-    `reader` iterates over the pages, and is held weakly: once dropped, it wants the page no longer. A `__del__` of the reader
-    would lose the exception of a signal handler that runs in it.
+    Once its `reader` is dropped, it is wanted no longer.
     """
 
     def __init__(self, cursor: Cursor, session: ClientSession[S], done: S, reader: object) -> None:
         super().__init__(request_of(cursor), done)
-        self._cursor, self.session, self._reader = cursor, session, ref(reader)
-
-    @property
-    def wanted(self) -> bool:
-        return self._wanted and self._reader() is not None
-
-    @wanted.setter
-    def wanted(self, wanted: bool) -> None:
-        self._wanted = wanted
+        self._cursor, self._session = cursor, session
+        self.read_by(reader)
 
     def encode(self) -> bytes:
         if isinstance(self._cursor, LogCursor):
-            self._cursor.use((self.session, self.session.connections))
+            self._cursor.use((self._session, self._session.connections))
             if self._cursor.layout is None:
-                self._cursor.layout = self.session.layout
+                self._cursor.layout = self._session.layout
             self.request = request_of(self._cursor)
         return super().encode()
 

@@ -46,10 +46,10 @@ class ClientSession(Generic[S]):
 
     `welcome`: the server's answer to the hello of this connection, or None; `leaving`: the server is about to close it;
     `answered` counts answers, except to pings; `fatal` is set when no further connection can help. `appends` and `sends` hold
-    the commits and commands that have not left; `messages` returns such a queue for each topic. `has_unwanted` is set, on any
-    thread, when a subscription is dropped; the next data to send then ends it. `in_parts`: commands may be answered in parts.
-    `several`: there are other addresses, so what is wrong at one of them is never fatal. `store`: the uuid of the store that
-    answered last, `layout` of the slots of its shard. `connections` counts them.
+    the commits and commands that have not left; `messages` returns such a queue for each topic. `dropped` gets something, on
+    any thread, when a subscription or a pull is wanted no longer; the next data to send then ends it. `in_parts`: commands may
+    be answered in parts. `several`: there are other addresses, so what is wrong at one of them is never fatal. `store`: the
+    uuid of the store that answered last, `layout` of the slots of its shard. `connections` counts them.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ClientSession(Generic[S]):
         self.leaving = False
         self._has_sent = False  # a request, on this connection
         self.answered = 0
-        self.has_unwanted = False
+        self.dropped: deque[object] = deque()
         self.fatal: EventStoreError | None = None
 
     # ---- requests
@@ -125,7 +125,7 @@ class ClientSession(Generic[S]):
             self._notices.append(encode_request(self._next_id(), Unsubscribe(subscription.request_id)))
 
     def _unsubscribe_unwanted(self) -> None:
-        self.has_unwanted = False
+        self.dropped.clear()
         for request in list(self._sent.values()):
             if not request.wanted and (request.lasting or _is_pull(request)):
                 self.unsubscribe(request)
@@ -217,7 +217,7 @@ class ClientSession(Generic[S]):
         appends, sends = self.appends, self.sends
         if self.welcome is None:
             return b""
-        if self.has_unwanted:
+        if self.dropped:
             self._unsubscribe_unwanted()
         others = [queue for queue in self._queues[2:] if queue.waiting] if self._messages or self._routed else ()
         if not (self._unsent or self._notices or appends.waiting or sends.waiting or others):

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from eventstore.client.session.calls import Signal
+from eventstore.client.session.calls import Signal, WantedByReader
 from eventstore.errors import Diverged, EventStoreError, ProtocolError, copy_error
 from eventstore.event_identity import LogPosition, check_identity, event_identity
 from eventstore.model import CaughtUp, Event
@@ -32,7 +32,7 @@ SubscriptionItem: TypeAlias = Event | CaughtUp
 _NEXT_STEP: Final = "what was derived from its events may hold some that are gone: rebuild it from the first event"
 
 
-class SessionSubscription:
+class SessionSubscription(WantedByReader):
     """One subscription of a session. `receive` sets `arrived` when there is something to take; the consumer replaces it.
     `layout`: of the slots that it reads by, once it has been requested.
     """
@@ -52,7 +52,6 @@ class SessionSubscription:
         shard's slots, asked for when it is first requested; a shard with another one refuses it, and ends it when it is split.
         """
         self.request_id = 0
-        self.wanted = True
         self.arrived: Signal | None = None
         self._accepts = accepts
         self.start = LogPosition(after) if isinstance(after, int) else after

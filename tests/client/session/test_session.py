@@ -306,7 +306,7 @@ def test_a_dropped_subscription_is_ended_with_the_next_data_sent() -> None:
     session.add(kept)
     (request_id, _), _ = peer.received()
     dropped.wanted = False  # its credit is used up: no further page comes
-    session.has_unwanted = True
+    session.dropped.append(dropped)
     assert [request for _, request in peer.received()] == [Unsubscribe(request_id)]
     assert peer.received() == []
 

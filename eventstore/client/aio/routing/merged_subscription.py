@@ -163,6 +163,7 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
         """Requests the events of a shard, from where they stand."""
         try:
             connection = self._connections[shard] = self._router.shard(shard)
+            self._subscriptions[shard].read_by(self, connection.session.dropped.append)
             connection.add(self._subscriptions[shard])
         except ConnectionLost as error:
             self._lost(shard, error, RETRY_S)
@@ -199,8 +200,3 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
         self._arrived.set()
         self._items = iter(())
         await anyio.lowlevel.checkpoint()
-
-    def __del__(self) -> None:
-        for shard, connection in self._connections.items():  # only sets flags: safe in any thread
-            self._subscriptions[shard].wanted = False
-            connection.session.has_unwanted = True
