@@ -135,6 +135,59 @@ def test_appends_of_threads_that_share_a_store_travel_together(tmp_path: Path) -
         assert sum(int(str(shard.stats()["batches"])) for shard in store.shards.values()) < 16 * 20
 
 
+def end_of(program: str, folder: Path, address: str) -> int:
+    """Runs a program, and returns its exit code."""
+    path = folder / "program.py"
+    path.write_text("import atexit, os, sys, threading\nimport eventstore as es\n" + program)
+    return os.spawnv(os.P_WAIT, sys.executable, [sys.executable, str(path), address])
+
+
+def test_a_client_that_is_closed_or_used_when_python_has_stopped_its_threads_waits_for_nothing(
+    led: LedShards, tmp_path: Path
+) -> None:
+    program = (
+        "class Held:\n"
+        "    closed = es.Closed\n"
+        "    def __init__(self):\n"
+        "        self.store = es.blocking.connect(sys.argv[1]).__enter__()\n"
+        "    def __del__(self):\n"
+        "        try:\n            self.store.version('a')\n"
+        "        except self.closed:\n            self.store.close()\n            os._exit(7)\n"
+        "es.held = Held()\n"
+    )
+    assert end_of(program, tmp_path, led.address) == 7
+
+
+def test_a_client_is_used_and_opened_after_the_main_thread_has_ended(tmp_path: Path) -> None:
+    """By a thread that goes on, and by what is called at the exit."""
+    program = (
+        "store, found = es.blocking.connect(sys.argv[1]).__enter__(), []\n"
+        "def goes_on():\n"
+        "    threading.main_thread().join()\n"
+        "    found.extend(store.aggregates())\n"
+        "def at_exit():\n"
+        "    with es.blocking.connect(sys.argv[1]) as own:\n        found.extend(own.aggregates())\n"
+        "    os._exit(len(found))\n"
+        "atexit.register(at_exit)\n"
+        "threading.Thread(target=goes_on).start()\n"
+    )
+    with LedShards(tmp_path, 2) as led:
+        with blocking.connect(led.address) as store:
+            store.append_many([es.Commit(led.id_of(shard), [EVENT], 0) for shard in range(2)])
+        assert end_of(program, tmp_path, led.address) == 4
+
+
+def test_a_client_of_one_server_is_opened_first_at_the_exit(tmp_path: Path) -> None:
+    program = (
+        "def at_exit():\n"
+        "    with es.blocking.connect(sys.argv[1]) as store:\n        assert store.version('a') == 0\n"
+        "    os._exit(7)\n"
+        "atexit.register(at_exit)\n"
+    )
+    with ServerProcess(tmp_path / "data") as server:
+        assert end_of(program, tmp_path, server.address) == 7
+
+
 def test_a_client_of_one_server_imports_no_event_loop(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

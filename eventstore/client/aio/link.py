@@ -12,7 +12,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
@@ -186,9 +186,8 @@ async def open_socket(address: Address) -> socket.socket:
     Raises:
         OSError: no address could be reached.
     """
-    found = await anyio.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     problem: OSError = OSError(f"{address.host} has no address")
-    for family, kind, protocol, _, where in found:
+    for family, kind, protocol, _, where in await _found(address):
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
@@ -203,6 +202,13 @@ async def open_socket(address: Address) -> socket.socket:
         else:
             return sock
     raise problem
+
+
+async def _found(address: Address) -> Sequence[tuple[int, int, int, str, Any]]:
+    """Returns what `getaddrinfo` does. A number needs no thread, which asyncio has none for once the main thread has ended."""
+    with contextlib.suppress(socket.gaierror):
+        return socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    return await anyio.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
 
 
 async def _connect(sock: socket.socket, where: tuple[str, int]) -> None:

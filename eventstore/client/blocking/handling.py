@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from typing import NoReturn
 
 from eventstore.client.blocking.member import BlockingMember
@@ -59,6 +59,8 @@ class _Threads:
         self._ended_by: BaseException | None = None
 
     def run(self) -> NoReturn:
+        from concurrent.futures import ThreadPoolExecutor  # whose module cannot be imported at the end of a program
+
         with ThreadPoolExecutor(self._count, "consumer") as threads:  # leaving it waits for the handlers in flight
             while True:
                 self._free.acquire()

@@ -13,6 +13,7 @@ with the parent.
 from __future__ import annotations
 
 import os
+import sys
 from _thread import start_new_thread
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from eventstore.client.connection_errors import answered_in_parent
 from eventstore.client.limit import context_of_this_call
+from eventstore.errors import Closed
 from eventstore.forks import tell_of_forks
 
 if TYPE_CHECKING:
@@ -82,7 +84,11 @@ class LoopThread:
         self.loop.call_soon_threadsafe(act)
 
     def wait(self, ended: OutcomeQueue, timeout_s: float | None = None) -> Any:
-        """Waits for a result from the event loop. Raises its error, or ConnectionLost as `run`; `queue.Empty`: not in time."""
+        """Waits for a result from the event loop. Raises its error, or ConnectionLost as `run`; Closed: Python is ending, and
+        has stopped the thread; `queue.Empty`: not in time.
+        """
+        if sys.is_finalizing():
+            raise Closed("Python is ending, with the thread that has the connections: use the client before, or in `atexit`")
         self._waited_for[ended] = None
         try:
             if self.is_of_parent:

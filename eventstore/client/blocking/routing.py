@@ -7,6 +7,7 @@ encoded in the thread that calls, and the iterator that they come from runs ther
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial, wraps
 from queue import Empty, SimpleQueue
@@ -71,7 +72,7 @@ class BlockingRouter:
     def _own(self) -> Hosted[Router] | None:
         """What is opened in this process."""
         hosted = self._hosted
-        return None if hosted is None or hosted.thread.is_of_parent else hosted
+        return None if hosted is None or hosted.thread.is_of_parent or sys.is_finalizing() else hosted
 
     def opened(self) -> Router:
         """Returns the router, to look at."""
