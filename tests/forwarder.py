@@ -15,7 +15,8 @@ from tests.waiting import DEADLINE_SECONDS
 
 class Forwarder:
     """Forwards to the server at `address`. Frozen, it is a machine that hangs: it accepts and keeps connections, and passes
-    nothing on. `held`: that bytes arrived since then. `changed`: what is passed on in place of what arrived.
+    nothing on. So it is, for the connections that there are, once they are forgotten. `held`: that bytes arrived since then.
+    `changed`: what is passed on in place of what arrived.
     """
 
     def __init__(self, address: str, changed: Callable[[bytes], bytes] = lambda data: data) -> None:
@@ -24,6 +25,8 @@ class Forwarder:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve, name="forwarder", daemon=True)
         self._frozen = self._stopped = False
+        self._passed: list[socket.socket] = []
+        self._forgotten: frozenset[socket.socket] = frozenset()
         self._woken, self._wake = socket.socketpair()
         self.held = threading.Event()
         self.accepted = 0
@@ -40,8 +43,10 @@ class Forwarder:
     def freeze(self) -> None:
         self._frozen = True
 
+    def forget(self) -> None:
+        self._forgotten = frozenset(self._passed)
+
     def _serve(self) -> None:
-        sockets = [self._listener, self._woken]
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
             selector.register(self._listener, selectors.EVENT_READ)
@@ -60,17 +65,17 @@ class Forwarder:
                             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                         selector.register(near, selectors.EVENT_READ, far)
                         selector.register(far, selectors.EVENT_READ, near)
-                        sockets += [near, far]
+                        self._passed += [near, far]
                     elif source is not self._woken:
                         self._pass_on(selector, source, key.data)
-        for each in sockets:
+        for each in (self._listener, self._woken, *self._passed):
             each.close()
 
     def _pass_on(self, selector: selectors.BaseSelector, source: socket.socket, target: socket.socket) -> None:
         data = b""
         with contextlib.suppress(OSError):
             data = source.recv(1 << 16)
-        if self._frozen:
+        if self._frozen or source in self._forgotten:
             self.held.set()
             if not data:
                 selector.unregister(source)

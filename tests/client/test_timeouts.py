@@ -457,6 +457,24 @@ def test_a_server_that_hangs_is_left_while_calls_with_a_timeout_come_and_go(run:
         run(use)
 
 
+@loops
+def test_an_async_client_whose_only_connection_is_dead_connects_to_the_same_address_again(run: Runner, way: Forwarder) -> None:
+    """The machine is there, and what lies between has forgotten the connection."""
+
+    async def use() -> None:
+        async with es.connect(way.address, **PATIENT | {"silence_timeout": 1.0}) as store:
+            await store.append("a-1", [EVENT], 0)
+            items = store.subscribe(after=es.END)
+            assert isinstance(await anext(items), es.CaughtUp)
+            way.forget()
+            assert await store.version("a-1", timeout=DEADLINE_SECONDS) == 1
+            assert way.accepted == 2
+            await store.append("a-1", [EVENT], 1)
+            assert (await anext(items)).aggregate_id == "a-1"
+
+    run(use)
+
+
 @pytest.mark.parametrize("timeout", [SHORT, 0.3], ids=["shorter than a look", "longer"])
 def test_a_server_that_hangs_is_left_by_a_blocking_client_although_no_call_waits_for_long(
     way: Forwarder, timeout: float
