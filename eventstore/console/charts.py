@@ -22,7 +22,7 @@ def chart(times: Sequence[float], values: Sequence[float], label: str) -> Markup
 
     Args:
         values: NaN where nothing is known: the line has a gap there.
-        label: what it shows, for those who do not see it.
+        label: what it shows, for people who do not see it.
     """
     columns = _columns(times, values)
     top = max((value for value in columns if value is not None), default=0.0) or 1.0

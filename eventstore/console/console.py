@@ -1,6 +1,6 @@
-"""The console as an ASGI application: finds out who asks, runs the page, and gives each answer what browsers go by.
+"""The console as an ASGI application: finds out who asks, runs the page, and gives each answer the headers that browsers go by.
 
-A page is an async function of a `Visit`. What it raises becomes a page, too.
+A page is an async function of a `Visit`. An error that it raises becomes a page, too.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ COOKIE: Final = "eventstore_console"
 PATH: Final = "/console"
 STREAMS_MAX: Final = 100
 STREAMS_EACH_MAX: Final = 20
-"""Pages that one identity has open live; then its oldest is not live any more."""
+"""Live pages that one identity has open; with one more, its oldest page is not live any more."""
 _FORM_BYTES_MAX: Final = 64 * 1024
 _FORM_S: Final = 10.0
 _PAGE_S: Final = 10.0
 SHARDS_MAX: Final = 64
-"""Asked for a page; of more, those with the lowest numbers."""
+"""Asked for a page; if there are more, the shards with the lowest numbers."""
 _SHARD_S: Final = 3.0
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Console:
         self.history = History(subject.figures, subject.folder)
         self.render = Rendering()
         self.streams: dict[LivePage, str | None] = {}
-        """Those that are open, the oldest first, with the identity that reads each."""
+        """Open pages, the oldest first, with the identity that reads each."""
 
     async def run(self) -> None:
         """Keeps the figures and the visitors' connections, until cancelled."""
@@ -69,7 +69,11 @@ class Console:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A request of a visitor. `form`: what was sent; its CSRF token was checked."""
+    """A request of a visitor.
+
+    Attributes:
+        form: the fields that were sent; its CSRF token was checked.
+    """
 
     console: Console
     request: Request
@@ -89,7 +93,7 @@ class Visit:
         return await self.console.visitors.ask(self.visitor, question)
 
     def may(self, permission: Permission, name: str = EVERYTHING) -> bool:
-        """Whether to offer what needs this permission."""
+        """Whether to offer an action that needs this permission."""
         return self.console.visitors.may(self.visitor, permission, name)
 
     def part(self, template: str, **values: Any) -> str:
@@ -112,7 +116,7 @@ Page = Callable[[Visit], Awaitable[Response]]
 
 
 def number_of(name: str, text: str) -> int | None:
-    """Returns the number that a text of a visitor is; None: it is empty. Raises InvalidArgument."""
+    """Returns the number in a visitor's text; None if the text is empty. Raises InvalidArgument."""
     if not text:
         return None
     number = read_number(text)
@@ -122,7 +126,7 @@ def number_of(name: str, text: str) -> int | None:
 
 
 def broker_of(store: NetworkStore, shard: int | None) -> NetworkBroker:
-    """Returns the broker that has what counts within a shard, such as an offset. `shard`: None if there is only one.
+    """Returns the broker for values that count within a shard, such as an offset. `shard`: None if there is only one.
 
     Raises:
         InvalidArgument: there is no such shard.
@@ -135,7 +139,7 @@ def broker_of(store: NetworkStore, shard: int | None) -> NetworkBroker:
 
 
 async def of_shards(store: NetworkStore, question: Callable[[NetworkStore], Awaitable[T]]) -> dict[int, T]:
-    """Asks each shard, all at once; the pages show by what they lack which have not answered."""
+    """Asks each shard, all at once. Leaves out shards that have not answered; the pages show what they lack."""
     found: dict[int, T] = {}
 
     async def ask(number: int, shard: NetworkStore) -> None:
@@ -185,7 +189,7 @@ def _sign_in_for(request: Request) -> str:
 
 
 def refusing(console: Console) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """Returns what answers a request that no page takes, in the frame of the pages: whoever it is, they are told no more.
+    """Returns the handler of requests that no page takes. It answers in the frame of the pages, and tells nobody more.
 
     It is async because visitors are looked up on the event loop only; Starlette calls what is not on a thread.
     """

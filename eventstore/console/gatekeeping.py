@@ -1,5 +1,5 @@
-"""What goes with every answer of the console, and which requests are not of it: `/metrics` and `/health` go to what has always
-answered them.
+"""Adds to every answer of the console what belongs to it, and hands requests on that are not for it: `/metrics` and `/health`
+go to the application that has always answered them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ _MISDIRECTED: Final = b"this console is for this machine: open it at localhost o
 
 
 def split(pages: App, others: WSGIApplication, *, local_only: bool) -> App:
-    """Returns an application of the pages and of what else is asked for.
-
-    `local_only`: answers as this machine only, since anyone who reaches the console may do everything: a page of a stranger,
-    whose name was made to point to this machine, is refused.
+    """Returns an application that gives requests to the pages or to `others`. `local_only`: answers only requests that name
+    this machine, since anyone who reaches the console may do everything: a stranger's page, whose name was made to point to
+    this machine, is refused.
     """
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:

@@ -16,7 +16,7 @@ _HEADERS: Final = {
 }
 _ONLY_TLS: Final = {"strict-transport-security": "max-age=86400"}
 """For a day a browser asks this host by HTTPS only, so that no one between can lead a visitor to a page without it. Not longer:
-it holds for all ports of the name, also for tools beside this one that know plain HTTP only."""
+it holds for all ports of the name, also for other tools, which may know plain HTTP only."""
 
 
 def headers_of(*, tls: bool) -> dict[str, str]:

@@ -24,7 +24,11 @@ Figures = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """`of`: its value between two looks, `seconds` apart; None: there is none."""
+    """A series of a chart.
+
+    Attributes:
+        of: returns its value between two looks, the given seconds apart; None if there is none.
+    """
 
     name: str
     title: str
@@ -67,7 +71,7 @@ class History:
     """The last figures, and each series of the last hour; the oldest point is first."""
 
     def __init__(self, figures: Callable[[], Figures], folder: str | None) -> None:
-        """`figures`: called on a thread. `folder`: whose disk is looked at."""
+        """`figures` is called on a thread. `folder`: whose disk is looked at."""
         self._figures, self._folder = figures, folder
         self.latest: Figures = {}
         self.times = array("d")
@@ -104,7 +108,7 @@ class History:
             del points[0]
 
     async def next_look(self) -> None:
-        """Waits for the next one."""
+        """Waits for the next look."""
         await self._looked.wait()
 
     @property
@@ -128,8 +132,8 @@ def disk_of(folder: str | None) -> dict[str, int]:
 
 
 def summed(found: Figures) -> Figures:
-    """Returns the figures of a server as they are; of a node, the sums of those of the shards that it serves, under its own;
-    of a lag the longest.
+    """Returns the figures of a server as they are. Of a node, adds the sums of the figures of the shards that it serves; of a
+    lag, the longest. The node's own figures come first.
     """
     shards = found.get("shards")
     if not isinstance(shards, list):

@@ -105,7 +105,7 @@ class _Listener:
                 await trio.serve_listeners(self._handle, [listener])
 
     def stop(self) -> None:
-        """Ends it, from another thread."""
+        """Ends the listener, from another thread."""
         if self._token is not None:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._scope.cancel)
@@ -174,7 +174,7 @@ class _Listener:
             await trio.sleep(min(wait_s, _LOOK_S))
 
     async def _my_turn(self, connection: OpenConnection) -> None:
-        """Returns when a client may be served, of each host in rotation: this thread takes little for itself."""
+        """Returns when the client may be served, in rotation over hosts: this thread takes little processor time for itself."""
         self._count()
         async with connection.line, self._turn:  # one looks whether it may go on, for all that wait
             await self._allowed()
@@ -208,7 +208,7 @@ class _Listener:
 
 
 def _taking_the_rest(receive: Any, send: Any) -> Any:
-    """Returns `send` that takes what is left of a request while it ends the answer: hypercorn waits for that to be taken, for
+    """Returns a `send` that reads the rest of a request while it ends the answer. Otherwise hypercorn waits for the rest for
     ever, also after the client has gone.
     """
 

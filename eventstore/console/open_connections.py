@@ -1,4 +1,4 @@
-"""The connections that the HTTP listener has open: one gives way to a newcomer where all are taken, and each ends whatever it
+"""The connections that the HTTP listener has open. If all places are taken, one gives way to a newcomer, whatever it
 waits for.
 """
 
@@ -13,7 +13,12 @@ from eventstore.console.subject import CONNECTIONS_MAX
 
 
 class OpenConnection:
-    """A client, of a host. `line`: where those of this host wait for each other. `answering`: what it asked for, in hand."""
+    """A client, of a host.
+
+    Attributes:
+        line: where connections of this host wait for each other.
+        answering: how many of its requests are being answered.
+    """
 
     def __init__(self, stream: trio.SocketStream, host: str, line: trio.StrictFIFOLock) -> None:
         self.stream, self.host, self.line = stream, host, line
@@ -21,13 +26,15 @@ class OpenConnection:
         self.answering = 0
 
     def end(self) -> None:
-        """Ends it: a library that sends does not hear that it is cancelled, and does hear that the socket is closed."""
+        """Ends the connection by closing its socket: a library that sends does not notice a cancellation, and does notice
+        that.
+        """
         self.scope.cancel()
         self.stream.socket.close()
 
 
 class OpenConnections:
-    """All of them, in the order in which they were heard of last."""
+    """All connections, in the order in which they were heard of last."""
 
     def __init__(self) -> None:
         self._all: dict[OpenConnection, None] = {}
@@ -43,7 +50,7 @@ class OpenConnections:
         return connection
 
     def heard(self, connection: OpenConnection) -> None:
-        """Puts it behind all others among those that give way."""
+        """Moves the connection to the end of the order in which connections give way."""
         if connection in self._all:
             self._all[connection] = self._all.pop(connection)
 
@@ -55,8 +62,8 @@ class OpenConnections:
             connection.end()
 
     def _make_room(self, host: str) -> bool:
-        """Ends one of the host that has the most: one that asks for nothing, or else, for a newcomer of another host, the one
-        that was heard of first.
+        """Ends an idle connection of the host that has the most. If there is none, ends the first in order, but only if the
+        newcomer's host then has no more than this host.
         """
         counts = Counter(each.host for each in self._all)
         most = max(counts.values())

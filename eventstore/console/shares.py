@@ -1,5 +1,5 @@
-"""How many of one thing, sessions or open pages, each identity may have, and all together: so that one token, given to many or
-stolen, cannot lock the others out.
+"""Limits how many sessions or open pages each identity may have, and all together, so that one token, given to many or stolen,
+cannot lock the others out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ K = TypeVar("K")
 
 
 def gives_way(held: Mapping[K, str | None], name: str | None, *, each_max: int, all_max: int, what: str) -> K | None:
-    """Returns which of those that are held, the oldest first, gives way to one more of `name`; None: there is room.
+    """Returns which of the held places, ordered from the oldest, gives way to one more of `name`; None: there is room.
 
-    An identity at its own limit gives way to itself. Where all places are taken, the identity gives way that has the most. A
+    An identity at its own limit gives way to itself. If all places are taken, the identity with the most places gives way. A
     `name` of None (identities are off) stands for everyone, who has no limit of its own.
 
     Raises:

@@ -55,7 +55,8 @@ class _Stream(Response):
             self._streams.pop(self, None)
 
     def _take_a_place(self) -> None:
-        """Waits for nothing, so that any number of pages that are opened at the same moment are within the limits.
+        """Takes a place among the open pages. Waits for nothing, so that any number of pages that are opened at the same moment
+        are within the limits.
 
         Raises:
             Overloaded: too many are open, each of another identity.

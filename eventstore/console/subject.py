@@ -1,4 +1,4 @@
-"""What a console is about, and how it reaches that: given by the server or node whose listener it is on."""
+"""The subject of a console, and how the console reaches it: given by the server or node that has the listener."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from eventstore.security.access_list import Identity
 
 LIBRARIES = ("starlette", "jinja2", "hypercorn")
-"""Those of the extra `console`."""
+"""The libraries of the extra `console`."""
 CONNECTIONS_MAX: Final = 256
 """Of HTTP at once, with a console or without; more are closed."""
 
 
 class ClusterDoor(Protocol):
-    """What a node knows of its cluster, and has done to it; called on threads."""
+    """What a node tells the console of its cluster, and does to it. Called on threads."""
 
     def look(self) -> dict[str, Any] | None:
         """Returns `nodes`, `shards` by number, what is `under_way`, and whether all moves are `paused`, `paused_by` whom; None
@@ -27,22 +27,29 @@ class ClusterDoor(Protocol):
         """
 
     def hand_over(self, shard: int, node: str, who: str) -> str:
-        """Has another node lead a shard; returns what has happened."""
+        """Has another node lead a shard; returns a sentence that says so."""
 
     def take_back(self, shard: int, who: str) -> str:
-        """Takes back what is wanted of a shard; returns what has happened."""
+        """Cancels the pending move or hand-over of a shard; returns a sentence that says so."""
 
     def pause(self, paused: bool, shard: int | None, who: str) -> str:
-        """Pauses what is wanted of a shard, or all moves, or resumes that; returns what has happened."""
+        """Pauses or resumes the move of a shard, or all moves; returns a sentence that says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """`address`: of the server or node itself; the console is a client of it, with the visitor's token. `options`: how it
-    connects, of the token (None: identities are off) and the name that the server's log shows. `figures`: what `/health` shows;
-    called on a thread. `identity_of`: whose token it is; None in its place: identities are off. `is_local`: only this machine
-    reaches the listener. `folder`: where the data are. `domain`: returns what folds aggregates; called on a thread, may raise
-    DomainRefused. `cluster`: of a node with replicas.
+    """A server or node with a console.
+
+    Attributes:
+        address: of the server or node itself; the console is a client of it, with the visitor's token.
+        options: returns how the console connects, from the token (None: identities are off) and the name that the server's log
+            shows.
+        figures: returns what `/health` shows; called on a thread.
+        identity_of: returns whose token it is; None in its place: identities are off.
+        is_local: only this machine reaches the listener.
+        folder: where the data are.
+        domain: returns what folds aggregates; called on a thread, may raise DomainRefused.
+        cluster: of a node with replicas.
     """
 
     title: str

@@ -1,7 +1,7 @@
-"""Who looks at the console: each visitor has a connection to the store with the own token, so that the server checks every
-request as that of any client.
+"""The visitors of the console. Each has a connection to the store with the visitor's own token, so that the server checks every
+request like any client's.
 
-Where identities are off there is one visitor, who may do everything. A connection ends when it was not used for a while.
+If identities are off, there is one visitor, who may do everything. A connection ends when it was not used for a while.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 VISITORS_MAX: Final = 1_000
 VISITORS_EACH_MAX: Final = 20
-"""Of one identity; then its oldest is signed out."""
+"""Of one identity; with one more, its oldest visitor is signed out."""
 SIGNED_IN_S: Final = 12 * 3600.0
-"""Then a visitor signs in again."""
+"""After this time a visitor must sign in again."""
 _IDLE_S: Final = 60.0
 _ID_BYTES: Final = 32
 T = TypeVar("T")
@@ -36,7 +36,12 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class Visitor:
-    """`name`: of the identity; None: identities are off. `csrf`: what each form has to bring back."""
+    """A visitor.
+
+    Attributes:
+        name: of the identity; None: identities are off.
+        csrf: what each form has to bring back.
+    """
 
     name: str | None
     token: str | None = field(repr=False)
@@ -69,7 +74,7 @@ class Visitors:
         return self._subject.identity_of is not None
 
     def find(self, cookie: str | None) -> Visitor | None:
-        """Returns who has this cookie; None: no one, or not any more."""
+        """Returns the visitor who has this cookie; None: no one, or not any more."""
         if not self.need_tokens:
             return self._anyone
         found = self._signed_in.get(cookie or "")
@@ -78,7 +83,7 @@ class Visitors:
         return found
 
     def may(self, visitor: Visitor, permission: Permission, name: str = EVERYTHING) -> bool:
-        """Whether the server would permit it; for what a page offers. What is done is checked by the server."""
+        """Whether the server would permit it; used to decide what a page offers. The server checks each request anyway."""
         if visitor.token is None:
             return True
         identity = self._identity(visitor)
@@ -174,7 +179,7 @@ class Visitors:
             return visitor.store
 
     async def _hold(self, visitor: Visitor, *, task_status: trio.TaskStatus[None]) -> None:
-        """Keeps a connection open while it is used. An error before it is open is raised to who wants it."""
+        """Keeps a connection open while it is used. An error before it is open is raised to the caller that wants it."""
         options = self._subject.options(visitor.token, f"console {visitor.address}".strip())
         started = False
         try:

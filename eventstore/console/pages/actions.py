@@ -1,4 +1,4 @@
-"""What can be done from the console: each action asks again, and is a request with the visitor's permission, as any other.
+"""The actions of the console. Each action asks again, and is a request with the visitor's permission, like any other.
 
 An action is a link with its fields; the page that it leads to says what will happen and has the form that does it.
 """
@@ -26,8 +26,14 @@ _NO_ONE: Final = "console (not signed in)"
 
 @dataclass(frozen=True, slots=True)
 class ConsoleAction:
-    """`fields`: what it needs; `why` is asked for on the page. `says`: what will happen. `do`: does it, as its last argument,
-    and returns what has happened. `back`: the page to go to then. `on_cluster`: it is done by the node, not by a request.
+    """An action.
+
+    Attributes:
+        fields: what it needs; `why` is asked for on the page.
+        says: returns what will happen.
+        do: does it in the name of its last argument, and returns what has happened; None if `on_cluster` does it.
+        back: returns the page to go to then.
+        on_cluster: does it at the node, instead of a request.
     """
 
     fields: tuple[str, ...]
@@ -212,7 +218,7 @@ async def _do(visit: Visit) -> Response:
 
 
 async def _carried_out(visit: Visit, action: ConsoleAction, given: Fields) -> str:
-    """Raises what the server or the node answers; PermissionDenied."""
+    """Does the action; returns what has happened. Raises the errors of the server or the node, and PermissionDenied."""
     who = visit.visitor.name or _NO_ONE
     do, on_cluster, cluster = action.do, action.on_cluster, visit.console.subject.cluster
     if do is not None:

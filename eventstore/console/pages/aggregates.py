@@ -87,10 +87,11 @@ async def _shards_with_their_own(store: NetworkStore, aggregate_id: str) -> list
 
 
 def store_of(store: NetworkStore, aggregate_id: str, shard: int | None) -> NetworkStore:
-    """Returns the store to read an aggregate from: that of a shard, if each has its own of this id. `shard`: None: the only.
+    """Returns the store to read an aggregate from. If each shard has its own aggregate of this id, it is the store of `shard`;
+    None: of the only shard.
 
     Raises:
-        InvalidArgument: which shard is not said, or there is none of this number.
+        InvalidArgument: no shard is named, or there is none of this number.
     """
     shards = store._of_shards() if slot_of(aggregate_id) == LOCAL else {}
     chosen = next(iter(shards), None) if shard is None and len(shards) == 1 else shard
@@ -135,7 +136,7 @@ def event_row(event: Event, shard: int | None = None) -> dict[str, Any]:
 
 
 def _cause(event: Event) -> str | None:
-    """Returns the page of the event that caused one, where its id says which: ID/VERSION, as reactions write it."""
+    """Returns the page of the event that caused this one, if its causation id says which: ID/VERSION, as reactions write it."""
     name, _, version = event.causation_id.rpartition("/")
     if not name or read_number(version) is None:
         return None

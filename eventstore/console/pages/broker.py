@@ -59,7 +59,7 @@ async def _broker(visit: Visit) -> Response:
 
 
 async def _each(ask: Any, names: list[str]) -> dict[str, Any]:
-    """Asks for each name, all at once; one that is gone meanwhile is left out."""
+    """Asks for each name, all at once. Leaves out a name that is gone meanwhile."""
     found: dict[str, Any] = {}
 
     async def one(name: str) -> None:

@@ -1,4 +1,4 @@
-"""What belongs to an event: all that has its correlation id, from what began it to what followed."""
+"""The events that belong to an event: all that have its correlation id, from what began it to what followed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from eventstore.model import Event
 
 _EXAMINED_MAX: Final = 10_000
 _BACK_US: Final = 60_000_000
-"""In other shards than that of the event, the first event that is examined is at most so much older."""
+"""In other shards than the event's own, the first event that is examined is at most so much older."""
 _DATA: Final = itemgetter(3)  # of an Event
 
 
@@ -42,7 +42,11 @@ async def _chain(visit: Visit) -> Response:
 
 
 class Chain:
-    """The events with a correlation id, oldest first, each with its shard. `examined`: among how many they were found."""
+    """The events with a correlation id, oldest first, each with its shard.
+
+    Attributes:
+        examined: among how many events they were found.
+    """
 
     def __init__(self, correlation: str) -> None:
         self.examined = 0
@@ -54,8 +58,8 @@ class Chain:
         return sorted(self._found, key=lambda each: (each[1].timestamp, each[1].sequence))
 
     async def examine(self, shard: int | None, stream: NetworkEventStream, before: int | None = None) -> int:
-        """Examines the events of a stream, of them those before this sequence, until their data are 4 MiB or a page more.
-        Returns the size of their data.
+        """Examines the events of a stream, until their data are 4 MiB or a page more; with `before`, only events before this
+        sequence. Returns the size of their data.
         """
         size = 0
         async with aclosing(stream):
@@ -80,7 +84,9 @@ class Chain:
 
 
 async def _belonging(store: NetworkStore, event: Event, shard: int | None) -> Chain:
-    """Examines what is around the event in its shard, and what is of about its time in others. `shard`: if it was named."""
+    """Examines the events around the event in its shard, and events of about its time in other shards. `shard`: if it was
+    named.
+    """
     shards = store.shards
     parts: list[tuple[int | None, NetworkStore]] = [*shards.items()] or [(None, store)]
     own = (await store.cluster_map()).owner_of(event.aggregate_id) if shard is None and shards else shard
@@ -95,8 +101,10 @@ async def _belonging(store: NetworkStore, event: Event, shard: int | None) -> Ch
 
 
 async def _around(chain: Chain, shard: int | None, part: NetworkStore, sequence: int, most: int) -> None:
-    """Examines up to half as many events before a sequence, and the rest from it on. Not by time: the store would read each
-    older event of the files that are not sorted yet. Backwards in steps, so that of large events the nearest are examined.
+    """Examines up to half as many events before a sequence, and the rest from it on.
+
+    Not by time: the store would read each older event of the files that are not sorted yet. It goes backwards in steps, so that
+    among large events the nearest are examined.
     """
     high, size, step = sequence, 0, max(1, most // 4)
     for _ in range(2):
@@ -110,7 +118,7 @@ async def _around(chain: Chain, shard: int | None, part: NetworkStore, sequence:
 
 
 def _indented(chain: Chain) -> list[dict[str, Any]]:
-    """Returns what a page shows, each event one step further in than the one that caused it."""
+    """Returns the rows of a page. Each event is one step further in than the event that caused it."""
     depths: dict[str, int] = {}
     rows = []
     for shard, each in chain.events:

@@ -1,4 +1,4 @@
-"""The cluster: nodes, shards with their replicas, and what is under way. Of one server alone, the one shard that it is."""
+"""The cluster: nodes, shards with their replicas, and what is under way. A single server is shown as one shard."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _cluster(visit: Visit) -> Response:
 
 
 async def _asked(store: NetworkStore) -> tuple[ClusterMap, dict[int, dict[str, Scalar]]]:
-    """Asks for the map, and each shard for its figures, all at once; those that do not answer have none."""
+    """Asks for the map, and each shard for its figures, all at once. Shards that do not answer have no figures."""
     known = await store.cluster_map()
     if not store.shards:
         return known, {known.shards[0].shard: await store.stats()}
@@ -63,12 +63,12 @@ def _row(shard: Any, figures: dict[str, Scalar], registry: dict[str, Any] | None
 
 
 def said_of(figures: dict[str, Scalar], known: dict[str, Any]) -> list[Any]:
-    """Returns what an operator has to know of a shard, each once: what it says itself, and what the registry does."""
+    """Returns what an operator has to know of a shard, without repetitions: from the shard itself, and from the registry."""
     return list(dict.fromkeys(filter(None, (figures.get("attention"), known.get("trouble")))))
 
 
 def behind_text(figure: Scalar) -> str | None:
-    """Returns how far each other replica is behind, those first that are furthest; None: the shard does not say."""
+    """Returns how far each other replica is behind, the furthest first; None: the shard does not say."""
     try:
         found = [(-float(each["seconds"]), node, each["bytes"]) for node, each in json.loads(str(figure)).items()]
     except (ValueError, TypeError, KeyError, AttributeError):  # of a server of another version

@@ -1,6 +1,6 @@
 """The log: newest events first, by type, prefix and time; and new ones while the page is open.
 
-No page reads more than a bounded number of events: going back, one offers to continue from the last that it examined.
+No page reads more than a bounded number of events: going back, a page offers to continue from the last event that it examined.
 """
 
 from __future__ import annotations
@@ -36,8 +36,13 @@ _FORMS: Final = ("%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f")
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What is shown. Times are microseconds since 1970. `may_read`: the prefix of all ids that the visitor may read here: the
-    store filters by it alone, since it reads to the end of its log for an event that passes.
+    """What is shown.
+
+    Attributes:
+        since: microseconds since 1970.
+        until: microseconds since 1970.
+        may_read: the prefix of all ids that the visitor may read here: the store filters by it alone, since it reads to the end
+            of its log for an event that passes.
     """
 
     type: str = ""
@@ -56,7 +61,12 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class LogExcerpt:
-    """`before`: where to continue; None: nothing is older. `examined`: how many events were looked at."""
+    """Some events of the log.
+
+    Attributes:
+        before: where to continue; None: nothing is older.
+        examined: how many events were looked at.
+    """
 
     events: list[Event]
     before: int | None

@@ -70,7 +70,7 @@ async def _permitted(store: NetworkStore) -> dict[str, Scalar]:
 
 
 class Drawn:
-    """What is drawn of a look at the figures, once for all who look."""
+    """The parts of a page that are drawn of a look at the figures, once for all visitors."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
