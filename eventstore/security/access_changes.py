@@ -12,7 +12,9 @@ _NAMED_MAX: Final = 10
 
 
 def author(before: AccessList, now: AccessList) -> str:
-    """Returns who made a list of another, as that program claims; empty: unknown, as after an edit by hand, or several."""
+    """Returns who made the list `now` from `before`, as that program claims; empty: unknown, as after an edit by hand, or
+    several edits.
+    """
     edit = now.edit
     return edit.by if edit is not None and (edit.before, edit.after) == (before.digest, now.digest) else ""
 

@@ -47,7 +47,12 @@ UNLIMITED: Final = IdentityLimits()
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Somebody who may connect. `written`: its grants, as they were written. `certificates`: the subjects that are this one."""
+    """Somebody who may connect.
+
+    Attributes:
+        written: its grants, as they were written.
+        certificates: the subjects of its certificates.
+    """
 
     name: str
     written: tuple[str, ...] = ()
@@ -66,9 +71,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """With what a connection proved who it is: a token's id, or the subject of a certificate.
+    """How a connection proved who it is.
 
-    `expires`: when the certificate does, also beside a token.
+    Attributes:
+        token: the token's id.
+        subject: of a certificate.
+        expires: when the certificate expires, also beside a token.
     """
 
     token: str | None = None
@@ -78,7 +86,13 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Who made a list of another, as it claims. `before`, `after`: their digests, as a file is also edited by hand."""
+    """Who made a list of another, as it claims.
+
+    Attributes:
+        by: who.
+        before: the digest of the list before, because a file is also edited by hand.
+        after: the digest of the list after.
+    """
 
     by: str
     before: str
@@ -86,7 +100,11 @@ class Edit:
 
 
 class AccessList:
-    """All identities; never changed. `edit`: the last one, if it is known."""
+    """All identities; never changed.
+
+    Attributes:
+        edit: the last one, if it is known.
+    """
 
     def __init__(self, identities: Mapping[str, Identity], edit: Edit | None = None) -> None:
         """A certificate that several identities have proves none of them."""
@@ -126,14 +144,14 @@ class AccessList:
         )
 
     def credential(self, token: str | None, certificate: Shown | None) -> Credential:
-        """Returns what proves who it is; a token comes before a certificate. It may prove nothing."""
+        """Returns the proof of who it is; a token comes before a certificate. It may prove nothing."""
         expires = None if certificate is None else certificate.expires
         if token is not None:
             return Credential(find_token(token, self._tokens), None, expires)
         return Credential(None, None if certificate is None else certificate.subject, expires)
 
     def identity(self, proof: Credential, now: datetime) -> Identity | None:
-        """Returns who that is; None: unknown, or no longer valid."""
+        """Returns the identity; None: unknown, or no longer valid."""
         if proof.expires is not None and proof.expires <= now:
             return None
         if proof.token is not None:
@@ -162,15 +180,15 @@ class AccessList:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of all that is in it, by which the audit trail tells whether it is the same."""
+        """The SHA-256 of the whole list, by which the audit trail tells whether it is the same."""
         trees = {each.name: _tree_of(each) for each in self.identities.values()}
         return hashlib.sha256(json.dumps(trees, sort_keys=True).encode()).hexdigest()
 
     def with_(self, identity: Identity) -> AccessList:
-        """Returns the list with an identity added, or in place of the one of that name.
+        """Returns the list with an identity added, or in place of the identity of that name.
 
         Raises:
-            InvalidArgument: it gets a certificate that another one has.
+            InvalidArgument: it gets a certificate that another identity has.
         """
         before = self.identities.get(identity.name)
         for subject in identity.certificates:
@@ -219,7 +237,7 @@ def read_access(path: Path) -> AccessList:
 
 
 def _edit(value: object) -> Edit | None:
-    """Returns what a file says of its last edit; of one that says it wrongly it is not known."""
+    """Returns what a file says of its last edit; None if it does not say it in the right form."""
     found = [value.get(each) for each in ("by", "before", "after")] if isinstance(value, dict) else []
     texts = [each for each in found if isinstance(each, str) and len(each) <= _BY_MAX]
     return Edit(*texts) if len(texts) == 3 else None
@@ -299,7 +317,13 @@ def _tree_of(identity: Identity) -> Tree:
 
 @contextmanager
 def editing(path: Path) -> Iterator[AccessList]:
-    """Yields the list in the file, or an empty one, while no other process edits it. Raises as `read_access`."""
+    """Yields the list in the file, or an empty one, while no other process edits it.
+
+    Raises:
+        Corrupt: it is not such a list; the message says where.
+        FolderRefused: it is of a newer format, names a permission that this version does not know, or cannot be read; or
+            another process edits it.
+    """
     OsFiles().make_folder(path.parent)
     lock = OsFiles().lock(path.with_name(path.name + ".lock"))
     try:
@@ -309,12 +333,12 @@ def editing(path: Path) -> Iterator[AccessList]:
 
 
 def granted(identity: Identity, written: tuple[str, ...]) -> Identity:
-    """Returns the identity with more grants. One that it has with nothing after its colon, as an earlier version wrote it, is
-    replaced by one of the same role or permission.
+    """Returns the identity with more grants. If it has a grant with nothing after its colon, as an earlier version wrote it, a
+    new grant of the same role or permission replaces it.
 
     Raises:
-        InvalidArgument: one is of no role or permission, or ends with its colon: an empty prefix would be every name. A list
-            that has one of old is read all the same, as a server could not start otherwise.
+        InvalidArgument: a grant names no role or permission, or ends with its colon: an empty prefix would be every name. (An
+            old list that has such a grant is read all the same, because a server could not start otherwise.)
     """
     parse_grants(written)  # what is not known must not be recommended
     for each in written:

@@ -1,7 +1,9 @@
-"""The audit trail: records of who did what that matters, as events of an aggregate of the server's own, in a chain of hashes.
+"""The audit trail: records of important actions and who did them, as events of an aggregate of the server's own, in a chain of
+hashes.
 
-Each record holds the SHA-256 of the one before it. Changing, removing or inserting one breaks the chain at that place; who can
-write to the files could write all later ones again, which anyone who noted the head of the chain before notices.
+Each record holds the SHA-256 of the record before it. Changing, removing or inserting a record breaks the chain at that place.
+Somebody who can write to the files could write all later records again; anyone who noted the head of the chain before notices
+that.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ AUDIT: Final = "$audit"
 """The aggregate; each shard of a cluster has its own."""
 AUDITED: Final = "$Audited"
 FIRST: Final = hashlib.sha256(b"").hexdigest()
-"""What the first record holds instead of the hash of one before it."""
+"""What the first record holds instead of the hash of a record before it."""
 _TEXT_CHARACTERS_MAX: Final = 200
 _ROWS_MAX: Final = 10
 
@@ -28,9 +30,14 @@ Details = Mapping[str, str | int | bool | None]
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """`what`: a login that was refused, a change of access, or a kind of request. `who`: the identity; empty: unknown.
-    `origin`: address and name of the client. `details`: the values of the request, and what else belongs to it. `id`: of what
-    is recorded once, though it may be noted by each process that leads a shard; empty: it is noted once.
+    """An action.
+
+    Attributes:
+        what: a login that was refused, a change of access, or a kind of request.
+        who: the identity; empty: unknown.
+        origin: address and name of the client.
+        details: the values of the request, and what else belongs to it.
+        id: of an action that is recorded once, though each process that leads a shard may note it; empty: it is noted once.
     """
 
     what: str
@@ -40,8 +47,8 @@ class AuditRecord:
     id: str = ""
 
     def encode(self, previous: str, time_us: int, access: str = "") -> bytes:
-        """Returns the record with the hash of the one before it. `time_us`: when it was, in µs since 1970: the time of an event
-        is outside its data, and so outside the chain. `access`: the digest of the access list then; empty: not known.
+        """Returns the record with the hash of the record before it. `time_us`: when it was, in µs since 1970: the time of an
+        event is outside its data, and so outside the chain. `access`: the digest of the access list then; empty: not known.
         """
         values = {
             "time": time_us,
@@ -85,7 +92,7 @@ def access_in(data: bytes) -> str:
 
 
 class BrokenChain(EventStoreError):
-    """The records are not those that were written; names the first that shows it. The files may be without damage."""
+    """The records are not the ones that were written; names the first record that shows it. The files may be without damage."""
 
     def __init__(self, version: int, why: str) -> None:
         super().__init__(f"record {version} of the audit trail: {why}", version=version)
@@ -118,7 +125,7 @@ def verified(records: Iterable[tuple[int, bytes]], known: Head | None = None) ->
     `known`: a head that was noted before; it must be part of the chain.
 
     Raises:
-        BrokenChain: the chain is broken, or is not the one that had this head.
+        BrokenChain: the chain is broken, or is another chain than the one that had this head.
     """
     previous, expected = FIRST, 1
     for version, data in records:

@@ -29,8 +29,8 @@ _PUBLIC: Final = 0o644
 
 
 def make_certificate(folder: Path, names: Sequence[str], days: int, *, starts: datetime | None = None) -> list[Path]:
-    """Writes a certificate for these host names and addresses, the first of which is its common name, and the key of it; before
-    that a CA, if the folder has none. Returns what was written. `starts`: from when on it is valid; None: an hour ago.
+    """Writes a certificate for these host names and addresses, the first of which is its common name, and its key; before that
+    a CA, if the folder has none. Returns what was written. `starts`: from when on it is valid; None: an hour ago.
 
     Raises:
         InvalidArgument: a name is of no use, the folder has such a certificate already, or the library is not installed.

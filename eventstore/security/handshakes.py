@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Final
 
 NOT_ENDED: Final = "it was begun and not ended"
-"""Why a handshake failed whose client went away."""
+"""Why a handshake failed if its client went away."""
 PLAIN: Final = "it does not speak TLS"
-"""Why one failed that never began."""
+"""Why a handshake failed that never began."""
 HANDSHAKE_BYTE: Final = b"\x16"
 """TLS begins so, and no request of HTTP."""
 _SAID: Final = b"this address takes https only: ask for https://HOST:PORT\n"
@@ -25,7 +25,12 @@ _log = logging.getLogger(__name__)
 
 
 class FailedHandshakes:
-    """Called on any thread. `count`: all; `last`: the last one, whose client and reason are escaped."""
+    """Counts failures, on any thread.
+
+    Attributes:
+        count: all of them.
+        last: the last one; its client and reason are escaped.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()

@@ -16,7 +16,7 @@ from eventstore.fields import RESERVED, reserved_id_refused
 
 
 class Permission(StrEnum):
-    """What may be permitted. The comment says what the names are of."""
+    """What may be permitted. The comment beside each says what its names are."""
 
     APPEND = "append"  # aggregates
     READ = "read"  # aggregates: on everything also the server's own, such as `$audit`
@@ -41,15 +41,18 @@ _RECORDED: Final = (Permission.TOPICS, Permission.GROUPS, Permission.REACTIONS, 
 _OF_GROUPS: Final = ("retry:", "dead:")
 
 Wanted = Iterable[tuple[Permission, str | None]]
-"""Permissions, each with the name that it is needed on; None: on some, whichever these are."""
+"""Permissions, each with the name that it is needed on; None: on at least one name, whichever it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a kind of request needs. `wanted`: returns the permissions and names of one. `alone`: its rows are checked one by
-    one by what takes them, so that a row refuses only itself. `writes`: the field with a topic to which the server writes from
-    then on: that takes `send` on it, and `topics` if there is none, unless the request leaves all as it is. `of`: what the
-    names are, for pages and tests: a field of the request, or more than that; empty: none.
+    """What a kind of request needs.
+
+    Attributes:
+        wanted: returns the permissions and names that one request needs.
+        alone: each row is checked by the code that takes it, so that a row refuses only itself.
+        writes: the field with a topic to which the server writes from then on. That needs `send` on the topic, and `topics` if
+            there is none, unless the request leaves all as it is.
     """
 
     permission: Permission | None
@@ -81,7 +84,7 @@ def on(permission: Permission, field: str | None = None) -> Needs:
 
 
 def on_some(permission: Permission) -> Needs:
-    """Needs the permission on some names, whichever these are."""
+    """Needs the permission on at least one name, whichever it is."""
     return Needs(permission, lambda _: ((permission, None),), of="any name")
 
 
@@ -91,7 +94,7 @@ def on_rows(permission: Permission) -> Needs:
 
 
 def on_filtered(permission: Permission) -> Needs:
-    """Needs the permission on what a filter lets through: one aggregate, or those with a prefix."""
+    """Needs the permission on what a filter lets through: one aggregate, or all aggregates with a prefix."""
 
     def wanted(request: Any) -> Wanted:
         return ((permission, request.aggregate_id or request.aggregate_prefix or EVERYTHING),)
@@ -155,8 +158,8 @@ class Grants:
         has_topic: Callable[[str], bool] = lambda _: False,
         changes: Callable[[Any], bool] = lambda _: True,
     ) -> None:
-        """Raises PermissionDenied. `has_topic`: whether a topic exists; `changes`: whether a request that has the server write
-        changes anything. Both are asked last: one who lacks the rest learns nothing of it.
+        """Raises PermissionDenied. `has_topic`: whether a topic exists. `changes`: whether a request that has the server write
+        changes anything. Both are asked last, so that a client without the other permissions learns nothing of it.
         """
         if needs.wanted is not None:
             for permission, name in needs.wanted(request):

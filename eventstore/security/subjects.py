@@ -33,14 +33,18 @@ _CHARACTER: Final = re.compile(r"\\([0-9A-Fa-f]{2})|\\?(.)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a verified certificate says of the other side. `expires`: None: it is unknown."""
+    """What a verified certificate says of the other side.
+
+    Attributes:
+        expires: None: it is unknown.
+    """
 
     subject: str
     expires: datetime | None = None
 
 
 def shown_by(found: Any) -> Shown | None:
-    """Returns that of a certificate as `getpeercert` returns it; None: no certificate was shown."""
+    """Returns what a certificate says, in the form that `getpeercert` returns; None: no certificate was shown."""
     if not found:
         return None
     end = found.get("notAfter")
@@ -96,7 +100,7 @@ def _name_of(name: str) -> str:
 
 
 def _unescaped(value: str) -> str:
-    """Returns what a value says. Raises ValueError: its bytes are not UTF-8."""
+    """Returns a value without its escapes. Raises ValueError: its bytes are not UTF-8."""
     try:
         return b"".join(bytes.fromhex(code) if code else each.encode() for code, each in _CHARACTER.findall(value)).decode()
     except UnicodeError:

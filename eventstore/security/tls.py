@@ -1,7 +1,7 @@
 """Makes the contexts of TLS from files, and makes them again when the files change.
 
-A context holds the certificate that new connections are shown; open ones keep theirs. Files that cannot be used while the
-server runs change nothing: the log says so, and they are read again when they change again.
+A context holds the certificate that new connections are shown; open connections keep theirs. Files that cannot be used while
+the server runs change nothing: the log says so, and they are read again when they change again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ _log = logging.getLogger(__name__)
 
 
 class ServerTls:
-    """The certificate of a server. `context`: for clients; `peer_context`: for other nodes, who must have a certificate;
-    `own_context`: for connections that this server opens itself. `expires`: when the certificate does; None: it is unknown.
+    """The certificate of a server.
+
+    Attributes:
+        context: for clients.
+        peer_context: for other nodes, which must have a certificate.
+        own_context: for connections that this server opens itself.
+        expires: when the certificate expires; None: it is unknown.
     """
 
     def __init__(self, settings: SecuritySettings) -> None:
@@ -50,7 +55,7 @@ class ServerTls:
         return (*contexts, own)
 
     def context_to_self(self) -> ssl.SSLContext:
-        """Returns the context of a connection to this process itself: it takes the own certificate, whatever its names."""
+        """Returns the context of a connection to this process itself: it accepts the own certificate, whatever its names."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.minimum_version = _VERSIONS[self._settings.tls_minimum]
@@ -73,7 +78,7 @@ class ServerTls:
             return None
 
     def reload(self) -> None:
-        """Reads the files again; if they cannot be used, those in use stay."""
+        """Reads the files again. If they cannot be used, the files in use stay."""
         self._seen = _signatures(self._files)
         try:
             self.context, self.peer_context, self.own_context = self._made()

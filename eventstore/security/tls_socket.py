@@ -30,8 +30,11 @@ _NO_BYTES: Final = memoryview(b"")
 class TlsSocket:
     """Takes the place of a connected, non-blocking socket, which it owns.
 
-    `recv` raises BlockingIOError while nothing has arrived, and during the handshake; before that is over, `send` refuses: it
-    is not known yet to whom. `failed`: why TLS ended the connection.
+    `recv` raises BlockingIOError while nothing has arrived, and during the handshake. Before the handshake is over, `send`
+    refuses, because it is not known yet who the other side is.
+
+    Attributes:
+        failed: why TLS ended the connection.
     """
 
     __slots__ = ("_ahead", "_head", "_incoming", "_outgoing", "_rest", "_socket", "_tls", "_unsent", "failed", "greeted")
@@ -150,7 +153,7 @@ class TlsSocket:
         if self._outgoing.pending:
             more = self._outgoing.read()
             self._unsent = memoryview(bytes(self._unsent) + more if self._unsent else more)
-            if len(self._unsent) > _OWED_BYTES_MAX:  # answers of TLS itself, to one that asks for them and takes none
+            if len(self._unsent) > _OWED_BYTES_MAX:  # answers of TLS itself, to a client that asks for them and takes none
                 raise ConnectionError(errno.ENOBUFS, "it takes none of the answers of TLS")
         try:
             while self._unsent:
@@ -186,7 +189,7 @@ class TlsSocket:
         self._incoming.write(data)
 
     def peer_certificate(self) -> Shown | None:
-        """Returns what the certificate says that the other side has shown, and that was verified; None: it has shown none."""
+        """Returns what the verified certificate of the other side says; None: it has shown none."""
         return shown_by(self._tls.getpeercert()) if self.greeted else None
 
     # ---- as a socket

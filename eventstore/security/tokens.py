@@ -1,6 +1,6 @@
 """Tokens: 256 random bits, shown once and stored as a salted hash.
 
-A fast hash is enough: what is random throughout cannot be guessed, however fast one guesses, unlike a password.
+A fast hash is enough: unlike a password, 256 random bits cannot be guessed, however fast the guesses are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ _SALT_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class StoredToken:
-    """What is kept of a token. `expires`: None: never."""
+    """What is kept of a token.
+
+    Attributes:
+        expires: None: never.
+    """
 
     salt: bytes
     digest: bytes
@@ -43,7 +47,7 @@ def new_token(created: datetime, expires: datetime | None) -> tuple[str, str, St
 
 
 def find_token(token: str, known: Mapping[str, StoredToken]) -> str | None:
-    """Returns the id of a token that is one of the known ones; None if it is not. The same work is done for every text."""
+    """Returns the id of a known token; None if it is not known. Does the same work for every text."""
     prefix, token_id, secret = (*token.split("_", 2), "", "")[:3]
     found = known.get(token_id)
     salt, digest = _NONE if found is None else (found.salt, found.digest)
