@@ -1,18 +1,11 @@
-"""Turns a subscription into batches: the events that arrive while one batch is handled are the next batch.
-
-No event waits for a batch to fill, and the cost of a batch (a transaction, a sync) is shared by all its events. One task
-reads, up to a bound; then the subscription's flow control stops the server.
-"""
+"""The part of a store that what follows it needs: its events as they are appended, and what tells it from another store."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
-
-import anyio
+from typing import Final, Protocol
 
 from eventstore.errors import Diverged, InvalidArgument
 from eventstore.event_identity import IDENTITY_DIGITS, LogPosition
@@ -122,84 +115,3 @@ async def _check(store: Followable, what: str, place: Checkpoint, next_step: str
         except Diverged:
             pass
     place.check(what, found, next_step)
-
-
-@dataclass(frozen=True, slots=True)
-class EventBatch:
-    """Events in order. `position`: all matching events up to this sequence are in this or an earlier batch. `caught_up`: there
-    were no more at that moment.
-    """
-
-    events: list[Event]
-    position: int
-    caught_up: bool
-
-
-HandleBatch: TypeAlias = Callable[[EventBatch], Awaitable[bool]]
-"""Handles a batch; returns False to stop."""
-
-
-async def follow(subscription: EventSubscription, handle: HandleBatch, events_max: int) -> None:
-    """Passes all events of the subscription to `handle`, in batches of at most `events_max` events, one after the other.
-
-    Returns when `handle` returns False or the subscription ends; raises the errors of both.
-    """
-    reader = _Reader(events_max)
-    error: Exception | None = None
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(reader.run, subscription)
-        try:
-            while (batch := await reader.next()) is not None:
-                if not await handle(batch):
-                    break
-        except Exception as raised:  # raised outside the task group, which would wrap it in an ExceptionGroup
-            error = raised
-        tasks.cancel_scope.cancel()
-    if error is not None:
-        raise error
-
-
-class _Reader:
-    """Buffer between the task that reads the subscription and the one that handles batches."""
-
-    def __init__(self, events_max: int) -> None:
-        self._events_max = events_max
-        self._events: list[Event] = []
-        self._position = 0
-        self._caught_up = False
-        self._ended = False
-        self._error: Exception | None = None
-        self._filled = anyio.Event()
-        self._emptied = anyio.Event()
-
-    async def run(self, subscription: EventSubscription) -> None:
-        try:
-            async with subscription:
-                async for item in subscription:
-                    if isinstance(item, CaughtUp):
-                        self._position, self._caught_up = max(self._position, item.sequence), True
-                    else:
-                        self._events.append(item)
-                        self._position = item.sequence
-                    self._filled.set()
-                    if len(self._events) >= self._events_max:
-                        self._emptied = anyio.Event()
-                        await self._emptied.wait()
-        except Exception as error:
-            self._error = error
-        self._ended = True
-        self._filled.set()
-
-    async def next(self) -> EventBatch | None:
-        """Returns all buffered events, waiting for the first; None at the end of the subscription."""
-        await self._filled.wait()
-        if self._events or self._caught_up:
-            batch = EventBatch(self._events, self._position, self._caught_up)
-            self._events, self._caught_up = [], False
-            if not self._ended:
-                self._filled = anyio.Event()
-            self._emptied.set()
-            return batch
-        if self._error is not None:
-            raise self._error
-        return None

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 import eventstore as es
-from eventstore.following.log import EventBatch, follow
+from eventstore.following.follower import EventBatch, follow
 from eventstore.model import CaughtUp, Event
 
 

@@ -20,7 +20,8 @@ from eventstore.domain.projections.targets.base import ParkedKey, Target
 from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import InvalidArgument
 from eventstore.following.checkpoint import Checkpoint
-from eventstore.following.log import EventBatch, Followable, confirmed, event_at, follow, uuid_and_last_sequence
+from eventstore.following.follower import EventBatch, follow
+from eventstore.following.log import Followable, confirmed, event_at, uuid_and_last_sequence
 
 _NEXT_STEP = (
     "rebuild the table: eventstore-spark rebuild --replace, or drop it and its row in eventstore_checkpoints and start the "

@@ -10,21 +10,26 @@ import logging
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 
 from eventstore.domain.domain import Domain
-from eventstore.domain.reactions.checkpoint import ReactionCheckpoint
-from eventstore.domain.reactions.feed import Feed, ReactionStore
-from eventstore.domain.reactions.marks import MarkKeeper
-from eventstore.domain.reactions.reaction import SendCommand
-from eventstore.domain.reactions.run import ReactionRun
-from eventstore.errors import Diverged, EventStoreError, PermissionDenied
-from eventstore.failures import text_of
-from eventstore.fields import check_int
+from eventstore.domain.handler import line_of
+from eventstore.domain.reactions.checkpoint import MarkKeeper, ReactionCheckpoint, ReactionStore
+from eventstore.domain.reactions.reaction import Reaction, SendCommand
+from eventstore.errors import Closed, Diverged, EventStoreError, PermissionDenied, Poisoned, ProjectionFailed
+from eventstore.failures import described, is_closing, is_fault, text_of
+from eventstore.fields import check_int, encodable
 from eventstore.following.checkpoint import Checkpoint
-from eventstore.following.parking import Parking
+from eventstore.following.feed import Feed
+from eventstore.following.follower import Follower
+from eventstore.following.parking import Parked, ParkedEvents, Parking
+from eventstore.model import Event
 
 EVENTS_MAX: Final = 256
 _EVENTS_MAX_MAX: Final = 10_000
+_CONCURRENT_MAX: Final = 64
+_PAUSE_S_MIN: Final = 0.1
+_PAUSE_S_MAX: Final = 5.0
 _STOPPED_PAUSE_S: Final = 5.0
 _NAMED_MAX: Final = 10
 _log = logging.getLogger(__name__)
@@ -54,7 +59,7 @@ async def react(
     check_int("events_max", events_max, 1, _EVENTS_MAX_MAX)
     reactor = Reactor(store, domain, send, checkpoint, events_max)
     await reactor.run(until_caught_up=until_caught_up, raises=True)
-    return min((run.through for run in reactor.runs.values()), default=0)
+    return min((run.follower.through for run in reactor.runs.values()), default=0)
 
 
 class Reactor:
@@ -98,9 +103,8 @@ class Reactor:
                 if raises:
                     await self._keeper.save(self.parked.recorded_after)
                     raise
-                run.status.state, run.status.error = "refused", error.message
-                _log.error("%s", error.message)
-        going = [run.through for run in self.runs.values() if run.status.state != "refused"]
+                _log.error("%s", run.follower.failed(error, refused=True))
+        going = [run.follower.through for run in self.runs.values() if run.follower.state != "refused"]
         self.feed = Feed(self._store, {run.reaction.event.name for run in self.runs.values()}, max(going, default=0))
         self._error, self._resumed = None, False
         async with anyio.create_task_group() as tasks:
@@ -156,30 +160,172 @@ class Reactor:
     async def _follow(
         self, run: ReactionRun, feed: Feed, until_caught_up: bool, raises: bool, scope: anyio.CancelScope
     ) -> None:
-        while True:
-            with anyio.CancelScope() as run.scope:  # cancelled when it is replayed
-                try:
-                    if run.status.state == "refused":
-                        await anyio.sleep_forever()
-                    return await run.follow(feed, until_caught_up)
-                except Exception as error:
-                    if raises:
-                        self._error = self._error or error
-                        return scope.cancel()
-                    self._stopped(run, error)
-                await anyio.sleep(_STOPPED_PAUSE_S)
+        async def follow() -> None:
+            if run.follower.state == "refused":
+                await anyio.sleep_forever()  # until it is replayed
+            await run.follow(feed, until_caught_up)
 
-    def _stopped(self, run: ReactionRun, error: Exception) -> None:
-        run.status.state = "stopped"
-        run.status.error = text_of(error) or type(error).__name__
-        trace = None if isinstance(error, EventStoreError | OSError) else error
-        _log.error("%s; it is tried again in %g s", run.status.error, _STOPPED_PAUSE_S, exc_info=trace)
+        def failed(error: Exception) -> None:
+            if raises:
+                self._error = self._error or error
+                scope.cancel()
+                return
+            trace = None if isinstance(error, EventStoreError | OSError) else error
+            _log.error("%s; it is tried again in %g s", run.follower.failed(error), _STOPPED_PAUSE_S, exc_info=trace)
+
+        await run.follower.run(follow, failed)
 
     async def replay(self, name: str, after: int, note: str) -> Checkpoint:
         """Sets a reaction back, or forward, to the events after this sequence. `note`: by whom, when and why."""
         run = self.runs[name]
         mark = await self._keeper.mark_at(after)
         self._keeper.keep(name, mark, note)
-        run.through, run.status.state, run.status.error, run.status.first = mark.sequence, "running", None, None
-        run.scope.cancel()
+        run.follower.set_to(mark.sequence)
         return mark
+
+
+class ReactionRun:
+    """A reaction under way: its events in batches, those of one aggregate in order, of different aggregates concurrently.
+
+    `follower`: an event is done when it was handled or parked.
+    """
+
+    def __init__(
+        self, reaction: Reaction, keeper: MarkKeeper, parked: ParkedEvents, send: SendCommand, events_max: int
+    ) -> None:
+        self.reaction = reaction
+        self.follower = Follower(_STOPPED_PAUSE_S, _STOPPED_PAUSE_S)
+        self.parked = parked
+        self._keeper = keeper
+        self._send = send
+        self._events_max = events_max
+        self._retrying = anyio.Lock()
+
+    async def begin(self) -> None:
+        """Takes the checkpoint. Raises Diverged."""
+        self.follower.reached((await self._keeper.mark_of(self.reaction)).sequence)
+
+    async def follow(self, feed: Feed, until_caught_up: bool) -> None:
+        """Handles events until cancelled, or until it has caught up.
+
+        Raises:
+            ProjectionFailed: its policy is to stop, or the event cannot be parked. It stands before the event.
+        """
+        follower = self.follower
+        while True:
+            batch = await feed.after(follower.through, self.reaction.event.name, self._events_max, once=until_caught_up)
+            await anyio.lowlevel.checkpoint_if_cancelled()  # a replay meanwhile has set it elsewhere
+            if batch.events:
+                follower.first = batch.events[0].sequence, batch.events[0].timestamp
+                await self._handle(batch.events)
+                await anyio.lowlevel.checkpoint_if_cancelled()
+                self._keeper.keep(self.reaction.name, Checkpoint.at(batch.events[-1]))
+            follower.reached(batch.position)
+            if until_caught_up and feed.caught_up and follower.through >= feed.position:
+                return
+
+    async def _handle(self, events: list[Event]) -> None:
+        """Returns when all are handled or parked; raises the first error after the others are done."""
+        by_aggregate: dict[str, list[Event]] = {}
+        for event in events:
+            by_aggregate.setdefault(event.aggregate_id, []).append(event)
+        errors: list[EventStoreError] = []
+        room = anyio.CapacityLimiter(_CONCURRENT_MAX)
+
+        async def run(own: list[Event]) -> None:
+            async with room:
+                try:
+                    for event in own:
+                        await self._handle_event(event)
+                except EventStoreError as error:
+                    errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for own in by_aggregate.values():
+                tasks.start_soon(run, own)
+        if errors:
+            raise errors[0]
+
+    async def _handle_event(self, event: Event) -> None:
+        if await self.parked.park_behind(event):
+            return
+        try:
+            await self._attempt(event)
+        except (Closed, Poisoned):  # the store is gone, not the event's fault
+            raise
+        except Exception as error:
+            failed = self._failed(event, error)
+            if self.reaction.on_failure == "stop":
+                raise failed from error
+            attempts = 1 if isinstance(error, EventStoreError) else self.reaction.attempts
+            await self.parked.park(event, f"{type(error).__name__}: {_why(error)}", attempts)
+            _log.warning("%s; the event is parked: `eventstore reactions show %s`", failed, self.reaction.name)
+
+    async def _attempt(self, event: Event) -> None:
+        """Raises the error of a refusal, or of the last attempt. After a retriable error it tries again without limit."""
+        pause, failures = _PAUSE_S_MIN, 0
+        while True:
+            try:
+                return await self._run(event)
+            except Exception as error:
+                self.follower.error = str(self._failed(event, error))
+                if not isinstance(error, EventStoreError):
+                    failures += 1
+                    if failures >= self.reaction.attempts:
+                        raise
+                elif not error.retriable:
+                    raise
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_S_MAX)
+
+    async def _run(self, event: Event) -> None:
+        """Calls the reaction's function. Whatever else than an Exception the function raises is its failure: RuntimeError."""
+        try:
+            await self.reaction.run(event, self._send)
+        except Exception:
+            raise
+        except BaseException as error:
+            if is_closing(error) or not is_fault(error) or await _is_cancellation(error):
+                raise
+            raise RuntimeError(f"it ended by {described(error)}") from error
+
+    async def retry(self, aggregate_id: str | None, who: str, why: str, *, skip: bool = False) -> int:
+        """Handles what is parked, of one aggregate or of all (see `ParkedEvents.settle`); returns how many are done."""
+        done = await self.parked.settle(aggregate_id, self._retried, who, why, lambda: self._retrying, skip=skip)
+        if done and not self.parked:
+            self.follower.error = None  # nothing is left of it
+        return done
+
+    async def _retried(self, parked: Parked) -> bool:
+        event = await self.parked.event(parked)
+        try:
+            await self._run(event)
+        except Exception as error:
+            self.follower.error = str(self._failed(event, error))
+            return False
+        return True
+
+    def _failed(self, event: Event, error: Exception) -> ProjectionFailed:
+        name = self.reaction.name
+        return ProjectionFailed(
+            f"reaction {name!r} failed at sequence {event.sequence}, aggregate {event.aggregate_id!r}, version "
+            f"{event.version}, type {event.type!r}: {type(error).__name__}: {_why(error)}",
+            reaction=name,
+            aggregate_id=event.aggregate_id,
+            version=event.version,
+            sequence=event.sequence,
+            error=type(error).__name__,
+        )
+
+
+async def _is_cancellation(error: BaseException) -> bool:
+    """Whether the task is being cancelled. If this cannot be found out, the error must not be taken for a failure."""
+    try:
+        from eventstore.client.aio.cancellation import is_cancellation_of_group  # loads asyncio, which shards do without
+    except Exception:  # the package was replaced, descriptors ran out, or the interpreter ends
+        return True
+    return await is_cancellation_of_group(error)
+
+
+def _why(error: Exception) -> str:
+    return text_of(error) if isinstance(error, EventStoreError) else encodable(text_of(error) + line_of(error))

@@ -14,13 +14,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Final, TypeAlias
 
 import trio
 
 from eventstore.errors import Diverged, EventStoreError
 from eventstore.event_identity import event_identity
-from eventstore.failures import text_of
+from eventstore.following.follower import Follower
 from eventstore.following.parking import Parked
 from eventstore.model import Event
 from eventstore.records.event_message import origin_of_event
@@ -44,8 +45,8 @@ _Sent: TypeAlias = tuple[Event, MessagePosition, dict[int, int]]
 class Outbox:
     """Sends events from `source` to `target`.
 
-    `place`: the sequence up to which this process knows all events to be in the topic. `published` and `failures`: events sent,
-    and failed attempts. `failure`: why publishing is stuck, if it is; `refused`: because the store has not what was published.
+    `follower`: an event is done when this process knows it to be in the topic. `published` and `failures`: events sent, and
+    failed attempts.
     """
 
     def __init__(
@@ -64,13 +65,11 @@ class Outbox:
         this sequence were published elsewhere."""
         self.topic = target.topic
         self._what = f"publishing {of} to topic {target.topic}".replace("  ", " ")
-        self.place = 0
+        self.follower = Follower(_PAUSE_S_MIN, _PAUSE_S_MAX)
         self.published = 0
-        self.failure: str | None = None
         self._unmade: EventStoreError | None = None  # why no message can be made of an event
         self._told = ""
         self.failures = 0
-        self.refused = False
         self._source = source
         self._target = target
         self._file = file
@@ -78,6 +77,7 @@ class Outbox:
         self._messages = messages or AllEvents(source.store)
         self._waiting = trio.CancelScope()
         self._turn = trio.Lock()
+        self._resuming = False
         self._resumed = False  # False while it is not known what of a batch is in the topic
         self._identity = ""
         self._ends: dict[int, int] = {}
@@ -98,25 +98,41 @@ class Outbox:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._save_regularly)
             nursery.start_soon(self._watch_topic)
-            pause = _PAUSE_S_MIN
-            while not (self._resumed and until is not None and self.place >= until):
-                resuming = not self._resumed
-                try:
-                    if resuming:
-                        await self.resume()
-                    else:
-                        self._resumed = await self.publish()
-                        if self.place > self._stuck_at:
-                            pause, self.failure = _PAUSE_S_MIN, None
-                except Exception as error:  # the server keeps serving, and this keeps trying
-                    refused = isinstance(error, Diverged) and resuming  # raised by the source, it calls for resuming
-                    if (refused and end_refused) or (until is not None and is_lasting(error)):
-                        raise
-                    self._resumed = False
-                    self._report(error, refused=refused)
-                    await trio.sleep(pause)
-                    pause = min(2 * pause, _PAUSE_S_MAX)
+            await self.follower.run(partial(self._publish, until), partial(self._failed, until, end_refused))
             nursery.cancel_scope.cancel()
+
+    async def _publish(self, until: int | None) -> None:
+        while not (self._resumed and until is not None and self.place >= until):
+            self._resuming = not self._resumed
+            if self._resuming:
+                await self.resume()
+                continue
+            self._resumed = await self.publish()
+            if self.place > self._stuck_at:
+                self.follower.reached(self.place)
+
+    def _failed(self, until: int | None, end_refused: bool, error: Exception) -> None:
+        """The server keeps serving, and this keeps trying."""
+        refused = isinstance(error, Diverged) and self._resuming  # raised by the source, it calls for resuming
+        if (refused and end_refused) or (until is not None and is_lasting(error)):
+            raise error
+        self._resumed = False
+        self._report(error, refused=refused)
+
+    @property
+    def place(self) -> int:
+        """The sequence up to which this process knows all events to be in the topic."""
+        return self.follower.through
+
+    @property
+    def failure(self) -> str | None:
+        """Why publishing is stuck, if it is."""
+        return None if self.follower.state == "running" else self.follower.error
+
+    @property
+    def refused(self) -> bool:
+        """Whether it is stuck because the store has not what was published."""
+        return self.follower.state == "refused"
 
     async def resume(self) -> None:
         """Finds the place to resume at. Call it first, and after every failure.
@@ -148,9 +164,10 @@ class Outbox:
             checkpoint = None
         ends = OutboxEnds(self._source, self._target, self._source.store, self._target.topic, state)
         found = await place_to_resume(ends, checkpoint)
-        self.place = max(self.begins, found.place if found.error is None else await self._past(found.error, found))
+        place = found.place if found.error is None else await self._past(found.error, found)
+        self.follower.through = max(self.begins, place)
         if self.refused:
-            self.refused, self.failure = False, None
+            self.follower.state = "running"
         self._identity, self._ends = state.identity, {number: end for number, (_, end) in state.queues.items()}
         if (parked := self._messages.parked) is not None:
             await parked.begin(state.identity, self.place, found.parked_after, found.late)
@@ -203,7 +220,7 @@ class Outbox:
             for queue, offset, _ in places:
                 self._ends[queue] = offset + 1
             self._latest = published[-1], places[-1], dict(self._ends)
-        self.place = max(self.place, place)
+        self.follower.through = max(self.place, place)
         self.published += len(published)
         if failed is not None:
             self._unmade = failed
@@ -305,14 +322,12 @@ class Outbox:
         return None if self.failure is None else self._told
 
     def _report(self, error: Exception, *, refused: bool) -> None:
-        self.refused = refused
         self.failures += not refused
-        failure = text_of(error) or type(error).__name__
-        if failure != self.failure:
+        before, failure = self.failure, self.follower.failed(error, refused=refused)
+        if failure != before:
             trace = None if isinstance(error, EventStoreError | OSError) else error
             state = "is refused" if refused else f"stopped at sequence {self.place} and is retried"
             _log.error("%s %s: %s", self._what, state, failure, exc_info=trace)
-        self.failure = failure
         self._told = failure
         if error is self._unmade:
             what = f"no message of topic {self.topic!r} can be made of the event at sequence {error.fields.get('sequence')}"

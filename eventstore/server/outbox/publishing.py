@@ -14,6 +14,7 @@ from eventstore.chunks.files import Files
 from eventstore.domain.domain import Domain
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import shown
+from eventstore.following.follower import FollowerProgress
 from eventstore.following.parking import Parked, parked_note
 from eventstore.model import Event
 from eventstore.records.event_filter import EventFilter
@@ -24,7 +25,6 @@ from eventstore.server.outbox.local_outbox import BrokerTopic, StoreEvents
 from eventstore.server.outbox.outbox import Outbox
 from eventstore.server.outbox.outbox_messages import PublishedEvents
 from eventstore.server.outbox.parked_messages import ParkedMessages
-from eventstore.server.reactions.reaction_runner import ReactionProgress
 from eventstore.store.embedded import EmbeddedStore
 
 CHECKPOINT: Final = "published.json"
@@ -86,12 +86,12 @@ class _WatchedOutbox:
     def name(self) -> str:
         return TOPIC + self.outbox.topic
 
-    def progress(self) -> ReactionProgress:
+    def progress(self) -> FollowerProgress:
         outbox, parked = self.outbox, self.parked
-        state = "refused" if outbox.refused else "stopped" if outbox.failure is not None else "running"
         error = outbox.failure or (None if parked is None else parked.events.error)
         count = 0 if parked is None else len(parked.events)
-        return ReactionProgress(self.name, self.kinds, state, outbox.place, self.backlog, self.lag_microseconds, count, error)
+        state, lag = outbox.follower.state, self.lag_microseconds
+        return FollowerProgress(self.name, self.kinds, state, outbox.place, self.backlog, lag, count, error)
 
     @property
     def backlog(self) -> int:
@@ -181,7 +181,7 @@ class Publishing:
 
     # ---- for operators, as of reactions
 
-    def progress(self) -> list[ReactionProgress]:
+    def progress(self) -> list[FollowerProgress]:
         """Returns how far publishing to each topic is. An event is done when its message is sent or parked."""
         return [each.progress() for each in self._watched]
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
@@ -16,14 +14,13 @@ from eventstore.chunks.files import Files
 from eventstore.command_metadata import encode_metadata
 from eventstore.domain.domain import Domain
 from eventstore.domain.encoding.command_type import encode_command
-from eventstore.domain.reactions.checkpoint import FileCheckpoint
-from eventstore.domain.reactions.feed import ReactionStore
-from eventstore.domain.reactions.reactor import Reactor
-from eventstore.domain.reactions.run import ReactionRun
+from eventstore.domain.reactions.checkpoint import FileCheckpoint, ReactionStore
+from eventstore.domain.reactions.reactor import ReactionRun, Reactor
 from eventstore.domain.runtime import decide
 from eventstore.errors import Elsewhere, EventStoreError, InvalidArgument, ShuttingDown
 from eventstore.failures import text_of
 from eventstore.fields import shown
+from eventstore.following.follower import FollowerProgress
 from eventstore.following.parking import Parked, parked_note
 from eventstore.model import Committed
 from eventstore.server.mailbox_wiring import CommandMailboxes, LookUpCommand, ServerEntry
@@ -33,22 +30,6 @@ from eventstore_mailbox import MailboxError
 
 _PAUSE_S: Final = 5.0
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ReactionProgress:
-    """A reaction as an operator sees it. `lag_events`: events of the log after its position, as far as reactions want them;
-    `lag_microseconds`: the age of the first that it has not handled; 0 if it has handled all.
-    """
-
-    name: str
-    event: str
-    state: str
-    position: int
-    lag_events: int
-    lag_microseconds: int
-    parked: int
-    error: str | None
 
 
 class Reactions(Protocol):
@@ -62,7 +43,7 @@ class Reactions(Protocol):
         """How many records of what is parked are not of their form."""
         ...
 
-    def progress(self) -> list[ReactionProgress]: ...
+    def progress(self) -> list[FollowerProgress]: ...
 
     def parked(self, name: str) -> list[Parked]: ...
 
@@ -139,19 +120,13 @@ class ReactionRunner:
     def passed_over(self) -> int:
         return self._reactor.parked.passed_over
 
-    def progress(self) -> list[ReactionProgress]:
+    def progress(self) -> list[FollowerProgress]:
         """Returns how far each reaction is, by name."""
-        return [self._progress_of(name, run) for name, run in sorted(self._reactor.runs.items())]
-
-    def _progress_of(self, name: str, run: ReactionRun) -> ReactionProgress:
         end = 0 if self._reactor.feed is None else self._reactor.feed.position
-        status, position, age = run.status, run.through, 0
-        if status.first is not None:
-            position, age = status.first[0] - 1, max(0, int(time.time() * 1e6) - status.first[1])
-        event, parked = run.reaction.event.name, len(run.parked)
-        return ReactionProgress(
-            name + self._suffix, event, status.state, position, max(0, end - position), age, parked, status.error
-        )
+        return [
+            run.follower.progress(name + self._suffix, run.reaction.event.name, end, len(run.parked))
+            for name, run in sorted(self._reactor.runs.items())
+        ]
 
     def parked(self, name: str) -> list[Parked]:
         """Returns what a reaction has parked. Raises InvalidArgument if there is no such reaction."""

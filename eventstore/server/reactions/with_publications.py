@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
+from eventstore.following.follower import FollowerProgress
 from eventstore.following.parking import Parked
 from eventstore.records.parking_record import TOPIC
 from eventstore.server.outbox.publishing import Publishing
-from eventstore.server.reactions.reaction_runner import ReactionProgress, Reactions
+from eventstore.server.reactions.reaction_runner import Reactions
 
 
 class WithPublications:
@@ -28,7 +29,7 @@ class WithPublications:
     def passed_over(self) -> int:
         return max(self._reactions.passed_over, self._publishing.passed_over)
 
-    def progress(self) -> list[ReactionProgress]:
+    def progress(self) -> list[FollowerProgress]:
         return self._reactions.progress() + self._publishing.progress()
 
     def parked(self, name: str) -> list[Parked]:

@@ -20,11 +20,12 @@ from eventstore.client.aio.store import NetworkStore
 from eventstore.domain.reactions.checkpoint import FileCheckpoint, ReactionMarks
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import shown
+from eventstore.following.follower import FollowerProgress
 from eventstore.following.parking import Parked
 from eventstore.following.parts import Part, Parts
 from eventstore.server.bootstrap import checkpoint_of_shard
 from eventstore.server.logs import get_logger
-from eventstore.server.reactions.reaction_runner import ReactionProgress, ReactionRunner
+from eventstore.server.reactions.reaction_runner import ReactionRunner
 
 _AGAIN_S: Final = 5.0
 MakeRunner: TypeAlias = Callable[[NetworkStore, Path, str], ReactionRunner]
@@ -78,7 +79,7 @@ class ShardReactions:
     def passed_over(self) -> int:
         return sum(each.passed_over for each in self._by_shard.values())
 
-    def progress(self) -> list[ReactionProgress]:
+    def progress(self) -> list[FollowerProgress]:
         found = chain.from_iterable(each.progress() for each in self._by_shard.values())
         return sorted(found, key=lambda each: each.name)
 

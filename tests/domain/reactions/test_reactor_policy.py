@@ -155,7 +155,7 @@ async def test_a_reaction_that_is_closed_while_it_waits_has_not_failed(tmp_path:
         attempt: Any = run._attempt(event)
         assert attempt.send(None) == "waits"
         attempt.close()
-        assert run.status.error is None
+        assert run.follower.error is None
 
 
 async def test_an_end_of_the_task_is_raised_as_it_is_when_nothing_can_be_loaded_any_more(

@@ -1,6 +1,6 @@
-"""Feeds all reactions of a domain from one subscription, so that another reaction costs no other scan of the log.
+"""Feeds several followers from one subscription, so that another one costs no other scan of the log.
 
-The latest events stay in memory. A reaction that is not there yet (a new one, one that is replayed, one that was stuck) reads
+The latest events stay in memory. A follower that is not there yet (a new one, one that is replayed, one that was stuck) reads
 pages of its own events until it has reached them. None waits for another.
 """
 
@@ -8,57 +8,23 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Iterable
+from typing import Final
 
 import anyio
 
-from eventstore.event_identity import LogPosition
-from eventstore.following.log import EventSubscription, Followable
-from eventstore.model import CaughtUp, Committed, Event, NewEvent
-from eventstore.position import After
+from eventstore.following.follower import EventBatch
+from eventstore.following.log import Followable
+from eventstore.model import CaughtUp, Event
 
 _EVENTS_KEPT: Final = 1024
 _BYTES_KEPT: Final = 4 * 1024 * 1024
 
 
-class ReactionStore(Followable, Protocol):
-    """The part of a store that reactions need: embedded, or a client."""
-
-    def subscribe(
-        self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
-    ) -> EventSubscription: ...
-
-    def read(self, aggregate_id: str, from_version: int = 1, to_version: int | None = None) -> AsyncIterator[Event]: ...
-
-    def read_all(
-        self,
-        after: int | LogPosition = 0,
-        types: Iterable[str] | None = None,
-        aggregate_prefix: str | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[Event]: ...
-
-    async def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed: ...
-
-    async def check_parking(self) -> None:
-        """Raises PermissionDenied."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ReactionBatch:
-    """Events of one type, in order; `through`: there are no others up to this sequence."""
-
-    events: list[Event]
-    through: int
-
-
 class Feed:
     """The durable events of some types after sequence `after`. `position`: all up to it were received."""
 
-    def __init__(self, store: ReactionStore, types: Iterable[str], after: int) -> None:
+    def __init__(self, store: Followable, types: Iterable[str], after: int) -> None:
         self._store = store
         self._types = sorted(types)
         self._kept: deque[Event] = deque()
@@ -90,7 +56,7 @@ class Feed:
             self._kept_bytes -= len(dropped.data)
             self._since = dropped.sequence
 
-    async def after(self, sequence: int, type: str, events_max: int, *, once: bool = False) -> ReactionBatch:
+    async def after(self, sequence: int, type: str, events_max: int, *, once: bool = False) -> EventBatch:
         """Returns the next events of a type after a sequence; waits for something new, with `once` only until caught up."""
         while self.position <= sequence and not (once and self.caught_up):
             if self._moved.is_set():
@@ -106,14 +72,14 @@ class Feed:
                     through = events[-1].sequence
                     break
                 events.append(event)
-        return ReactionBatch(events, through)
+        return EventBatch(events, through, self.caught_up)
 
-    async def _read(self, sequence: int, type: str, events_max: int) -> ReactionBatch:
+    async def _read(self, sequence: int, type: str, events_max: int) -> EventBatch:
         end = self.position  # what is after it may not be durable
         events = [event async for event in self._store.read_all(sequence, [type], limit=events_max)]
         full = len(events) == events_max
         events = [event for event in events if event.sequence <= end]
-        return ReactionBatch(events, events[-1].sequence if full and events else end)
+        return EventBatch(events, events[-1].sequence if full and events else end, self.caught_up)
 
 
 def _sequence(event: Event) -> int:

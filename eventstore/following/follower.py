@@ -1,0 +1,173 @@
+"""`Follower`: what follows a log, batch by batch, through failures; and the batches.
+
+The events that arrive while one batch is handled are the next batch. So no event waits for a batch to fill, and the cost of a
+batch (a transaction, a sync) is shared by all its events.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import anyio
+
+from eventstore.failures import text_of
+from eventstore.following.log import EventSubscription
+from eventstore.model import CaughtUp, Event
+
+FollowerState: TypeAlias = Literal["running", "stopped", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerProgress:
+    """A follower as an operator sees it. `lag_events`: events of the log after its position, as far as it may want them;
+    `lag_microseconds`: the age of the first that it has not handled; 0 if it has handled all.
+    """
+
+    name: str
+    event: str
+    state: str
+    position: int
+    lag_events: int
+    lag_microseconds: int
+    parked: int
+    error: str | None
+
+
+class Follower:
+    """How far something is that follows a log, and what keeps it.
+
+    `through`: all its events up to this sequence are done. `state`: `stopped`: it waits at an event, and tries again;
+    `refused`: its checkpoint does not fit the log. `error`: the last one, kept when it is over. `first`: sequence and time of
+    the earliest event that it has in its hands.
+    """
+
+    def __init__(self, pause_s: float, pause_s_max: float) -> None:
+        """The pauses between two attempts, from the first to the longest; each is twice the one before."""
+        self.through = 0
+        self.state: FollowerState = "running"
+        self.error: str | None = None
+        self.first: tuple[int, int] | None = None
+        self._pauses_s = pause_s, pause_s_max
+        self._pause_s = pause_s
+        self._attempt: anyio.CancelScope | None = None
+
+    async def run(self, follow: Callable[[], Awaitable[None]], failed: Callable[[Exception], object]) -> None:
+        """Calls `follow` until it returns; after an error again, after a pause. `failed` is told each error, and raises those
+        that end it.
+        """
+        while True:
+            with anyio.CancelScope() as self._attempt:
+                try:
+                    return await follow()
+                except Exception as error:
+                    failed(error)
+                await anyio.sleep(self._pause_s)
+                self._pause_s = min(2 * self._pause_s, self._pauses_s[1])
+
+    def reached(self, through: int) -> None:
+        """Notes that everything up to this sequence is done."""
+        self.through, self.state, self.first = through, "running", None
+        self._pause_s = self._pauses_s[0]
+
+    def failed(self, error: Exception, *, refused: bool = False) -> str:
+        """Notes why it cannot go on, and returns that."""
+        self.state, self.error = "refused" if refused else "stopped", text_of(error) or type(error).__name__
+        return self.error
+
+    def set_to(self, through: int) -> None:
+        """Continues after another event, at once: what it is doing is cancelled."""
+        self.reached(through)
+        self.error = None
+        if self._attempt is not None:
+            self._attempt.cancel()
+
+    def progress(self, name: str, event: str, end: int, parked: int) -> FollowerProgress:
+        """Returns how far it is in a log that ends at this sequence."""
+        position, age = self.through, 0
+        if self.first is not None:
+            position, age = self.first[0] - 1, max(0, time.time_ns() // 1_000 - self.first[1])
+        return FollowerProgress(name, event, self.state, position, max(0, end - position), age, parked, self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events in order. `position`: all matching events up to this sequence are in this or an earlier batch. `caught_up`: there
+    were no more at that moment.
+    """
+
+    events: list[Event]
+    position: int
+    caught_up: bool
+
+
+HandleBatch: TypeAlias = Callable[[EventBatch], Awaitable[bool]]
+"""Handles a batch; returns False to stop."""
+
+
+async def follow(subscription: EventSubscription, handle: HandleBatch, events_max: int) -> None:
+    """Passes all events of the subscription to `handle`, in batches of at most `events_max` events, one after the other.
+
+    Returns when `handle` returns False or the subscription ends; raises the errors of both.
+    """
+    reader = _Reader(events_max)
+    error: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader.run, subscription)
+        try:
+            while (batch := await reader.next()) is not None:
+                if not await handle(batch):
+                    break
+        except Exception as raised:  # raised outside the task group, which would wrap it in an ExceptionGroup
+            error = raised
+        tasks.cancel_scope.cancel()
+    if error is not None:
+        raise error
+
+
+class _Reader:
+    """Buffer between the task that reads the subscription and the one that handles batches."""
+
+    def __init__(self, events_max: int) -> None:
+        self._events_max = events_max
+        self._events: list[Event] = []
+        self._position = 0
+        self._caught_up = False
+        self._ended = False
+        self._error: Exception | None = None
+        self._filled = anyio.Event()
+        self._emptied = anyio.Event()
+
+    async def run(self, subscription: EventSubscription) -> None:
+        try:
+            async with subscription:
+                async for item in subscription:
+                    if isinstance(item, CaughtUp):
+                        self._position, self._caught_up = max(self._position, item.sequence), True
+                    else:
+                        self._events.append(item)
+                        self._position = item.sequence
+                    self._filled.set()
+                    if len(self._events) >= self._events_max:
+                        self._emptied = anyio.Event()
+                        await self._emptied.wait()
+        except Exception as error:
+            self._error = error
+        self._ended = True
+        self._filled.set()
+
+    async def next(self) -> EventBatch | None:
+        """Returns all buffered events, waiting for the first; None at the end of the subscription."""
+        await self._filled.wait()
+        if self._events or self._caught_up:
+            batch = EventBatch(self._events, self._position, self._caught_up)
+            self._events, self._caught_up = [], False
+            if not self._ended:
+                self._filled = anyio.Event()
+            self._emptied.set()
+            return batch
+        if self._error is not None:
+            raise self._error
+        return None
