@@ -2,7 +2,7 @@
 
 An offset is `{uuid of the store: [sequence, identity]}`: everything up to that sequence has been read, and the event there
 has this identity; 0, and offsets of earlier versions, are a bare sequence. The uuid survives a move of the folder; a store
-that is not in an offset yet begins at 0, or where its parent was (see `stream_splits`). Micro-batches are exact
+that is not in an offset yet begins at 0, or where its parent was (see `lineage`). Micro-batches are exact
 by sequence, so a batch that Spark requests again after a crash holds the same events, and a store that does not have the event
 of an offset is refused.
 """
@@ -24,11 +24,11 @@ from eventstore.following.checkpoint import Checkpoint
 from eventstore.records.commit import HEADER_BYTES
 from pyspark_eventstore.source.data_folders import DataFolder, find_data_folders
 from pyspark_eventstore.source.identities import check_named, check_places, check_stores, ends_of, place_in
+from pyspark_eventstore.source.lineage import Lineage
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.slices import EventPartition, partitions, plan
 from pyspark_eventstore.source.snapshot import EventFile, FolderSnapshot, RecordMarks, WalkProgress, take_snapshot
 from pyspark_eventstore.source.source_options import Offsets, SourceOptions
-from pyspark_eventstore.source.stream_splits import SplitFolders
 
 StoreOffset: TypeAlias = int | list[int | str]
 """What an offset says of a store: a sequence, or [sequence, identity]."""
@@ -103,8 +103,8 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = self._begun(_sequences(known[0]))
         behind = [store for store in end if end[store] > begun.get(store, 0)]
         snapshots = [self._marked(self._held(store, end[store]), begun.get(store, 0), end[store]) for store in behind]
-        splits, by_index = self._splits(), not self._options.permissive
-        snapshots = [replace(each, data_folder=splits.read_by(each.data_folder, begun, end)) for each in snapshots]
+        lineage, by_index = self._lineage(), not self._options.permissive
+        snapshots = [replace(each, data_folder=lineage.read_by(each.data_folder, begun, end)) for each in snapshots]
         options = self._options
         low, high = _after_both(begun, self._begun(options.after or {})), _up_to_both(end, options.upto or {})
         found = plan(snapshots, low, high, options.wanted, options.partition_bytes, by_index=by_index)
@@ -174,12 +174,12 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 result[store] = max(last, start.get(store, 0))
         return dict(sorted(result.items()))
 
-    def _splits(self) -> SplitFolders:
-        return SplitFolders(self._snapshots.values())
+    def _lineage(self) -> Lineage:
+        return Lineage(self._snapshots.values())
 
     def _begun(self, start: Offsets) -> Offsets:
         """Returns the offset with the places at which shards begin that were split off since then."""
-        return self._splits().begun(start) if start else start
+        return self._lineage().begun(start) if start else start
 
     def _held(self, store: str, upto: int) -> FolderSnapshot:
         snapshot = self._snapshots.get(store)

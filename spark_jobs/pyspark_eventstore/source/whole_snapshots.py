@@ -7,13 +7,13 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from eventstore.errors import FolderRefused
 from pyspark_eventstore.source.data_folders import names_one_store
+from pyspark_eventstore.source.lineage import Lineage, check_complete
 from pyspark_eventstore.source.snapshot import FolderSnapshot, take_snapshots
 from pyspark_eventstore.source.source_options import Offsets
-from pyspark_eventstore.source.stream_splits import SplitFolders
 
 
 def take_whole_snapshots(
@@ -33,25 +33,15 @@ def take_whole_snapshots(
     if not names_one_store(paths):
         _check_there(snapshots, after or {})
     if not permissive:
-        _check_complete(snapshots, after or {}, upto or {})
+        check_complete(snapshots, after or {}, upto or {})
     return snapshots
 
 
 def _check_there(snapshots: Sequence[FolderSnapshot], after: Offsets) -> None:
     folders = [each.data_folder for each in snapshots]
-    splits, here = SplitFolders(snapshots), {each.store for each in folders}
+    lineage, here = Lineage(snapshots), {each.store for each in folders}
     for each in folders:
         try:
-            splits.read_by(each, after, here)
+            lineage.read_by(each, after, here)
         except FolderRefused as error:
             raise FolderRefused(each.path, f"{error.fields['why']}; or read each folder alone, without these events") from None
-
-
-def _check_complete(snapshots: Iterable[FolderSnapshot], after: Offsets, upto: Offsets) -> None:
-    """Refuses a log that is still being copied: it lacks events that another folder had before the split."""
-    for each in snapshots:
-        shard, store, ends = each.data_folder.shard, each.data_folder.store, each.last_sequence
-        through = max((split.through for split in shard.splits), default=0) if shard is not None else 0
-        if ends < min(through, upto.get(store, through)) and after.get(store, 0) < through:
-            what = f"ends at sequence {ends}, and its shard was split after {through}: it is not complete yet, or an older copy"
-            raise FolderRefused(each.data_folder.path, f"{what}; wait until it is complete, or put the right one back")

@@ -1,4 +1,4 @@
-"""How offsets of a stream, and the bounds of an export's runs, follow splits of shards.
+"""Where a stream or an export continues that began before shards were split, and by which slots a folder is read.
 
 If an offset does not name a shard that was split off, the offset is from before the split: everything up to it was read of the
 parent, including the slots that the new shard has now. So a micro-batch follows from its two offsets alone, whenever it is
@@ -26,7 +26,7 @@ _Key: TypeAlias = tuple[UUID, int]
 """A cluster and the number of one of its shards."""
 
 
-class SplitFolders:
+class Lineage:
     """The shards in the folders of these snapshots, as far as splits are known of them.
 
     Raises:
@@ -150,3 +150,13 @@ def _stores(shards: Mapping[_Key, ShardIdentity]) -> dict[_Key, str]:
         if parent is not None and shard.ancestors:
             found.setdefault((cluster, parent), str(shard.ancestors[-1].store))
     return found
+
+
+def check_complete(snapshots: Iterable[FolderSnapshot], after: Mapping[str, int], upto: Mapping[str, int]) -> None:
+    """Refuses a log that is still being copied: it lacks events that another folder had before the split."""
+    for each in snapshots:
+        shard, store, ends = each.data_folder.shard, each.data_folder.store, each.last_sequence
+        through = max((split.through for split in shard.splits), default=0) if shard is not None else 0
+        if ends < min(through, upto.get(store, through)) and after.get(store, 0) < through:
+            what = f"ends at sequence {ends}, and its shard was split after {through}: it is not complete yet, or an older copy"
+            raise FolderRefused(each.data_folder.path, f"{what}; wait until it is complete, or put the right one back")
