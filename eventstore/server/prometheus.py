@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -35,7 +35,7 @@ class SourceCollector(Collector):
 class LabelledCollector(Collector):
     """Exports metrics with labels. Collecting costs something, so it is known before what there is."""
 
-    declared: ClassVar[Sequence[LabelledMetric]]
+    declared: Sequence[LabelledMetric]
 
     @abstractmethod
     def collect(self) -> Iterator[Metric]: ...

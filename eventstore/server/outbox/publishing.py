@@ -204,6 +204,12 @@ class Publishing:
         """
         return await self._named(name).outbox.retry(aggregate_id, who, why, skip=True)
 
+    async def replay(self, name: str, sequence: int, who: str, why: str) -> int:
+        raise InvalidArgument(
+            f"{name} is not set back: what a topic ends with says how far it is; delete the topic, and it gets all events",
+            field="reaction",
+        )
+
     def _named(self, name: str) -> _WatchedOutbox:
         for each in self._watched:
             if each.name == name:

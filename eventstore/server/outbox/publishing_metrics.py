@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
-
-from prometheus_client.core import Metric as Family
 
 from eventstore.metrics import LabelledMetric, Metric, MetricSource, counter, gauge, text
 from eventstore.records.parking_record import TOPIC
 from eventstore.server.feature import Feature
 from eventstore.server.outbox.publishing import Publishing
-from eventstore.server.prometheus import LabelledCollector, labelled_family
+from eventstore.server.reactions.reaction_metrics import FollowerCollector
 
 PUBLISHING_METRICS: Final[tuple[Metric[Publishing], ...]] = (
     counter(
@@ -76,34 +73,11 @@ PUBLICATION_LABELLED: Final = (
 )
 
 
-class PublicationCollector(LabelledCollector):
-    """Exports the figures of each topic that is published to, labelled with its name."""
-
-    declared = PUBLICATION_LABELLED
-
-    def __init__(self, publishing: Publishing) -> None:
-        self._publishing = publishing
-
-    def collect(self) -> Iterator[Family]:
-        families = [labelled_family(metric) for metric in PUBLICATION_LABELLED]
-        for each in self._publishing.progress():
-            values = (
-                each.state != "running",
-                each.position,
-                each.parked,
-                each.lag_events,
-                each.lag_microseconds / 1_000_000,
-            )
-            for family, value in zip(families, values, strict=True):
-                family.add_metric([each.name.removeprefix(TOPIC)], float(value))
-        yield from families
-
-
 def publishing_feature(publishing: Publishing) -> Feature:
     """Returns the publishing of a server that has a broker."""
     return Feature(
         metrics=[MetricSource(PUBLISHING_METRICS, lambda: publishing)],
-        collectors=[PublicationCollector(publishing)],
+        collectors=[FollowerCollector(PUBLICATION_LABELLED, publishing.progress, TOPIC)],
         attention=lambda: publishing.attention,
         run=publishing.run,
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client.core import Metric as Family
 
+from eventstore.following.follower import FollowerProgress
 from eventstore.metrics import LabelledMetric, Metric, MetricSource, gauge
 from eventstore.protocol.request_declaration import Request
 from eventstore.server.feature import Feature, Route
@@ -56,26 +57,23 @@ REACTION_LABELLED: Final = (
 )
 
 
-class ReactionCollector(LabelledCollector):
-    """Exports the figures of each reaction, labelled with its name."""
+class FollowerCollector(LabelledCollector):
+    """Exports the figures of each follower, labelled with its name."""
 
-    declared = REACTION_LABELLED
-
-    def __init__(self, runner: Reactions) -> None:
-        self._runner = runner
+    def __init__(
+        self, declared: Sequence[LabelledMetric], progress: Callable[[], Iterable[FollowerProgress]], prefix: str = ""
+    ) -> None:
+        """`declared`: waiting, position, parked, lag in events, and in microseconds. `prefix`: of names, left out."""
+        self.declared = declared
+        self._progress, self._prefix = progress, prefix
 
     def collect(self) -> Iterator[Family]:
-        families = [labelled_family(metric) for metric in REACTION_LABELLED]
-        for each in self._runner.progress():
-            values = (
-                each.state != "running",
-                each.position,
-                each.parked,
-                each.lag_events,
-                each.lag_microseconds / 1_000_000,
-            )
+        families = [labelled_family(metric) for metric in self.declared]
+        for each in self._progress():
+            waits, lag_s = each.state != "running", each.lag_microseconds / 1_000_000
+            values = waits, each.position, each.parked, each.lag_events, lag_s
             for family, value in zip(families, values, strict=True):
-                family.add_metric([each.name], float(value))
+                family.add_metric([each.name.removeprefix(self._prefix)], float(value))
         yield from families
 
 
@@ -86,7 +84,7 @@ def reaction_feature(
     return Feature(
         routes=routes,
         metrics=[MetricSource(REACTION_METRICS, lambda: reactions)],
-        collectors=[ReactionCollector(reactions)],
+        collectors=[FollowerCollector(REACTION_LABELLED, reactions.progress)],
         attention=lambda: reactions.attention,
         run=run,
     )

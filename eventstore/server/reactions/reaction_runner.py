@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,6 +53,30 @@ class Reactions(Protocol):
     async def skip(self, name: str, aggregate_id: str, who: str, why: str) -> int: ...
 
     async def replay(self, name: str, sequence: int, who: str, why: str) -> int: ...
+
+
+class ReactionsByName(ABC):
+    """Several that have reactions: what is asked about one goes to whom its name says."""
+
+    @abstractmethod
+    def _named(self, name: str) -> tuple[Reactions, str]:
+        """Returns who has this one, and its name there. Raises InvalidArgument: nobody has."""
+
+    def parked(self, name: str) -> list[Parked]:
+        owner, own = self._named(name)
+        return owner.parked(own)
+
+    async def retry(self, name: str, aggregate_id: str | None, who: str, why: str) -> int:
+        owner, own = self._named(name)
+        return await owner.retry(own, aggregate_id, who, why)
+
+    async def skip(self, name: str, aggregate_id: str, who: str, why: str) -> int:
+        owner, own = self._named(name)
+        return await owner.skip(own, aggregate_id, who, why)
+
+    async def replay(self, name: str, sequence: int, who: str, why: str) -> int:
+        owner, own = self._named(name)
+        return await owner.replay(own, sequence, who, why)
 
 
 class ReactionRunner:

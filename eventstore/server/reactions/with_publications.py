@@ -8,13 +8,12 @@ from __future__ import annotations
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
 from eventstore.following.follower import FollowerProgress
-from eventstore.following.parking import Parked
 from eventstore.records.parking_record import TOPIC
 from eventstore.server.outbox.publishing import Publishing
-from eventstore.server.reactions.reaction_runner import Reactions
+from eventstore.server.reactions.reaction_runner import Reactions, ReactionsByName
 
 
-class WithPublications:
+class WithPublications(ReactionsByName):
     """As the reactions, whose methods it has; publications come after them."""
 
     def __init__(self, reactions: Reactions, publishing: Publishing) -> None:
@@ -32,25 +31,7 @@ class WithPublications:
     def progress(self) -> list[FollowerProgress]:
         return self._reactions.progress() + self._publishing.progress()
 
-    def parked(self, name: str) -> list[Parked]:
-        return self._named(name).parked(name)
-
-    async def retry(self, name: str, aggregate_id: str | None, who: str, why: str) -> int:
-        return await self._named(name).retry(name, aggregate_id, who, why)
-
-    async def skip(self, name: str, aggregate_id: str, who: str, why: str) -> int:
-        return await self._named(name).skip(name, aggregate_id, who, why)
-
-    async def replay(self, name: str, sequence: int, who: str, why: str) -> int:
-        named = self._named(name)
-        if isinstance(named, Publishing):
-            raise InvalidArgument(
-                f"{name} is not set back: what a topic ends with says how far it is; delete the topic, and it gets all events",
-                field="reaction",
-            )
-        return await named.replay(name, sequence, who, why)
-
-    def _named(self, name: str) -> Reactions | Publishing:
+    def _named(self, name: str) -> tuple[Reactions, str]:
         """Returns what has this one. Raises InvalidArgument: nothing has; the error names all there are, of both kinds."""
         names = [each.name for each in self.progress()]
         if name not in names:
@@ -59,4 +40,4 @@ class WithPublications:
             raise InvalidArgument(
                 f"there is no {what} {shown(name)}; there are: {there_are}", field="reaction", value=shown(name)
             )
-        return self._publishing if name.startswith(TOPIC) else self._reactions
+        return self._publishing if name.startswith(TOPIC) else self._reactions, name

@@ -21,17 +21,16 @@ from eventstore.domain.reactions.checkpoint import FileCheckpoint, ReactionMarks
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import shown
 from eventstore.following.follower import FollowerProgress
-from eventstore.following.parking import Parked
 from eventstore.following.parts import Part, Parts
 from eventstore.server.bootstrap import checkpoint_of_shard
 from eventstore.server.logs import get_logger
-from eventstore.server.reactions.reaction_runner import ReactionRunner
+from eventstore.server.reactions.reaction_runner import ReactionRunner, Reactions, ReactionsByName
 
 _AGAIN_S: Final = 5.0
 MakeRunner: TypeAlias = Callable[[NetworkStore, Path, str], ReactionRunner]
 
 
-class ShardReactions:
+class ShardReactions(ReactionsByName):
     """As `ReactionRunner`, whose methods it has. `runner`: makes the reactions to the events of a shard, of its store, its
     checkpoint and the suffix of their names.
     """
@@ -83,23 +82,7 @@ class ShardReactions:
         found = chain.from_iterable(each.progress() for each in self._by_shard.values())
         return sorted(found, key=lambda each: each.name)
 
-    def parked(self, name: str) -> list[Parked]:
-        runner, own = self._named(name)
-        return runner.parked(own)
-
-    async def retry(self, name: str, aggregate_id: str | None, who: str, why: str) -> int:
-        runner, own = self._named(name)
-        return await runner.retry(own, aggregate_id, who, why)
-
-    async def skip(self, name: str, aggregate_id: str, who: str, why: str) -> int:
-        runner, own = self._named(name)
-        return await runner.skip(own, aggregate_id, who, why)
-
-    async def replay(self, name: str, sequence: int, who: str, why: str) -> int:
-        runner, own = self._named(name)
-        return await runner.replay(own, sequence, who, why)
-
-    def _named(self, name: str) -> tuple[ReactionRunner, str]:
+    def _named(self, name: str) -> tuple[Reactions, str]:
         """Returns the reactions of the shard that a name ends with, and the rest of it. Raises InvalidArgument."""
         if len(self._by_shard) == 1:
             return next(iter(self._by_shard.values())), name
