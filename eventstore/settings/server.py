@@ -1,4 +1,4 @@
-"""The settings of a server or worker: its own, and those of its store, broker and mailboxes."""
+"""The settings of a server or worker: its own, and the settings of its store, broker and mailboxes."""
 
 # No `from __future__ import annotations`: see `eventstore.settings.setting_declaration`.
 from collections.abc import Mapping

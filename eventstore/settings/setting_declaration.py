@@ -36,10 +36,15 @@ _TYPES: Final = {int: "whole number", float: "number", bool: "true, false", str:
 class Setting:
     """The parts of a declaration that name, type and default of the field do not give.
 
-    `meaning`: one or more sentences; `--help` shows the first. `low` and `high` are allowed values, `above` is not.
-    `unit` follows from the name's ending (`_s`, `_bytes`, `_bytes_max`) unless given. `name`: the server's name, if it is
-    not the part's prefix and the field's name; two fields of one name share a setting. `metavar` stands for the value.
-    `secret`: the value is a URL that may hold one; it is shown without.
+    Attributes:
+        meaning: one or more sentences; `--help` shows the first.
+        low: an allowed value, the least.
+        high: an allowed value, the largest.
+        above: every value must be larger.
+        unit: follows from the name's ending (`_s`, `_bytes`, `_bytes_max`) unless given.
+        name: the server's name, if it is not the part's prefix and the field's name; two fields of one name share a setting.
+        metavar: stands for the value.
+        secret: the value is a URL that may hold a secret; it is shown without.
     """
 
     meaning: str
@@ -74,7 +79,9 @@ class Setting:
 class SettingsPart:
     """Marks a field that holds a settings class of its own, such as a server's `broker_settings`.
 
-    `prefix` is put before the names of the part's fields. `adapt` makes a `Setting` of a field's own kind of declaration.
+    Attributes:
+        prefix: is put before the names of the part's fields.
+        adapt: makes a `Setting` of a field's own kind of declaration.
     """
 
     prefix: str = ""
@@ -85,8 +92,12 @@ class SettingsPart:
 class DeclaredSetting:
     """A setting under the name that it has at a server.
 
-    `path`: the field, preceded by the part that holds it. `kind`: the type of one value. `choices`: all values, if they
-    are few. An `optional` number is None in its class and 0 for an operator; a `listed` one is written with commas.
+    Attributes:
+        path: the field, preceded by the part that holds it.
+        kind: the type of one value.
+        choices: all values, if they are few.
+        optional: a number that is None in its class and 0 for an operator.
+        listed: written with commas.
     """
 
     name: str
@@ -145,7 +156,7 @@ class DeclaredSetting:
         return str(value) if isinstance(value, Path) else value
 
     def told(self, value: object) -> object:
-        """Converts a value as `written` does, for anyone to read: without what is secret in it."""
+        """Converts a value as `written` does, without its secrets, for anyone to read."""
         return shown_url(value) if self.setting.secret and isinstance(value, str) else self.written(value)
 
     def shown(self, value: object) -> str:
@@ -212,7 +223,7 @@ def check_value(name: str, value: object, declared: DeclaredSetting) -> None:
 
 
 def check_fields(settings: object) -> None:
-    """Checks every field; for `__post_init__`. Raises InvalidArgument for the first one that is out of range."""
+    """Checks every field; for `__post_init__`. Raises InvalidArgument for the first field that is out of range."""
     for declared in _own_settings(type(settings)):  # type: ignore[arg-type] # mypy says that `type[object]` has no hash
         value = getattr(settings, declared.path[-1])
         if value is not None or not declared.optional:

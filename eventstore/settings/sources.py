@@ -1,7 +1,7 @@
 """Reads the settings of a server: from the command line, then the environment (`EVENTSTORE_…`), then a TOML file.
 
-Pydantic reads environment and file, and makes values of the right type; ranges are checked as everywhere, against the
-declarations. Unknown names are refused, so that a typo does not pass for a setting.
+Pydantic reads environment and file, and makes values of the right type; ranges are checked against the declarations, as for all
+settings. Unknown names are refused, so that a typo does not pass for a setting.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _EXPECTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """Settings from all sources, with the value as an operator writes it and the source of each, by name."""
+    """Settings from all sources, with each value as an operator writes it, and the source of each, by name."""
 
     settings: ServerSettings
     values: dict[str, object]
@@ -58,10 +58,10 @@ def load_settings(toml: Path | None, **given: object) -> ServerSettings:
 
 
 def load_with_origins(toml: Path | None, **given: object) -> LoadedSettings:
-    """Does the same as `load_settings`, and returns the source of every value as well.
+    """Returns the same as `load_settings`, with the source of every value.
 
     Raises:
-        InvalidArgument: as `load_settings`.
+        InvalidArgument: names the setting, its value and the allowed values; or the file and the line that is not TOML.
     """
     if toml is not None and not toml.is_file():
         raise InvalidArgument(f"there is no settings file {toml}", field="config", value=str(toml))
