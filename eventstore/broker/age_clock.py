@@ -14,11 +14,10 @@ _FASTEST: Final = 2  # times the monotonic clock
 
 
 class AgeClock:
-    """The clock of one broker.
+    """The clock of one broker, made from two clocks in seconds, `wall` and `monotonic`.
 
-    `wall`, `monotonic`: clocks, in seconds. `kept`: what `now` returned last, before a restart; None if that is not known.
-    `oldest`: when the oldest chunk was created, in microseconds: if the kept time is older, because a clock began in 1970, the
-    clock begins there.
+    `kept` is what `now` returned last, before a restart; None if that is not known. `oldest` is when the oldest chunk was
+    created, in microseconds: if the kept time is older, because a clock began in 1970, the clock begins there.
     """
 
     def __init__(self, kept: int | None, oldest: int, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:

@@ -21,9 +21,8 @@ _HEADER: Final = HEADER.dtype("length", "time", "queue_offset", "position", "top
 
 
 class TailLoader:
-    """Loads the records of one chunk; called with each run of valid records.
-
-    `begins`: this is the first chunk to load, so its state is used.
+    """Loads the records of one chunk; called with each run of valid records. If this is the first chunk to load, `begins` is
+    True, and its state is used.
     """
 
     def __init__(self, queues: dict[QueueKey, QueueLog], name: str, *, begins: bool) -> None:

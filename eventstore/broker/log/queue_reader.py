@@ -1,7 +1,7 @@
 """Reads the next messages of one queue, as the bytes on disk.
 
-A read visits entries from an offset on, skips those that the tag filter excludes, and returns the offset to continue at: after
-all visited entries, even if none matched. The latest messages come from memory, the others from files.
+A read visits entries from an offset on, skips entries that the tag filter excludes, and returns the offset to continue at:
+after all visited entries, even if none matched. The latest messages come from memory, the others from files.
 """
 
 from __future__ import annotations
