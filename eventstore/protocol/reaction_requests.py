@@ -19,7 +19,7 @@ from eventstore.protocol.reaction_info import (
 from eventstore.protocol.request_declaration import Answered, Count, Name, integer, optional, request, text
 from eventstore.protocol.server_info import AlarmInfo
 from eventstore.records.parking_record import ParkingRecord, parking_record
-from eventstore.security.permissions import Needs, Permission, Wanted, on, on_some
+from eventstore.security.permissions import Needs, Permission, Wanted, on, on_some, on_told
 
 PARKED_ROWS_MAX: Final = 1_000
 ALARM_ROWS_MAX: Final = 1_000
@@ -70,7 +70,7 @@ class ListReactions(Answered[list[ReactionInfo]]):
     """Asks how far each reaction is."""
 
 
-@request(63, needs=on(Permission.STATS))
+@request(63, needs=on_told(Permission.REACTIONS, "reaction"))
 class ListParked(Answered[list[ParkedEvent]]):
     """Asks for what a reaction has parked, after the first `skip` of them."""
 

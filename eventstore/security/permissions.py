@@ -88,6 +88,15 @@ def on_some(permission: Permission) -> Needs:
     return Needs(permission, lambda _: ((permission, None),), of="any name")
 
 
+def on_told(permission: Permission, field: str) -> Needs:
+    """Needs to see figures, and the permission on the name in a field: what is told of it is more than figures."""
+
+    def wanted(request: Any) -> Wanted:
+        return (Permission.STATS, EVERYTHING), (permission, getattr(request, field))
+
+    return Needs(Permission.STATS, wanted, of=f"everything, `{permission.value}` on {field}")
+
+
 def on_rows(permission: Permission) -> Needs:
     """Needs the permission on each row, which is checked when it is taken."""
     return Needs(permission, alone=True, of="the name of each row")

@@ -27,6 +27,7 @@ from eventstore.protocol.group_requests import (
 )
 from eventstore.protocol.reaction_requests import (
     CheckParking,
+    ListParked,
     RecordParking,
 )
 from eventstore.protocol.request_declaration import DECLARATIONS, Argument, Request
@@ -177,6 +178,7 @@ BY_HAND: Final = [
     ),
     Row(lambda _: CheckParking(), ("park *",)),
     derived(ListInHand, group=GROUP),
+    Row(by("reaction#", lambda name: ListParked(name)), ("stats ", "reactions reaction#")),
 ]
 """Of requests that are about more than a name in a field, or about one in several ways."""
 ROWS: Final = [

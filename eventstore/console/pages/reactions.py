@@ -24,7 +24,7 @@ async def _reactions(visit: Visit) -> Response:
 
     async def find(store: NetworkStore) -> dict[str, Any]:
         found = await store.reactions.progress()
-        parked = await store.reactions.parked(name, skip) if name else []
+        parked = await store.reactions.parked(name, skip) if name and may else []
         projections = await store.projections()
         return {
             "found": found,
@@ -34,7 +34,7 @@ async def _reactions(visit: Visit) -> Response:
             "several": bool(store.shards),
         }
 
+    may = visit.may(Permission.REACTIONS, name)
     found = await visit.ask(find)
     more = link("/reactions", name=name, skip=skip + _SHOWN) if found.pop("more") else None
-    may = visit.may(Permission.REACTIONS, name)
     return visit.page("reactions.html", **found, name=name, next_page=more, may_change=may, link=link)
