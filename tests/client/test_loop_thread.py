@@ -135,6 +135,18 @@ def test_appends_of_threads_that_share_a_store_travel_together(tmp_path: Path) -
         assert sum(int(str(shard.stats()["batches"])) for shard in store.shards.values()) < 16 * 20
 
 
+def test_an_iterator_of_types_is_taken_once_where_it_comes_from(led: LedShards) -> None:
+    """In the event loop its own call would wait for itself."""
+    with blocking.connect(led.address) as store:
+        store.append_many([es.Commit(led.id_of(shard, 7), [NewEvent("Wanted", b"1")], es.ANY) for shard in range(2)])
+
+        def types() -> Iterator[str]:
+            assert store.version(led.id_of(0, 7)) > 0
+            yield "Wanted"
+
+        assert len(list(store.read_all(types=types()))) == 2
+
+
 def end_of(program: str, folder: Path, address: str) -> int:
     """Runs a program, and returns its exit code."""
     path = folder / "program.py"

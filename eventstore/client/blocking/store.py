@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -271,9 +271,10 @@ class BlockingStore(BlockingOperated, BlockingConsumers):
         Of several shards, each has an order of its own. `after`: the `position` of an earlier call; Diverged if it is lost.
         `timeout`: as of `read`; after TimedOut, continue at the `position`.
         """
+        names = list(types) if isinstance(types, Iterator) else types  # each shard's cursor looks at them
 
         def cursor(start: LogPosition) -> LogCursor:
-            return LogCursor(start, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
+            return LogCursor(start, limit, names, aggregate_prefix, from_time, to_time, aggregate_id)
 
         if self._router is not None:
             return read_shards(self._router, after, limit, cursor, aggregate_id, timeout)
