@@ -147,6 +147,26 @@ def test_an_iterator_of_types_is_taken_once_where_it_comes_from(led: LedShards) 
         assert len(list(store.read_all(types=types()))) == 2
 
 
+@pytest.mark.parametrize("shards", [0, 2], ids=["one server", "shards"])
+def test_a_subscription_that_waits_in_another_thread_ends_with_its_client(shards: int, tmp_path: Path) -> None:
+    caught_up, ends = threading.Event(), list[str]()
+
+    def follows(store: blocking.BlockingStore) -> None:
+        try:
+            for _ in store.subscribe():
+                caught_up.set()
+        except es.Closed:
+            ends.append("Closed")
+
+    with LedShards(tmp_path, shards) if shards else ServerProcess(tmp_path / "data") as server:
+        with blocking.connect(server.address) as store:
+            thread = threading.Thread(target=follows, args=(store,))
+            thread.start()
+            assert caught_up.wait(DEADLINE_SECONDS)
+        thread.join(DEADLINE_SECONDS)
+        assert ends == ["Closed"]
+
+
 def end_of(program: str, folder: Path, address: str) -> int:
     """Runs a program, and returns its exit code."""
     path = folder / "program.py"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Self, TypeVar, cast
-from weakref import ref
+from weakref import WeakSet, ref
 
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address, Addresses
@@ -64,6 +64,7 @@ class BlockingConnection:
         self._link = BlockingLink(self._look, self._patience.look_s)
         self._moving: threading.Thread | None = None
         self._of_handlers: BlockingConnection | None = None
+        self._apart: WeakSet[BlockingConnection] = WeakSet()
         self._closed = False
         self._unusable: EventStoreError | None = Closed(f"the client of {addresses} is not open; use `with`")
         self._forked_within: EventStoreError | None = None  # what ends the call that this process was forked in
@@ -115,8 +116,9 @@ class BlockingConnection:
         else:
             with self.turn.lock, self.turn:
                 self._reset()
-        if self._of_handlers is not None:
-            self._of_handlers.close()
+        for each in (self._of_handlers, *self._apart):
+            if each is not None:
+                each.close()
 
     def forked(self) -> None:
         """In a child: leaves the connection to the parent, and begins again."""
@@ -240,8 +242,11 @@ class BlockingConnection:
         self._send()
 
     def apart(self) -> BlockingConnection:
-        """Returns a connection for what waits long, so that other calls can run meanwhile."""
-        return BlockingConnection(self.addresses, self.options)
+        """Returns a connection for what waits long, so that other calls can run meanwhile. It is closed with this one."""
+        self._apart.add(made := BlockingConnection(self.addresses, self.options))
+        if self._closed:
+            made.close()
+        return made
 
     def pages_of(self, subscription: SessionSubscription) -> Callable[[], list[SubscriptionItem] | None]:
         """Returns a function that waits for the next page of a subscription. Opens this connection, which is `apart`."""
