@@ -65,6 +65,12 @@ class ReactionMarks:
     others: Checkpoint | None = None
     replayed: dict[str, str] = field(default_factory=dict)
 
+    def of_each(self, names: Iterable[str]) -> Self:
+        """Returns the same marks of these reactions, each by its name, as a document has them."""
+        if self.others is None:
+            return self
+        return replace(self, reactions={**dict.fromkeys(names, self.others), **self.reactions}, others=None)
+
     def inherited(self, through: int) -> Self:
         """Returns the marks of a log that has the same events up to `through`."""
         reactions = {name: each.inherited(through) for name, each in self.reactions.items()}

@@ -7,7 +7,7 @@ a shard that continues without the slots it gave away says nothing of their even
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -31,12 +31,12 @@ MakeRunner: TypeAlias = Callable[[NetworkStore, Path, str], ReactionRunner]
 
 
 class ShardReactions(ReactionsByName):
-    """As `ReactionRunner`, whose methods it has. `runner`: makes the reactions to the events of a shard, of its store, its
-    checkpoint and the suffix of their names.
+    """As `ReactionRunner`, whose methods it has. `names`: of the domain's reactions. `runner`: makes those to the events of a
+    shard, of its store, its checkpoint and the suffix of their names.
     """
 
-    def __init__(self, store: NetworkStore, checkpoint: Path, runner: MakeRunner) -> None:
-        self._parts, self._checkpoint, self._runner = Parts(store), checkpoint, runner
+    def __init__(self, store: NetworkStore, checkpoint: Path, names: Collection[str], runner: MakeRunner) -> None:
+        self._parts, self._checkpoint, self._names, self._runner = Parts(store), checkpoint, names, runner
         self._by_shard: Mapping[int | None, ReactionRunner] = {}
         self._failure: str | None = None
 
@@ -47,7 +47,7 @@ class ShardReactions(ReactionsByName):
         """Reacts to the events of the parts that there are, until cancelled."""
         while True:
             try:
-                await trio.to_thread.run_sync(inherit, self._checkpoint, parts)
+                await trio.to_thread.run_sync(inherit, self._checkpoint, self._names, parts)
                 self._failure = None
                 break
             except (EventStoreError, OSError) as error:
@@ -99,8 +99,8 @@ class ShardReactions(ReactionsByName):
         )
 
 
-def inherit(checkpoint: Path, parts: Sequence[Part[NetworkStore]]) -> None:
-    """Makes the checkpoints of parts that have none, durably; those that are there stay. Blocks.
+def inherit(checkpoint: Path, names: Collection[str], parts: Sequence[Part[NetworkStore]]) -> None:
+    """Makes the checkpoints of parts that have none, durably; those that are there stay. `names`: of the reactions. Blocks.
 
     Raises:
         Corrupt, ReadFailed, FolderRefused, StorageFull: one cannot be read, or written.
@@ -117,4 +117,4 @@ def inherit(checkpoint: Path, parts: Sequence[Part[NetworkStore]]) -> None:
         if part.origin is not None and not path.exists():
             marks = part.origin.begins(partial(marks_of, part.uuid))
             if marks is not None:
-                FileCheckpoint(path).save(replace(marks, store=part.uuid))
+                FileCheckpoint(path).save(replace(marks.of_each(names), store=part.uuid))

@@ -236,7 +236,7 @@ def _reactions(
         def runner(store: NetworkStore, own: Path, suffix: str) -> ReactionRunner:
             return ReactionRunner(store, own, domain, mailboxes, find_command, suffix=suffix)
 
-        return ShardReactions(shards.store, checkpoint, runner)
+        return ShardReactions(shards.store, checkpoint, domain.reactions, runner)
     if domain.reactions:
         get_logger("eventstore.worker").warning(
             "the domain's reactions do not run here; start one worker with --checkpoint FILE to run them",
