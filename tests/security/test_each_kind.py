@@ -253,6 +253,30 @@ def test_each_kind_of_request_is_in_the_table_and_each_permission_is_needed_by_s
     assert set(Permission) - used == {Permission.CLUSTER}  # between nodes
 
 
+VERBS: Final = {
+    "ADD CLOSE CREATE REMOVE": {Permission.TOPICS},
+    "FORGET RESET SET UNSET": {Permission.GROUPS},
+    "DELETE": {Permission.TOPICS, Permission.GROUPS},
+    "REPLAY": {Permission.GROUPS, Permission.REACTIONS},
+    "RETRY SKIP": {Permission.REACTIONS},
+    "SILENCE TEST": {Permission.ALARMS},
+    "COMMIT FAIL HEARTBEAT LEAVE": {Permission.JOIN},
+    "FIND": {Permission.READ, Permission.CONSUME},
+    "READ": {Permission.READ, Permission.CONSUME},
+    "SHOW STATS": {Permission.STATS},
+    "LIST": {Permission.STATS, Permission.READ},
+}
+"""What a request whose name begins so may need: most rows of the table follow from the declarations that they check."""
+
+
+def test_what_a_request_needs_fits_its_name_and_what_would_change_something_again_is_recorded() -> None:
+    permitted = {verb: permissions for verbs, permissions in VERBS.items() for verb in verbs.split()}
+    needed = {each.name: each.needs.permission for each in DECLARATIONS.values()}
+    verbs = {name: name.partition("_")[0] for name in needed}
+    assert {name for name, verb in verbs.items() if needed[name] not in permitted.get(verb, {needed[name]})} == set()
+    assert {each.name for each in DECLARATIONS.values() if not each.resend and not each.needs.recorded} == set()
+
+
 @contextmanager
 def serving(data: Path, known: Known) -> Iterator[ServerThread]:
     """A server with these identities and the objects of `THERE`."""
