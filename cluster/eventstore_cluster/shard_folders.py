@@ -212,7 +212,9 @@ def _planned(data: Path, cluster: uuid.UUID, shard: int, value: Tree) -> Planned
 
 
 def _new(data: Path, shards: int) -> ShardLayout:
-    """A cluster of one shard has the uuid of its store, so that a position is one in both."""
+    """Returns the layout of a new cluster. If it has one shard, its uuid is the store's, so that a position is the same in
+    both.
+    """
     cluster = uuid.uuid4()
     stores = [cluster] if shards == 1 else [uuid.uuid4() for _ in range(shards)]
     identities = [
@@ -222,7 +224,7 @@ def _new(data: Path, shards: int) -> ShardLayout:
 
 
 def _folder(data: Path, shard: int, shards: int) -> Path:
-    """A single shard is the store of the folder itself, so that `serve` can open it as well."""
+    """Returns the folder of a shard. A single shard is the store of the folder itself, so that `serve` can open it as well."""
     return data if shards == 1 else data / f"shard-{shard}"
 
 

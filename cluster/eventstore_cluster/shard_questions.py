@@ -69,7 +69,7 @@ class ShardQuestions:
             asked.over.set()
 
     def end(self) -> None:
-        """The process has ended: it answers nothing more."""
+        """Ends all questions without an answer, because the process has ended."""
         self.hangs = False
         self._to_send.clear()
         for asked in self._asked.values():

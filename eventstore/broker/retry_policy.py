@@ -2,8 +2,8 @@
 
 A failed message does not block its queue. It is sent again to the retry topic `retry:GROUP`, whose queue n holds messages that
 failed n + 1 times; its last queue also has messages that failed more often. Each queue has one delay, so its messages become
-due in the order they were sent, and a pull ends before the first one that is not due. After the last attempt a message goes to
-`dead:GROUP`, or the group's own topic for dead letters, and stays there. All are topics like any other, in the same log:
+due in the order they were sent, and a pull ends before the first message that is not due. After the last attempt a message goes
+to `dead:GROUP`, or the group's own topic for dead letters, and stays there. All are topics like any other, in the same log:
 durable, deleted by the same rules, read in the same way.
 
 Where order matters more, a consumer keeps the failed message and what comes after it instead: it *fails in place*.

@@ -23,7 +23,7 @@ _SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def printable(value: object) -> object:
-    """What Jinja does to each value before it is escaped."""
+    """Spells the characters of a text that are not printable, before Jinja escapes it for HTML."""
     return escaped(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

@@ -107,7 +107,7 @@ class AccessList:
     """
 
     def __init__(self, identities: Mapping[str, Identity], edit: Edit | None = None) -> None:
-        """A certificate that several identities have proves none of them."""
+        """Indexes identities by token and certificate. A certificate that several identities have proves none of them."""
         self.identities, self.edit = dict(identities), edit
         self._tokens = {key: token for each in identities.values() for key, token in each.tokens.items()}
         self._by_token = {key: each for each in identities.values() for key in each.tokens}

@@ -125,7 +125,7 @@ def verified(records: Iterable[tuple[int, bytes]], known: Head | None = None) ->
     `known`: a head that was noted before; it must be part of the chain.
 
     Raises:
-        BrokenChain: the chain is broken, or is another chain than the one that had this head.
+        BrokenChain: the chain is broken, or never had this head.
     """
     previous, expected = FIRST, 1
     for version, data in records:

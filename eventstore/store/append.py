@@ -115,7 +115,7 @@ class Appender:
         return outcomes
 
     def _accept(self, commits: Sequence[NewCommit], now: int, outcomes: list[AppendOutcome], rows: list[Row]) -> None:
-        """The first pass: adds an outcome for each commit, and a row for each accepted one."""
+        """Makes the first pass: adds an outcome for each commit, and a row for each accepted one."""
         front, cached, any_version, end, limit = self._front, self._version_cache.young.get, ANY, 0, -1
         for aggregate_id, condition, command_id, when, given in commits:
             try:

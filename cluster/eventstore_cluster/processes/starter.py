@@ -126,7 +126,7 @@ class _Template:
         self.has_ended = trio.Event()
 
     async def start(self, channel: socket.socket) -> Started:
-        """Not to be called again before it has returned."""
+        """Starts a process. Must not be called again before it has returned."""
         passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [channel.fileno()]).tobytes())]
         try:
             with trio.fail_after(_ANSWERS_S, shield=True):  # the answer is for who asked

@@ -66,7 +66,7 @@ class Following:
         return [Follow(self._leader)]
 
     def connected(self, connection: int, run: str, now: float) -> list[Action]:
-        """A connection to the leader of this run is open."""
+        """Takes an open connection to the leader of this run, and joins it."""
         if self._leader is None or run != self._leader.run:
             return []
         self._connection, self._session, self._heard_at = connection, None, now
@@ -159,7 +159,7 @@ class Following:
             assert reaches(self.ends, self.committed), f"the log ends at {self.ends}, committed is {self.committed}"
 
     def stored(self, logs: tuple[LogTail, ...], crcs: tuple[int, ...]) -> list[Action]:
-        """The disk has stored or cut: the logs end so now, synced."""
+        """Takes how the logs end, synced, after the disk has stored or cut."""
         self.busy = False
         self.logs, self._crcs = logs, crcs
         actions = self._keep_to_log()

@@ -119,18 +119,20 @@ class Leading:
     # the own log
 
     def begun(self, ends: LogEnds, now: float) -> list[Action]:
-        """The record that begins the epoch was appended; the log ends there."""
+        """Notes that the record that begins the epoch was appended, and that the log ends there."""
         self.open_at = ends
         return self.grown(ends, now)
 
     def grown(self, ends: LogEnds, now: float) -> list[Action]:
-        """Records were written here. They may be fetched while they are synced, and are never taken back (R3)."""
+        """Takes the ends of records that were written here. They may be fetched while they are synced, and are never taken back
+        (R3).
+        """
         self.written = ends
         self.logs = tuple(log.grow(self.epoch, end) for log, end in zip(self.logs, ends, strict=True))
         return [action for session in self.sessions for action in self._answer(session, now)]
 
     def durable(self, ends: LogEnds, now: float) -> list[Action]:
-        """The own log is synced up to here."""
+        """Notes that the own log is synced up to here."""
         self.synced = ends
         return self.advance(now)
 
@@ -611,7 +613,9 @@ class Splitting:
         assert self._held_at is not None or self._last_file is None, f"a last file, and no slots are held back: {held}"
 
     def held_back(self, last_file: int) -> None:
-        """Nothing of the leaving slots is written after this file. Another one was begun."""
+        """Notes that a file was begun after `last_file`, and that no record of the leaving slots is written after
+        `last_file`.
+        """
         self._last_file = last_file
 
     def next_step(self, written: LogEnds, committed: LogEnds | None, now: float, *, may_begin: bool) -> list[Action]:

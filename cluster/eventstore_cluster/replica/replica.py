@@ -95,7 +95,7 @@ class Replica:
     def takes_appends_for_all(self, now: float) -> bool:
         """Whether every replica of the shard is in sync and keeps up: the condition of an append for all of them."""
         state, level = self.registrar.state, self.level_members(now)
-        if state.wanted is not None:  # as many as before and as will be: those that come and go need not all be there
+        if state.wanted is not None:  # as many as before and as will be: replicas that come and go need not all be there
             return len(level) >= min(len(state.wanted), len(state.before or state.wanted))
         return {member.node for member in level}.issuperset(state.replicas)
 
@@ -129,8 +129,8 @@ class Replica:
         return [] if self.ended else self._end(reason, sit_out=True)
 
     def lease_lost(self) -> list[Action]:
-        """The registry knows the lease of this run no more. A run never gets a second one: the leader's key that a late
-        transaction of this run may have written went with the first.
+        """Ends this run, because the registry knows its lease no more. A run never gets a second lease: the leader's key that a
+        late transaction of this run may have written went with the first.
         """
         return [] if self.ended else self._end("the lease of this process ran out")
 
@@ -229,14 +229,16 @@ class Replica:
     # the disk
 
     def stored(self, logs: tuple[LogTail, ...], crcs: tuple[int, ...]) -> list[Action]:
-        """The disk has done what `Store` or `CutTo` asked for."""
+        """Takes the result of `Store` or `CutTo`: how the logs end."""
         if self.ended:
             return []
         actions = self.following.stored(logs, crcs)
         return self._begin() if self._won else actions
 
     def begun(self, before: tuple[LogTail, ...], ends: LogEnds, now: float) -> list[Action]:
-        """The log is open for writing and ends with the epoch's record. `before`: without it."""
+        """Takes the result of `Begin`: the log is open for writing and ends with the epoch's record. `before`: the log without
+        that record.
+        """
         if self.ended:
             return []
         self.leading = leading = Leading(self.me, self.registrar, before, self._limits, now)
@@ -269,7 +271,7 @@ class Replica:
     # other replicas
 
     def connected(self, connection: int, run: str, now: float) -> list[Action]:
-        """The connection that `Follow` asked for, to the leader of this run."""
+        """Takes the connection that `Follow` asked for, to the leader of this run."""
         return [] if self.ended or self._won else self.following.connected(connection, run, now)
 
     def disconnected(self, connection: int, now: float) -> list[Action]:
@@ -301,7 +303,7 @@ class Replica:
         return self._ending(self.leading.fetch(connection, frame, now))
 
     def mismatched(self, session: int, connection: int) -> list[Action]:
-        """The follower's last records differ from the records that this log holds there."""
+        """Has a follower join again, whose last records differ from the records that this log holds there."""
         return [] if self.ended or self.leading is None else self.leading.mismatched(session, connection)
 
     def check_invariants(self) -> None:

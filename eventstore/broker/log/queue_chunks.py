@@ -66,7 +66,7 @@ class QueueChunks:
         )
 
     def forget_after(self, chunk: int) -> None:
-        """Has the entries of later message chunks be written again, because those chunks are cut back, or cut off."""
+        """Marks the entries of later message chunks to be written again, because these chunks are cut back, or cut off."""
         if self.indexed() > chunk:
             self.set_indexed(chunk)
 

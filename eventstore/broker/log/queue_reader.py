@@ -31,7 +31,8 @@ _TIME_AND_OFFSET: Final = HEADER.part("time", "queue_offset")
 
 @dataclass(slots=True)  # not frozen, which takes three times as long to construct: each queue of each pull has one
 class QueueRead:
-    """`count` whole message records, and the offset to continue at. The queue holds the offsets [begin, end).
+    """The result of a read: `count` whole message records, and the offset to continue at. The queue holds the offsets [begin,
+    end).
 
     Attributes:
         clamped: the requested offset, if it was outside the queue and another one was used.

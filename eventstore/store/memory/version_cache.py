@@ -210,7 +210,7 @@ class VersionCache:
                 self.put(aggregate_id, value)
 
     def begin_extension(self) -> None:
-        """Call before the first `extend` of a file, which the directory covers already."""
+        """Counts a sort. Call it before the first `extend` of a file, which the directory covers already."""
         self.sorts += 1
 
     def extend(self, aggregate_id: str, version: int, added: RowRange, first_version: int, hashes: bytes) -> None:

@@ -180,7 +180,7 @@ class EventIndex:
         return np.flatnonzero(starts) + first
 
     def commit_sequences(self, first: int, last: int) -> list[int]:
-        """The sequence of each commit in the rows [first, last), which begin with a commit."""
+        """Returns the sequence of each commit in the rows [first, last), which begin with a commit."""
         sequences: list[int] = self.columns["sequence"][self._first_rows(first, last)].tolist()
         return sequences
 

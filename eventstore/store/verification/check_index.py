@@ -119,7 +119,7 @@ def _expected_tables(folder: ChunkFolder, contents: FileContents) -> Expected:
 
 
 def _extent_crcs(folder: ChunkFolder, contents: FileContents, first_commits: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """The checksum of all bytes of each aggregate, which lie side by side in a sorted file."""
+    """Returns the checksum of all bytes of each aggregate, which lie side by side in a sorted file."""
     file = folder.files.open(folder.chunk_path(contents.number))
     try:
         data = file.map()

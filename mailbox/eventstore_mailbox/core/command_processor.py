@@ -66,7 +66,7 @@ class CommandProcessor:
             self.active.append(mailbox)
 
     def resume(self, lane: AggregateQueue) -> None:
-        """Precondition: the lane is READY."""
+        """Continues with a lane. Precondition: the lane is READY."""
         lane.mailbox.resumed.append(lane)
         self.schedule(lane.mailbox)
 
@@ -162,8 +162,9 @@ class CommandProcessor:
             self.restores.add(lane)
 
     def _without_change(self, lane: AggregateQueue, entry: AnyEntry, status: int, result: object) -> None:
-        """Without a change, the store cannot detect that the command was decided on an old state: if others write to the
-        store, the aggregate is refreshed and the command handled once more."""
+        """Ends a command that made no change. If others write to the store, first refreshes the aggregate and handles the
+        command once more: without a change, the store cannot detect that the command was decided on an old state.
+        """
         if self._ports.refresh is None or entry.status == REFRESHED:
             self._finish(lane, entry, status, result)
         else:

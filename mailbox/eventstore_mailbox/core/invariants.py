@@ -104,7 +104,7 @@ def _check_entries(lane: AggregateQueue) -> None:
 
 
 def _check_waits(lane: AggregateQueue) -> None:
-    """Whatever keeps a lane from going on is there, and will end."""
+    """Checks that whatever keeps a lane from going on is there, and will end."""
     mailbox = lane.mailbox
     if lane.state == READY and lane.cursor is not None:
         woken = lane in mailbox.resumed or lane.cursor in mailbox.arrivals
@@ -154,7 +154,7 @@ def _check_mailbox(machine: Machine, mailbox: CommandMailbox) -> None:
 
 
 def _check_drafts(machine: Machine) -> None:
-    """Each change in flight is in one draft, and each lane counts its own."""
+    """Checks that each change in flight is in one draft, and that each lane counts its own."""
     drafts: list[Draft] = [draft for _, draft, _, _ in machine._delivered]
     for mailbox in machine.mailboxes:
         mailbox.events.check_invariants()

@@ -294,7 +294,7 @@ class Machine:
             self.processor.restores.failed(lane)
 
     def _unblocked(self, lane: AggregateQueue) -> None:
-        """A fast-path call that the lane waited for is done."""
+        """Resumes a lane for which a fast-path call is done, unless it waits for anything else."""
         self.outcomes.drained(lane)
         self._driver.wake()
 

@@ -104,7 +104,7 @@ class OutcomeProcessor:
     # -- the common case: everything committed ------------------------------------------------------------------------
 
     def _apply_committed(self, draft: Draft, outcomes: Sequence[object]) -> None:
-        """In one loop: a committed entry is the first of its lane."""
+        """Answers all entries of the draft in one loop: a committed entry is the first of its lane."""
         answers, duplicates, reruns = self.answers, self._duplicates.by_entry, self._reruns
         for entry, outcome in zip(draft.entries, outcomes, strict=True):
             entry.result = outcome

@@ -36,7 +36,7 @@ class RestoreQueue:
         self._start_next()
 
     def finished(self, lane: AggregateQueue) -> None:
-        """The aggregate was restored, or can never be."""
+        """Notes that the aggregate was restored, or can never be, and starts the next restore."""
         self.done += 1
         self._backoffs.pop(lane, None)
         self._running -= 1

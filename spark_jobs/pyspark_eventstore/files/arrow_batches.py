@@ -72,7 +72,7 @@ def corrupt_batch(schema: pa.Schema, data_folder: str, file: str, faults: list[t
 
 
 def texts(raw: memoryview | npt.NDArray[np.generic], ends: npt.NDArray[np.generic]) -> pa.Array:
-    """A table of texts as an index holds it: concatenated bytes, and the end of each text."""
+    """Returns the texts of a table as an index holds it: concatenated bytes, and the end of each text."""
     offsets = np.ascontiguousarray(ends, np.int32)
     return pa.Array.from_buffers(pa.string(), len(ends) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(raw)])
 

@@ -18,8 +18,8 @@ _ADVICE: Final = "choose a writable folder on a file system that Spark knows"
 
 
 class TargetFolder:
-    """A folder at `path`: a path of the local file system, or a URL such as `hdfs://…`. Relative local paths are relative to
-    the driver.
+    """The folder `path`, which is a path of the local file system, or a URL such as `hdfs://…`. Relative local paths are
+    relative to the driver.
 
     Raises:
         FolderRefused: the folder cannot be created, or is not writable.

@@ -61,7 +61,7 @@ def choose(shard: int, copies: Mapping[str, KeptShard], running: Mapping[str, Re
         )
     last = max(epoch for key in seen.values() for epoch, _, _ in key.reach)
     led = [node for node, key in seen.items() if key.led and _epoch_of_documents(key) == last]
-    node = led[0] if led else max(seen, key=lambda each: seen[each].reach)  # of several, the one that should lead first
+    node = led[0] if led else max(seen, key=lambda each: seen[each].reach)  # of several, the preferred leader
     risks = [*_unseen(state.replicas, seen), *_of_another_history(copies, kept)]
     if last > 0:  # otherwise nothing was ever written
         risks += _without_leader(last, led) or [*_behind(node, last, seen), *_strange(node, seen[node], state.in_sync)]

@@ -29,7 +29,7 @@ class RebuildPlan:
     """What is to be written.
 
     Attributes:
-        seen: the snapshot that the plan follows from.
+        seen: the snapshot on which the plan is based.
         choices: of the shards that are not written yet.
     """
 

@@ -132,7 +132,9 @@ class Preparation:
         return None if seen is None else self._registry.key
 
     def _begin(self) -> None:
-        """Before anything is said: a leader that knows of a clone may split a small shard at once."""
+        """Checks that files can be linked, and makes the broker's folder. Called before the registry is told of the clone: a
+        leader that knows of a clone may split a small shard at once.
+        """
         self._clone.check_links()
         self._clone.prepare_broker(self._shard, self._settings)
 

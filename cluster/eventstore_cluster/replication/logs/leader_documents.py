@@ -61,7 +61,7 @@ class LeaderDocuments(OsFiles):
         committed.wait()
 
     def commit(self, end: LogEnd) -> None:
-        """Everything up to this version is on all replicas that count."""
+        """Ends the waits for documents up to this version, which all replicas that count have."""
         with self._lock:
             ready = [event for number, event in self._waiting if (self._epoch, number) <= end]
             self._waiting = [each for each in self._waiting if (self._epoch, each[0]) > end]
