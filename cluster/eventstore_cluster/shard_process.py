@@ -130,10 +130,10 @@ class ShardProcess:
                 await trio.sleep(_LOCK_POLL_S)
 
 
-Made: TypeAlias = Callable[[Channel, ShardStart, ServerSettings], ShardProcess]
+MakeProcess: TypeAlias = Callable[[Channel, ShardStart, ServerSettings], ShardProcess]
 
 
-async def _main(taken: socket.socket, made: Made) -> None:
+async def _main(taken: socket.socket, make: MakeProcess) -> None:
     async with Channel(trio.SocketStream(trio.socket.from_stdlib_socket(taken))) as channel:
         message = await channel.receive()
         if message is None:  # the node is gone already
@@ -145,7 +145,7 @@ async def _main(taken: socket.socket, made: Made) -> None:
             folder = str(settings.data)
             configure_logs(settings.log_format, settings.log_level, start.identity.shard)
             _name_process(f"shard-{start.identity.shard}")
-            await made(channel, start, settings).run()
+            await make(channel, start, settings).run()
         except* EventStoreError as group:
             error = _first(group)
             await channel.send({"failed": [plain(each) for each in to_wire(error)]})
@@ -187,7 +187,7 @@ def _take_channel() -> socket.socket:
     return taken
 
 
-def run_process(made: Made) -> int:
+def run_process(make: MakeProcess) -> int:
     """Runs the process that its node asked for. Returns the exit code: 1 after an error, which the node was told."""
     try:
         taken = _take_channel()
@@ -195,7 +195,7 @@ def run_process(made: Made) -> int:
         print("error: this program is started by `eventstore node`", file=sys.stderr)
         return 2
     try:
-        run_to_end(lambda: _main(taken, made))
+        run_to_end(lambda: _main(taken, make))
     except EventStoreError:
         return 1
     return 0

@@ -39,7 +39,7 @@ assert METADATA_TEXT_BYTES_MAX + 4 * ID_BYTES_MAX + 2 * TYPE_BYTES_MAX + 512 <= 
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class EventOrigin:
     """Identifies the event of a message. Two histories of a store that both contain it are equal up to it."""
 
     sequence: int
@@ -48,17 +48,17 @@ class Origin:
     command_id: str
 
 
-def origin_of_event(event: Event) -> Origin:
-    return Origin(event.sequence, event.aggregate_id, event.version, event.command_id)
+def origin_of_event(event: Event) -> EventOrigin:
+    return EventOrigin(event.sequence, event.aggregate_id, event.version, event.command_id)
 
 
-def origin_of_message(message: Message, store: str) -> Origin | None:
+def origin_of_message(message: Message, store: str) -> EventOrigin | None:
     """Returns the event of the store with this uuid that the message was made from; None if it was not made from one."""
     properties = message.properties
     if properties.get(STORE) != store or message.key is None:
         return None
     try:
-        return Origin(int(properties[SEQUENCE]), message.key, int(properties[VERSION]), properties[COMMAND_ID])
+        return EventOrigin(int(properties[SEQUENCE]), message.key, int(properties[VERSION]), properties[COMMAND_ID])
     except (KeyError, ValueError):  # another sender's message that looks like ours
         return None
 

@@ -27,7 +27,7 @@ import trio
 
 import eventstore as es
 from eventstore.cli.terminal.output import print_note
-from eventstore.cli.transfer.known_aggregates import Known, KnownAggregates
+from eventstore.cli.transfer.known_aggregates import KnownAggregate, KnownAggregates
 from eventstore.cli.transfer.line_source import CommandLines, LineSource, SourceFailed
 from eventstore.cli.transfer.refusals import Refusals
 from eventstore.client.aio.store import NetworkStore
@@ -296,7 +296,7 @@ class _Import:
         group.stored_version = outcome.version
 
 
-def _check_order(group: CommandLines, known: Known) -> None:
+def _check_order(group: CommandLines, known: KnownAggregate) -> None:
     """Refuses a commit whose lines name lower versions than lines before: the files are given in another order."""
     if group.version and group.why is None:
         before = known.version_read

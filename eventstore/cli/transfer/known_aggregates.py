@@ -14,7 +14,7 @@ _WRITTEN_AT_ONCE: Final = 10_000  # blocks for some 50 ms
 
 
 @dataclass(slots=True)
-class Known:
+class KnownAggregate:
     """What is known of one aggregate.
 
     `version_read`: the highest version that a line named. `version_stored`: the highest version in the store of what was sent.
@@ -37,16 +37,18 @@ class KnownAggregates:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, Known] = {}
+        self._kept: dict[str, KnownAggregate] = {}
         self._file: sqlite3.Connection | None = None
 
-    def __getitem__(self, aggregate_id: str) -> Known:
+    def __getitem__(self, aggregate_id: str) -> KnownAggregate:
         known = self._kept.get(aggregate_id)
         if known is None:
             try:
                 if len(self._kept) >= AGGREGATES_IN_MEMORY:
                     self._write()
-                known = self._kept[aggregate_id] = Known() if self._file is None else self._read(self._file, aggregate_id)
+                known = self._kept[aggregate_id] = (
+                    KnownAggregate() if self._file is None else self._read(self._file, aggregate_id)
+                )
             except sqlite3.Error as error:
                 raise OSError(errno.EIO, str(error), "the temporary file of aggregates") from None
         return known
@@ -55,9 +57,9 @@ class KnownAggregates:
         if self._file is not None:
             self._file.close()
 
-    def _read(self, file: sqlite3.Connection, aggregate_id: str) -> Known:
+    def _read(self, file: sqlite3.Connection, aggregate_id: str) -> KnownAggregate:
         row = file.execute("SELECT * FROM known WHERE aggregate_id = ?", (aggregate_id.encode(),)).fetchone()
-        return Known() if row is None else Known(row[1], row[2], bool(row[3]), bool(row[4]), bool(row[5]))
+        return KnownAggregate() if row is None else KnownAggregate(row[1], row[2], bool(row[3]), bool(row[4]), bool(row[5]))
 
     def _write(self) -> None:
         """Writes those that were looked up first."""

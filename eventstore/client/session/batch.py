@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from eventstore.client.connection_errors import timed_out
 from eventstore.client.session.calls import S
-from eventstore.client.session.parts import Parts
+from eventstore.client.session.parts import BatchParts
 from eventstore.errors import EventStoreError, ProtocolError, ShuttingDown, TimedOut, copy_error
 from eventstore.flat import Scalar
 from eventstore.protocol.answers import OUTCOME_VALUES, Answer, Failure, Outcomes, SomeOutcomes
@@ -66,7 +66,7 @@ class RowBatch(Generic[S, R, Q]):
         self.rows: list[R] = []
         self.size_bytes = 0
         self.done = done
-        self.parts: Parts[S] | None = None
+        self.parts: BatchParts[S] | None = None
         self.finished = False
         self._settled = settled
         self._late = late
@@ -94,7 +94,7 @@ class RowBatch(Generic[S, R, Q]):
     def encode(self) -> bytes:
         """Returns the frame to send; nothing if all of its rows were withdrawn while it was about to leave."""
         if self._withdrawn and self.parts is None:
-            self.parts = Parts(len(self.rows), self._withdrawn)
+            self.parts = BatchParts(len(self.rows), self._withdrawn)
             if not self.parts.frame_missing:
                 return b""
         if self.parts is not None:
@@ -121,7 +121,7 @@ class RowBatch(Generic[S, R, Q]):
         """Returns whether it was the last part, or not a part at all."""
         refusal = (self.kind.refused, ShuttingDown.code)
         if self.parts is None:
-            self.parts = Parts(len(self.rows))
+            self.parts = BatchParts(len(self.rows))
             self._late(self)
         try:
             if isinstance(answer, SomeOutcomes):

@@ -15,7 +15,7 @@ _KIND: Final = 0
 _CODE: Final = 1
 
 
-class Parts(Generic[S]):
+class BatchParts(Generic[S]):
     """`values`: the outcome of each row, as its values on the wire; None until it is there.
 
     Rows that a leaving server refused have none: they are sent again, to the next one. So are, after a lost connection, those

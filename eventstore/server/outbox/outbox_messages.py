@@ -20,7 +20,7 @@ from eventstore.server.outbox.parked_messages import ParkedMessages
 _log = logging.getLogger(__name__)
 
 
-class Made(NamedTuple):
+class MadeMessages(NamedTuple):
     """The events that have a message, and their messages. `failed`: the sequence up to which events were looked at, and why the
     one after it could not be made a message."""
 
@@ -41,7 +41,7 @@ class OutboxMessages(Protocol):
     @property
     def parked(self) -> ParkedMessages | None: ...
 
-    async def of(self, events: Sequence[Event]) -> Made:
+    async def of(self, events: Sequence[Event]) -> MadeMessages:
         """Returns the messages of consecutive events, in order; what was parked meanwhile is durable."""
         ...
 
@@ -58,9 +58,9 @@ class AllEvents:
     def __init__(self, store: str) -> None:
         self._encode = EventMessages(store)
 
-    async def of(self, events: Sequence[Event]) -> Made:
+    async def of(self, events: Sequence[Event]) -> MadeMessages:
         published = [event for event in events if event.aggregate_id[0] != RESERVED]
-        return Made(published, self._encode.of(published))
+        return MadeMessages(published, self._encode.of(published))
 
     async def late(self, parked: Parked) -> Late | None:
         return None
@@ -74,7 +74,7 @@ class PublishedEvents:
         self._encode = EventMessages(store)
         self._publication = publication
 
-    async def of(self, events: Sequence[Event]) -> Made:
+    async def of(self, events: Sequence[Event]) -> MadeMessages:
         published: list[Event] = []
         messages: list[RawMessage] = []
         failed: tuple[int, EventStoreError] | None = None
@@ -92,7 +92,7 @@ class PublishedEvents:
                 published.append(event)
                 messages.append(made)
         await self.parked.events.wait_until_durable()
-        return Made(published, messages, failed)
+        return MadeMessages(published, messages, failed)
 
     async def late(self, parked: Parked) -> Late | None:
         event = await self.parked.events.event(parked)

@@ -28,7 +28,7 @@ from eventstore.chunks.documents import Tree
 from eventstore.errors import Diverged
 from eventstore.following.checkpoint import Checkpoint
 from eventstore.model import Event
-from eventstore.records.event_message import Origin, origin_of_event, origin_of_message, was_parked
+from eventstore.records.event_message import EventOrigin, origin_of_event, origin_of_message, was_parked
 from eventstore.records.message import Message
 
 _WINDOW_MIN: Final = 16
@@ -54,7 +54,7 @@ class OutboxCheckpoint:
     store: str
     topic: str
     identity: str
-    origin: Origin
+    origin: EventOrigin
     queue: int
     offset: int
     ends: dict[int, int] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class OutboxCheckpoint:
 def checkpoint_of(tree: Tree) -> OutboxCheckpoint:
     """Returns the checkpoint in a document. Raises KeyError, TypeError or ValueError if there is none in it."""
     ends = {int(number): _int(end) for number, end in cast(Tree, tree["ends"]).items()}
-    origin = Origin(_int(tree["sequence"]), str(tree["aggregate_id"]), _int(tree["version"]), str(tree["command_id"]))
+    origin = EventOrigin(_int(tree["sequence"]), str(tree["aggregate_id"]), _int(tree["version"]), str(tree["command_id"]))
     store, topic, identity = (str(tree[name]) for name in ("store", "topic", "identity"))
     event = tree.get("event")
     event = None if event is None else str(event)
@@ -136,7 +136,7 @@ class ResumePoint:
     place: int
     error: Diverged | None
     lost: OutboxCheckpoint | None
-    late: list[Origin]
+    late: list[EventOrigin]
     parked_after: int = 0
 
 
@@ -201,10 +201,10 @@ class _Tail:
     def __init__(self, ends: OutboxEnds, floors: dict[int, int]) -> None:
         self.place = 0
         self.position = -1
-        self.late: list[Origin] = []
+        self.late: list[EventOrigin] = []
         self._ends = ends
         self._floors = floors
-        self._missing: list[tuple[Message, Origin]] = []
+        self._missing: list[tuple[Message, EventOrigin]] = []
 
     async def read(self) -> None:
         for queue, (begin, end) in self._ends.state.queues.items():

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from eventstore.following.parking import Parked, ParkedEvents, Parking, ParkingStore
 from eventstore.model import Event
-from eventstore.records.event_message import Origin
+from eventstore.records.event_message import EventOrigin
 from eventstore.records.parking_record import TOPIC
 
 _IDENTITY: Final = "topic"  # the field of a record: which topic of this name
@@ -26,7 +26,7 @@ class ParkedMessages:
         self.events: ParkedEvents = self._parking.of(TOPIC + topic)
         self._settled = set[tuple[str, int]]()
 
-    async def begin(self, identity: str, place: int, after: int, arrived: Iterable[Origin]) -> None:
+    async def begin(self, identity: str, place: int, after: int, arrived: Iterable[EventOrigin]) -> None:
         """Reads the records after the sequence `after`. Publishing resumes after `place` to the topic of this identity, at the
         end of which are the messages of the parked events `arrived`.
         """

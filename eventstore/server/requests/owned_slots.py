@@ -16,15 +16,9 @@ from eventstore.domain.runtime import Decided
 from eventstore.errors import Elsewhere, EventStoreError, UnknownCommand
 from eventstore.flat import Scalar
 from eventstore.model import ID_BYTES_MAX
-from eventstore.protocol.reaction_requests import RecordParking, RetryParked, SkipParked
-from eventstore.protocol.request_declaration import Request
+from eventstore.protocol.request_declaration import DECLARATIONS, Request
 from eventstore.protocol.requests import (
     Append,
-    FindCommand,
-    Read,
-    ReadAll,
-    Subscribe,
-    Version,
     WireCommand,
 )
 from eventstore.records.cluster_map import SlotRange
@@ -44,7 +38,6 @@ from eventstore.server.requests.commands import CommandBatcher, CommandReplies, 
 from eventstore.store.append import REFUSED, AppendOutcome
 
 _KNOWN_MAX: Final = 65_536  # ids, some 10 MB
-_ABOUT_AN_AGGREGATE: Final = (Read, ReadAll, Version, FindCommand, Subscribe, RecordParking, RetryParked, SkipParked)
 _aggregate_id: Final = itemgetter(0)
 
 
@@ -99,8 +92,11 @@ class OwnedSlots:
         return refused
 
     def guard(self, routes: dict[type[Request], Route]) -> dict[type[Request], Route]:
-        """Returns the routes; those of requests about one aggregate check it first."""
-        return {kind: self._guarded(route) if kind in _ABOUT_AN_AGGREGATE else route for kind, route in routes.items()}
+        """Returns the routes; those of requests that name an aggregate check it first."""
+        return {
+            kind: self._guarded(route) if "aggregate_id" in DECLARATIONS[kind].fields else route
+            for kind, route in routes.items()
+        }
 
     def _guarded(self, route: Route) -> Route:
         def checked(connection: ServerConnection, request_id: int, request: Any) -> None:

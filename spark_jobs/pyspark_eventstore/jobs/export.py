@@ -178,9 +178,9 @@ def _of_run(snapshots: list[FolderSnapshot], run: ExportRun) -> list[FolderSnaps
     Raises:
         FolderRefused: the folder of a shard that was split off is missing.
     """
-    from pyspark_eventstore.source.lineage import Lineage
+    from pyspark_eventstore.source.lineage import SnapshotLineage
 
-    lineage = Lineage(snapshots)
+    lineage = SnapshotLineage(snapshots)
     stores = {store for store, sequence in run.upto.items() if sequence > run.after.get(store, 0)}
     return [
         replace(each, data_folder=lineage.read_by(each.data_folder, run.after, run.upto))
@@ -192,7 +192,7 @@ def _of_run(snapshots: list[FolderSnapshot], run: ExportRun) -> list[FolderSnaps
 def _next(target: TargetFolder, snapshots: list[FolderSnapshot], by: By, buckets: int) -> ExportRun | None:
     """Returns the run that covers new events, recorded before it begins."""
     from pyspark_eventstore.source.identities import check_stores, ends_of
-    from pyspark_eventstore.source.lineage import Lineage
+    from pyspark_eventstore.source.lineage import SnapshotLineage
 
     runs = _runs(target)
     last = runs[-1] if runs else ExportRun(0, {}, {}, by, buckets)
@@ -202,7 +202,7 @@ def _next(target: TargetFolder, snapshots: list[FolderSnapshot], by: By, buckets
     check_stores(f"the export in {target}", last.upto, snapshots, "export to another folder")
     taken = {snapshot.data_folder.store: snapshot.last_sequence for snapshot in snapshots}
     upto = {**last.upto, **taken}
-    after = Lineage(snapshots).begun(last.upto)
+    after = SnapshotLineage(snapshots).begun(last.upto)
     for store, sequence in upto.items():
         if sequence < after.get(store, 0):
             already = f"{after[store]} was exported already, of it or of the shard that it was split off from"

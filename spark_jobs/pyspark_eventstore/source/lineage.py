@@ -26,7 +26,7 @@ _Key: TypeAlias = tuple[UUID, int]
 """A cluster and the number of one of its shards."""
 
 
-class Lineage:
+class SnapshotLineage:
     """The shards in the folders of these snapshots, as far as splits are known of them.
 
     Raises:

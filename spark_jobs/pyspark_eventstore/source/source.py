@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from pyspark_eventstore.source.identities import check_named
-from pyspark_eventstore.source.lineage import Lineage
+from pyspark_eventstore.source.lineage import SnapshotLineage
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.slices import EventPartition, partitions, plan
 from pyspark_eventstore.source.source_options import SourceOptions, parse_options
@@ -62,7 +62,7 @@ class EventReader(DataSourceReader):
         snapshots = take_whole_snapshots(options.paths, after=after, upto=upto, permissive=permissive)
         check_named("after", after, snapshots, also_before=True, ended=not permissive)  # where it is damaged it may end early
         check_named("upto", upto, snapshots, also_before=False, ended=not permissive)
-        begun = Lineage(snapshots).begun(after) if after else after
+        begun = SnapshotLineage(snapshots).begun(after) if after else after
         found = plan(snapshots, begun, upto, options.wanted, options.partition_bytes, by_index=not permissive)
         return list(partitions(found, options.partition_bytes))
 

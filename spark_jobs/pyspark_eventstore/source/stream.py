@@ -24,7 +24,7 @@ from eventstore.following.checkpoint import Checkpoint
 from eventstore.records.commit import HEADER_BYTES
 from pyspark_eventstore.source.data_folders import DataFolder, find_data_folders
 from pyspark_eventstore.source.identities import check_named, check_places, check_stores, ends_of, place_in
-from pyspark_eventstore.source.lineage import Lineage
+from pyspark_eventstore.source.lineage import SnapshotLineage
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.slices import EventPartition, partitions, plan
 from pyspark_eventstore.source.snapshot import EventFile, FolderSnapshot, RecordMarks, WalkProgress, take_snapshot
@@ -174,8 +174,8 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 result[store] = max(last, start.get(store, 0))
         return dict(sorted(result.items()))
 
-    def _lineage(self) -> Lineage:
-        return Lineage(self._snapshots.values())
+    def _lineage(self) -> SnapshotLineage:
+        return SnapshotLineage(self._snapshots.values())
 
     def _begun(self, start: Offsets) -> Offsets:
         """Returns the offset with the places at which shards begin that were split off since then."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from eventstore.errors import FolderRefused
 from pyspark_eventstore.source.data_folders import names_one_store
-from pyspark_eventstore.source.lineage import Lineage, check_complete
+from pyspark_eventstore.source.lineage import SnapshotLineage, check_complete
 from pyspark_eventstore.source.snapshot import FolderSnapshot, take_snapshots
 from pyspark_eventstore.source.source_options import Offsets
 
@@ -39,7 +39,7 @@ def take_whole_snapshots(
 
 def _check_there(snapshots: Sequence[FolderSnapshot], after: Offsets) -> None:
     folders = [each.data_folder for each in snapshots]
-    lineage, here = Lineage(snapshots), {each.store for each in folders}
+    lineage, here = SnapshotLineage(snapshots), {each.store for each in folders}
     for each in folders:
         try:
             lineage.read_by(each, after, here)
