@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from eventstore.chunks.documents import Tree, read_tree
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import EventStoreError
@@ -16,6 +14,7 @@ from eventstore.records.commit import NO_FINGERPRINT
 from eventstore.records.event_filter import LOG_RECORDS
 from eventstore.records.raw_commit import encode_commit
 from eventstore.records.slots import number_of_slot
+from eventstore.server.logs import get_logger
 from eventstore.server.serve import REACTIONS, Server
 from eventstore.store.append import AppendOutcome
 from eventstore_cluster.replication.shard_registry import ShardRegistry
@@ -25,7 +24,7 @@ FILE_BEGUN: Final = "$FileBegun"
 HELD_BACK: Final = "$SlotsHeldBack"
 _RESTS_S: Final = 2.0
 """How long nothing is sorted after slots were held back: the new shards begin on the same processors."""
-_log = structlog.get_logger("eventstore.cluster")
+_log = get_logger("eventstore.cluster")
 
 
 def record_id(slot: int) -> str:

@@ -13,8 +13,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import structlog
-
 from eventstore.broker.groups.offsets_document import OffsetsDocument
 from eventstore.broker.opening import BROKER, OFFSETS, TOPICS, open_broker_folder
 from eventstore.chunks.documents import Document, Tree, read_file, replace_document, write_document
@@ -22,6 +20,7 @@ from eventstore.chunks.files import Files
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.errors import Corrupt, EventStoreError, FolderRefused
 from eventstore.server.broker.beside import BROKER as BROKER_FOLDER
+from eventstore.server.logs import get_logger
 from eventstore.server.outbox.checkpoint_file import INHERITED
 from eventstore.server.serve import REACTIONS
 from eventstore.settings.broker import BrokerSettings
@@ -40,7 +39,7 @@ from eventstore_cluster.registry.lineage import Birth
 from eventstore_cluster.replication.logs.follower_logs import broker_identity
 from eventstore_cluster.replication.logs.incarnations import MARK, forget_incarnations
 
-_log = structlog.get_logger("eventstore.cluster")
+_log = get_logger("eventstore.cluster")
 
 
 class CloneFolder:

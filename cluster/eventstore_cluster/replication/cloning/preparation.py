@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import structlog
 import trio
 
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.opening import LOCK, refusing
 from eventstore.errors import EventStoreError
+from eventstore.server.logs import get_logger
 from eventstore.settings.broker import BrokerSettings
 from eventstore.settings.server import ServerSettings
 from eventstore.store.data_folder import DIRECTORY, ShardIdentity
@@ -29,7 +29,7 @@ _AGAIN_S: Final = 2.0
 _IDLE_S: Final = 5.0
 """How long the process is kept that lists files, while none comes: a split may be waited for for days."""
 _LISTED_AT_ONCE: Final = 16
-_log = structlog.get_logger("eventstore.cluster")
+_log = get_logger("eventstore.cluster")
 
 
 @dataclass(frozen=True, slots=True)
