@@ -22,7 +22,7 @@ def test_after_a_split_the_status_shows_how_much_of_each_shard_is_the_others(
             for part in range(4):
                 store.append_many(Commit(f"a-{part}-{each}", [NewEvent("Happened", bytes(200))], 0) for each in range(250))
         assert [row.foreign_bytes for row in cluster_status(cluster.address, 0).shards] == [0, 0]
-        assert "were split" not in output("top", "--once", "--interval", 0.1, store=cluster.address)
+        assert "After a split" not in output("top", "--once", "--interval", 0.1, store=cluster.address)
         cluster.split(0)
         found: list[ClusterStatus] = []
 
@@ -38,7 +38,7 @@ def test_after_a_split_the_status_shows_how_much_of_each_shard_is_the_others(
         said = capsys.readouterr().err
         assert "In files from before a split, other shards serve about: shard 0 " in said
         assert "shard 1" not in said.partition("about:")[2]
-        note = "of shards that were split include those from before the split"
+        note = "After a split, the events and files of a shard include the older events"
         assert note in said
         assert note in output("top", "--once", "--interval", 0.1, store=cluster.address), (
             "the events are counted twice there, too"

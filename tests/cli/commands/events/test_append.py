@@ -87,7 +87,7 @@ def test_ids_that_are_empty_or_too_long_are_refused(shared: Server) -> None:
 
 
 def test_two_forms_of_output_are_refused(shared: Server) -> None:
-    assert "give one of them" in refused("read", "a", "--raw", "--json", store=shared.store, code=2)
+    assert "give one of the two" in refused("read", "a", "--raw", "--json", store=shared.store, code=2)
 
 
 def test_a_range_of_versions_is_read(shared: Server, aggregate: str) -> None:
