@@ -97,6 +97,8 @@ def test_the_ids_of_a_refused_line_are_read_if_possible() -> None:
         ('{"payload":{"aggregate_id":"other","command_id":"c"},"aggregate_id":"order-1","command_id":"c-1"}', (None, None)),
         (line("order-1", "c-1")[:-5].replace('"command_id"', '"aggregate_id":"order-2","command_id"'), (None, None)),
         ('{"aggregate_id":"\\ud800","command_id":"c-1","event_type":"T","timestamp":0,"data":1}', (None, "c-1")),
+        (line("order-1", "c-1", data={"aggregate_id": "x"}, timestamp="2026-01-01T00:00:00"), ("order-1", "c-1")),  # no zone
+        ('{"aggregate_id":"order-1","command_id":"c-1","command_id":"c-2","data":1}', ("order-1", None)),  # one of the two
     ],
 )
 def test_only_ids_that_are_surely_those_of_a_refused_line_are_read(text: str, ids: tuple[str | None, str | None]) -> None:

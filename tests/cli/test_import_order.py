@@ -29,7 +29,7 @@ AGGREGATES: Final = ("@a", "@b")
 PAYLOADS: Final = (1, {"of": {"aggregate_id": "other"}}, 'a quoted "aggregate_id": and {')
 FAULTS: Final = (
     *("other command", "other content", "joined", "cut", "cut and joined", "front cut"),
-    *("unreadable", "no command", "no aggregate"),
+    *("unreadable", "no command", "no aggregate", "two commands"),
 )
 _examples = itertools.count()  # they share a server: a number replaces the "@" of aggregates
 
@@ -91,6 +91,8 @@ def cases(draw: st.DrawFn) -> Case:
             broken[file][place] = whole[cut:]
         elif fault == "unreadable":
             broken[file][place] = "rubbish\n"
+        elif fault == "two commands":
+            broken[file][place] = whole.replace('"command_id":', '"command_id":"another","command_id":')
         elif fault.startswith("no "):
             broken[file][place] = whole.replace(f'"{fault[3:]}_id":', '"event_id":')
         elif fault == "other content":

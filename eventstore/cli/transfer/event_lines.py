@@ -122,7 +122,10 @@ def _parse_usual(line: str, usual: re.Match[str]) -> ParsedLine | None:
         return None
     aggregate_id, command_id, event_type, time = usual.groups()
     event = _stored(format_, event_type, data.encode(), metadata)
-    return ParsedLine(aggregate_id, command_id, _time(time), event, int(rest[1] or 0))
+    try:
+        return ParsedLine(aggregate_id, command_id, _time(time), event, int(rest[1] or 0))
+    except LineRefused as refused:  # the whole object was read, so its ids are sure
+        raise LineRefused(refused.what, LineIds(_sure(aggregate_id), _sure(command_id))) from None
 
 
 def _stored(format_: int, event_type: str, data: bytes, metadata: bytes | None) -> NewEvent:
@@ -184,6 +187,7 @@ def _read_members(line: str, texts: dict[str, str], values: dict[str, object]) -
         if name not in _NAMES:
             raise LineRefused(f"{name!r} is not one of {', '.join(sorted(_NAMES))}")
         if name in texts:
+            values.pop(name)  # it is not sure which of the two is meant
             raise LineRefused(f"{name} occurs twice")
         start = skip(line, _expect(line, position, ":")).end()  # type: ignore[union-attr] # it matches nothing, too
         values[name], end = _scan(line, start)

@@ -100,6 +100,10 @@ class BlockingConnection:
         if not self._connect(self.addresses.in_turn()):
             raise not_opened(self._attempts)
         self._unusable = None
+        if self._closed:  # meanwhile: `close` notes that first
+            self._unusable = Closed(f"the client of {self.addresses} was closed")
+            self._disconnect()
+            raise copy_error(self._unusable)
         return self
 
     def __exit__(self, *error: object) -> bool | None:
@@ -116,9 +120,17 @@ class BlockingConnection:
         else:
             with self.turn.lock, self.turn:
                 self._reset()
-        for each in (self._of_handlers, *self._apart):
+        for each in (self._of_handlers, *self._all_apart()):
             if each is not None:
                 each.close()
+
+    def _all_apart(self) -> list[BlockingConnection]:
+        """Returns the connections of `apart`; one that another thread adds from now on sees that this one is closed."""
+        while True:
+            try:
+                return list(self._apart)
+            except RuntimeError:  # another thread has added one meanwhile
+                pass
 
     def forked(self) -> None:
         """In a child: leaves the connection to the parent, and begins again."""

@@ -78,6 +78,7 @@ class BlockingLink:
         self._receive_bytes = _RECEIVE_BYTES
         self._spins_to_skip = 0
         self.owner: ref[object] | None = None
+        self._closing: _Closing | None = None
 
     def connect(self, address: Address, timeout_s: float, context: ssl.SSLContext | None = None) -> None:
         """Connects, with `context` over TLS; tries each address of the host in turn. Raises OSError."""
@@ -88,7 +89,8 @@ class BlockingLink:
             sock = self.socket = socket.socket(family, kind, protocol)  # `wake` ends the attempt
             if self.owner is not None and (owner := self.owner()) is not None:
                 _to_close.difference_update([each for each in _to_close.copy() if each() is None])
-                _to_close.add(_Closing(owner, sock))
+                self._closing = _Closing(owner, sock)
+                _to_close.add(self._closing)
             try:
                 self._connect_socket(sock, where)
             except OSError as error:
@@ -156,6 +158,9 @@ class BlockingLink:
         if self.socket is not None:
             self.socket.close()
             self.socket = None
+        if self._closing is not None:
+            _to_close.discard(self._closing)
+            self._closing = None
 
     def wake(self) -> None:
         """Ends the connection from any thread; a thread that waits in `receive` gets `EndOfStream`."""
