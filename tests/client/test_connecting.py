@@ -7,18 +7,26 @@ import contextlib
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+from weakref import ref
 
 import anyio
 import pytest
 import trio
 
 from eventstore import blocking
+from eventstore.client.address import parse_addresses
 from eventstore.client.aio.store import NetworkStore, connect
 from eventstore.client.aio.wait_for_server import wait_for_server
+from eventstore.client.blocking import link as link_module
+from eventstore.client.blocking.connection import BlockingConnection
+from eventstore.client.blocking.link import BlockingLink
+from eventstore.client.options import ClientOptions
 from eventstore.errors import Closed, ConnectionLost, EventStoreError, Overloaded, ProtocolError, UnsupportedVersion
 from eventstore.model import NewEvent
 from eventstore.protocol.answers import encode_error, encode_ok
 from eventstore.protocol.handshake import Welcome
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 WELCOME = encode_ok(1, *Welcome(1, "canned", bytes(16)).values())  # the first request id of a client is 1
 Use = Callable[..., Awaitable[None]]
@@ -325,3 +333,39 @@ def test_closing_wakes_a_thread_that_waits() -> None:
             thread.start()
         thread.join(timeout=10)
         assert told.is_set()
+
+
+def test_a_connection_that_is_closed_while_it_is_opened_is_not_open_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_up = socket.getaddrinfo
+    closing: list[threading.Thread] = []
+
+    def closed_meanwhile(*arguments: Any, **options: Any) -> Any:
+        closing.append(threading.Thread(target=connection.close))
+        closing[0].start()
+        wait_until(lambda: connection._closed, "it is closed")
+        return look_up(*arguments, **options)
+
+    with canned_peer(WELCOME) as address:
+        connection = BlockingConnection(parse_addresses(address), ClientOptions())
+        monkeypatch.setattr(socket, "getaddrinfo", closed_meanwhile)
+        with pytest.raises(Closed):
+            connection.__enter__()
+        closing[0].join()
+        assert connection.welcome is None
+        with pytest.raises(Closed):
+            connection.check()
+
+
+def test_attempts_to_connect_that_fail_leave_nothing_behind_while_the_owner_lives() -> None:
+    class Owner:
+        pass
+
+    owner = Owner()
+    link = BlockingLink(lambda: None)
+    link.owner = ref(owner)
+    address = parse_addresses(closed_port()).first
+    before = len(link_module._to_close)
+    for _ in range(3):
+        with pytest.raises(ConnectionRefusedError):
+            link.connect(address, DEADLINE_SECONDS)
+    assert len(link_module._to_close) == before
