@@ -144,6 +144,8 @@ class ParkedEvents:
             fields = {"how": how, "who": who, "why": why, **self.noted}
             await self._record(parked.aggregate_id, parked.version, UNPARKED, fields)
             self._remove(parked.aggregate_id, parked.version)
+            if not self:
+                self.error = None
 
     async def settle(
         self,
@@ -164,8 +166,6 @@ class ParkedEvents:
             skips = skip
             while await self._settle_first(each, handle, who, why, turn, skip=skips):
                 skips, done = False, done + 1
-        if done and not self:
-            self.error = None  # nothing is left of it
         return done
 
     async def _settle_first(

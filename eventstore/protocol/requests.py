@@ -99,12 +99,7 @@ class Hello(Answered[Welcome]):
 class Append(Answered[Outcomes]):
     """Appends these commits, each whole or not at all, in this order."""
 
-    commits: Annotated[
-        Sequence[RawCommit],
-        UncheckedRows(
-            "aggregate_id", "expected_version", "command_id", "timestamp", "events", high=limits.COMMITS_PER_FRAME_MAX
-        ),
-    ]
+    commits: Annotated[Sequence[RawCommit], _COMMITS]
 
 
 @request(3, needs=on(Permission.READ, "aggregate_id"))
@@ -228,10 +223,7 @@ class Ping(Answered[None]):
 class Send(Answered[Outcomes]):
     """Has these commands handled by the domain, those of one aggregate in this order."""
 
-    commands: Annotated[
-        Sequence[WireCommand],
-        UncheckedRows("type", "aggregate_id", "command_id", "payload", "metadata", high=limits.COMMANDS_PER_FRAME_MAX),
-    ]
+    commands: Annotated[Sequence[WireCommand], _COMMANDS]
 
 
 @request(39, needs=on(Permission.READ, "prefix"))

@@ -14,6 +14,7 @@ from eventstore.domain.encoding import upcasting
 from eventstore.domain.publication import Publication
 from eventstore.domain.reactions.checkpoint import FileCheckpoint
 from eventstore.domain.reactions.reactor import Reactor
+from eventstore.following.parking import Parking
 from eventstore.server.outbox.outbox_messages import Late, PublishedEvents
 from eventstore.server.outbox.parked_messages import ParkedMessages
 from eventstore.store.embedded import EmbeddedStore
@@ -107,3 +108,19 @@ async def test_a_projection_folds_what_a_parked_key_skipped_upcast(tmp_path: Pat
     target.open(Drawers())
     assert target.read(["letter"]) == {"letter": '"bottom"'}
     target.close()
+
+
+async def test_what_failed_last_is_forgotten_with_the_last_parked_event_however_that_is_taken_off(tmp_path: Path) -> None:
+    async with es.open_store(tmp_path / "store") as store:
+        await file_as_before(store)
+        parked = Parking(store).of("note")
+        events = [event async for event in store.read("letter")]
+        await parked.park(events[0], "it fails", 1)
+        assert await parked.park_behind(events[1])
+        parked.error = "it fails"
+        for left, event in ((1, events[0]), (0, events[1])):
+            found = parked.first("letter")
+            assert found is not None
+            assert found.version == event.version
+            await parked.unpark(found, "done", "eventstore", "its message was in the topic")
+            assert (len(parked), parked.error) == (left, "it fails" if left else None)

@@ -246,11 +246,13 @@ class MarkKeeper:
 
     def keep(self, name: str, mark: Checkpoint, replayed: str | None = None) -> None:
         """Moves a reaction's mark; `run` saves it. `replayed`: by whom, when and why, if not by its progress."""
-        if self._marks.reactions.get(name) != mark or replayed is not None:
+        before = self._marks.reactions.get(name)
+        if before != mark or replayed is not None:
             self._marks.reactions[name] = mark
-            self._marks.replayed.pop(name, None)
             if replayed is not None:
                 self._marks.replayed[name] = replayed
+            elif before is None or before.sequence != mark.sequence:  # not if only the identity is known now
+                self._marks.replayed.pop(name, None)
             self._note_change()
 
     def _note_change(self) -> None:

@@ -1,7 +1,7 @@
 """Runs the reactions of a domain, each with a durable checkpoint of its own.
 
 A checkpoint moves after a batch is handled, so after a crash some events are delivered again: their commands have the same
-ids, which take effect once. What cannot be handled is parked (see `parked`), and holds up nothing but its aggregate.
+ids, which take effect once. What cannot be handled is parked (see `following.parking`), and holds up nothing but its aggregate.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ def test_what_replicas_cannot_keep_is_refused(tmp_path: Path, etcd: Etcd, cluste
         ([*named, "--lease", 61], "lease is 61"),
         ([*named, "--etcd-ca", tmp_path / "ca.pem"], "there is no file"),
         ([*data, "--etcd", etcd.url], "needs a name"),
-        ([*data, "--name", "n1"], "--etcd"),
+        ([*data, "--name", "n1"], "say with --etcd"),
         ([*data, "--name", "a/b", "--etcd", etcd.url], "without /"),
     ):
         assert said in refused("node", *given, code=2)

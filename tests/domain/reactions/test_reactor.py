@@ -14,7 +14,7 @@ import bank
 import eventstore as es
 import eventstore.domain as d
 from bank import Account, Deposit, Open, Opened, Transfer
-from eventstore.domain.reactions.checkpoint import FileCheckpoint, ReactionCheckpoint, ReactionMarks
+from eventstore.domain.reactions.checkpoint import FileCheckpoint, MarkKeeper, ReactionCheckpoint, ReactionMarks
 from eventstore.domain.reactions.reaction import OnFailure, SendCommand, command_id_of
 from eventstore.domain.testing import stored
 from eventstore.following.checkpoint import Checkpoint
@@ -263,3 +263,23 @@ def test_a_full_disk_keeps_the_old_checkpoint() -> None:
     with pytest.raises(es.StorageFull, match=r"^/reactions\.json: no space for the checkpoint"):
         FileCheckpoint(path, disk).save(marks_at(6))
     assert FileCheckpoint(path, disk).load() == marks_at(5)
+
+
+async def test_who_replayed_a_reaction_is_known_until_it_has_handled_something_since(tmp_path: Path) -> None:
+    app, note = d.Domain(), "2026-11-20 ada: a test"
+
+    @app.reacts(Opened)
+    async def takes(event: Opened, send: d.Send) -> None: ...
+
+    checkpoint = FileCheckpoint(tmp_path / "reactions.json")
+    async with es.open_store(tmp_path / "store") as store:
+        await store.append("a", [es.NewEvent("Happened")], 0)
+        uuid = str((await store.stats())["store"])
+        checkpoint.save(ReactionMarks(uuid, 0, {"takes": Checkpoint(1)}, replayed={"takes": note}))  # of an earlier version
+        keeper = MarkKeeper(store, checkpoint)
+        await keeper.load()
+        completed = await keeper.mark_of(app.reactions["takes"])
+        assert completed.identity is not None
+        assert keeper._marks.replayed == {"takes": note}
+        keeper.keep("takes", Checkpoint(2, "0" * 32))
+        assert keeper._marks.replayed == {}
