@@ -65,7 +65,7 @@ def test_a_new_folder_has_the_shards_that_were_asked_for_and_they_own_every_slot
     assert [shard.identity.slots for shard in made.shards] == [((0, 1364),), ((1365, 2729),), ((2730, 4095),)]
     assert [shard.folder.name for shard in made.shards] == ["shard-0", "shard-1", "shard-2"]
     with open_node_folder(tmp_path / "data", None).registry as registry:
-        assert registry.read().value("cluster") == {"uuid": made.cluster.hex, "layout": 1}
+        assert registry.state.value("cluster") == {"uuid": made.cluster.hex, "layout": 1}
 
 
 def test_planning_a_new_folder_writes_nothing(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_a_lost_registry_is_made_anew_from_the_shards_with_a_newer_map(tmp_path:
     shutil.rmtree(data / "cluster")
     assert plan(data, 3) == made
     with open_node_folder(data, None).registry as registry:
-        assert registry.read().entries == {}
-        assert registry.read().revision > 1_700_000_000
+        assert registry.state.entries == {}
+        assert registry.state.revision > 1_700_000_000
 
 
 def test_without_a_registry_a_missing_shard_is_noticed_by_its_slots(tmp_path: Path) -> None:
