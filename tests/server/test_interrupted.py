@@ -76,6 +76,10 @@ def interrupted(
     return False
 
 
+each_line = pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)], ids=["each seventh", "each"])
+"""Of the lines that a test interrupts one after the other: all of them take a minute and more."""
+
+
 def everywhere(call: Callable[[], object], check: Callable[[], object], error: type[BaseException] = Interrupted) -> int:
     """Interrupts the call before each line that it runs, and checks after each. Returns the number of lines."""
     at = 1
@@ -431,8 +435,9 @@ def iterating(request: pytest.FixtureRequest) -> Iterator[Iterating]:
         yield Iterating(store, begins[name])
 
 
+@each_line
 @pytest.mark.heavy
-def test_an_iteration_interrupted_anywhere_continues_or_says_that_it_cannot(iterating: Iterating) -> None:
+def test_an_iteration_interrupted_anywhere_continues_or_says_that_it_cannot(iterating: Iterating, step: int) -> None:
     cut_off = Counter[bool]()
     at = 1
     while True:
@@ -454,13 +459,14 @@ def test_an_iteration_interrupted_anywhere_continues_or_says_that_it_cannot(iter
                 cut_off[False] += 1
             break
         assert iterating.store.version("missing") == 0
-        at += 1
+        at += step
     assert cut_off[True] > 0
     assert at > 20
 
 
+@each_line
 @pytest.mark.heavy
-def test_a_handler_may_take_from_an_iterator_at_any_line_of_another_call(iterating: Iterating) -> None:
+def test_a_handler_may_take_from_an_iterator_at_any_line_of_another_call(iterating: Iterating, step: int) -> None:
     at = 1
     while True:
         iterator, seen = iterating.begin(), list[es.Event]()
@@ -473,12 +479,13 @@ def test_a_handler_may_take_from_an_iterator_at_any_line_of_another_call(iterati
         iterating.check(iterating.taken(iterator, seen))
         if not more:
             break
-        at += 1
+        at += step
     assert at > 10
 
 
+@each_line
 @pytest.mark.heavy
-def test_a_handler_that_takes_from_the_iterator_that_it_interrupts_is_refused(iterating: Iterating) -> None:
+def test_a_handler_that_takes_from_the_iterator_that_it_interrupts_is_refused(iterating: Iterating, step: int) -> None:
     at = 1
     refused = 0
     while True:
@@ -500,8 +507,8 @@ def test_a_handler_that_takes_from_the_iterator_that_it_interrupts_is_refused(it
         iterating.check(iterating.taken(iterator, seen) if len(seen) < len(iterating.wanted) else seen)
         if not more:
             break
-        at += 1
-    assert refused > 5
+        at += step
+    assert refused > 0
 
 
 def test_threads_that_share_an_iterator_get_each_event_once_or_are_refused(iterating: Iterating) -> None:

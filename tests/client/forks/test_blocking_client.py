@@ -262,8 +262,10 @@ def at_line(number: int, act: Callable[[], None], call: Callable[[], Any]) -> st
         sys.settrace(previous)
 
 
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)], ids=["each seventh", "each"])
 def test_a_fork_at_any_line_of_a_consumer_leaves_no_member_in_the_child_and_the_child_waits_for_nothing(
     store: blocking.BlockingStore,
+    step: int,
 ) -> None:
     """A child that began the thread itself would stay in the group by its parent's name."""
     store.broker.create_topic("lines", 1)
@@ -273,7 +275,7 @@ def test_a_fork_at_any_line_of_a_consumer_leaves_no_member_in_the_child_and_the_
         with consumer:
             return next(consumer).body
 
-    for number in itertools.count():
+    for number in itertools.count(0, step):
         consumer = store.consumer(f"line-{number}", "lines")
         children = list[int]()
         result, told = os.pipe()

@@ -153,12 +153,13 @@ def test_a_commit_of_the_child_does_not_wait_for_one_of_a_thread_that_is_not_the
         assert store.version(mine) == 3
 
 
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)], ids=["each seventh", "each"])
 @pytest.mark.heavy
-def test_a_fork_in_a_handler_at_any_line_of_a_call_is_answered_in_the_parent_and_the_child_goes_on(led: LedShards) -> None:
+def test_a_fork_in_a_handler_at_any_line_is_answered_in_the_parent_and_the_child_goes_on(led: LedShards, step: int) -> None:
     mine = led.id_of(1)
     with blocking.connect(led.address) as store:
         store.append(mine, [EVENT], 0)
-        for number in itertools.count():
+        for number in itertools.count(0, step):
             children = list[int]()
             result, told = os.pipe()
             answer = at_line(number, lambda: children.append(os.fork()), lambda: store.version(mine))  # noqa: B023 # in this round

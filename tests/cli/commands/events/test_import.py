@@ -325,7 +325,7 @@ def test_a_progress_bar_is_drawn_on_request(serve: Serve, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason="the real events are not here")
-@pytest.mark.heavy
+@pytest.mark.long
 def test_real_events_replay_exactly_as_in_their_files(serve: Serve) -> None:
     server = serve("--file-size-bytes", str(16 * 1024 * 1024))
     files = sorted(REAL_DATA.glob("*.jsonl.gz"))
