@@ -16,24 +16,9 @@ import anyio
 from eventstore.failures import text_of
 from eventstore.following.log import EventSubscription
 from eventstore.model import CaughtUp, Event
+from eventstore.protocol.reaction_info import ReactionInfo
 
 FollowerState: TypeAlias = Literal["running", "stopped", "refused"]
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerProgress:
-    """A follower as an operator sees it. `lag_events`: events of the log after its position, as far as it may want them;
-    `lag_microseconds`: the age of the first that it has not handled; 0 if it has handled all.
-    """
-
-    name: str
-    event: str
-    state: str
-    position: int
-    lag_events: int
-    lag_microseconds: int
-    parked: int
-    error: str | None
 
 
 class Follower:
@@ -84,12 +69,12 @@ class Follower:
         if self._attempt is not None:
             self._attempt.cancel()
 
-    def progress(self, name: str, event: str, end: int, parked: int) -> FollowerProgress:
+    def progress(self, name: str, event: str, end: int, parked: int) -> ReactionInfo:
         """Returns how far it is in a log that ends at this sequence."""
         position, age = self.through, 0
         if self.first is not None:
             position, age = self.first[0] - 1, max(0, time.time_ns() // 1_000 - self.first[1])
-        return FollowerProgress(name, event, self.state, position, max(0, end - position), age, parked, self.error)
+        return ReactionInfo(name, event, self.state, position, max(0, end - position), age, parked, self.error)
 
 
 @dataclass(frozen=True, slots=True)

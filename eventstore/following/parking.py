@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 import anyio
@@ -21,6 +20,7 @@ from eventstore.fields import counted, encodable, shown
 from eventstore.following.log import EventSubscription, all_durable
 from eventstore.model import Committed, Event, NewEvent
 from eventstore.position import After
+from eventstore.protocol.reaction_info import ParkedEvent
 from eventstore.records.parking_record import PARKED, PREFIX, UNPARKED, carried_by, parking_record, reserved_id
 
 PARKED_MAX: Final = 10_000  # of one follower: 10 MB with the longest reasons
@@ -42,26 +42,9 @@ class ParkingStore(Protocol):
     async def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """An event that is parked. `reaction`: the follower's name. `record`: the sequence of the record that says so; `when`: its
-    time.
-    """
-
-    reaction: str
-    aggregate_id: str
-    version: int
-    sequence: int
-    type: str
-    why: str
-    attempts: int
-    when: int
-    record: int
-
-
-HandleParked: TypeAlias = Callable[[Parked], Awaitable[bool]]
+HandleParked: TypeAlias = Callable[[ParkedEvent], Awaitable[bool]]
 """Handles a parked event; returns whether it is done."""
-OnUnparked: TypeAlias = Callable[[Parked, Mapping[str, Any]], None]
+OnUnparked: TypeAlias = Callable[[ParkedEvent, Mapping[str, Any]], None]
 """Called with what was taken off, and the fields of the record that says so."""
 
 
@@ -81,7 +64,7 @@ class ParkedEvents:
         self.error: str | None = None
         self.noted: dict[str, str] = {}
         self._store = store
-        self._lanes: dict[str, dict[int, Parked]] = {}  # by version
+        self._lanes: dict[str, dict[int, ParkedEvent]] = {}  # by version
         self._count = 0
         self._changing = anyio.Lock()
         self._recorded = False
@@ -89,12 +72,12 @@ class ParkedEvents:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Parked]:
+    def __iter__(self) -> Iterator[ParkedEvent]:
         """Yields what is parked; of an aggregate in its order."""
         for parked in list(self._lanes.values()):
             yield from (parked[version] for version in sorted(parked))
 
-    def first(self, aggregate_id: str) -> Parked | None:
+    def first(self, aggregate_id: str) -> ParkedEvent | None:
         parked = self._lanes.get(aggregate_id)
         return parked[min(parked)] if parked else None
 
@@ -136,9 +119,9 @@ class ParkedEvents:
         fields = {"sequence": event.sequence, "type": event.type, "why": why, "attempts": attempts}
         done = await self._record(aggregate_id, version, PARKED, fields)
         when = int(time.time() * 1e6)
-        self._add(Parked(self.name, aggregate_id, version, event.sequence, event.type, why, attempts, when, done.sequence))
+        self._add(ParkedEvent(aggregate_id, version, event.sequence, event.type, why, attempts, when, done.sequence))
 
-    async def unpark(self, parked: Parked, how: str, who: str, why: str) -> None:
+    async def unpark(self, parked: ParkedEvent, how: str, who: str, why: str) -> None:
         """Takes an event off, as "done" or "skipped"."""
         async with self._changing:
             fields = {"how": how, "who": who, "why": why, **self.noted}
@@ -185,7 +168,7 @@ class ParkedEvents:
             await self.unpark(first, "skipped" if skip else "done", who, why)
             return True
 
-    async def event(self, parked: Parked) -> Event:
+    async def event(self, parked: ParkedEvent) -> Event:
         """Returns a parked event as it is stored. Raises InvalidArgument if the store does not have it."""
         async for event in self._store.read(parked.aggregate_id, parked.version, parked.version):
             return event
@@ -209,12 +192,12 @@ class ParkedEvents:
             await all_durable(self._store)
             self._recorded = False
 
-    def _add(self, parked: Parked) -> None:
+    def _add(self, parked: ParkedEvent) -> None:
         of_lane = self._lanes.setdefault(parked.aggregate_id, {})
         self._count += parked.version not in of_lane
         of_lane[parked.version] = parked
 
-    def _remove(self, aggregate_id: str, version: int) -> Parked | None:
+    def _remove(self, aggregate_id: str, version: int) -> ParkedEvent | None:
         parked = self._lanes.get(aggregate_id, {})
         removed = parked.pop(version, None)
         self._count -= removed is not None
@@ -275,7 +258,7 @@ class Parking:
         why = encodable(fields["why"])[:WHY_CHARACTERS_MAX]
         sequence, type_, attempts = (fields[name] for name in ("sequence", "type", "attempts"))
         when, number = record.timestamp, record.sequence
-        self.of(name)._add(Parked(name, aggregate_id, version, sequence, type_, why, attempts, when, number))
+        self.of(name)._add(ParkedEvent(aggregate_id, version, sequence, type_, why, attempts, when, number))
 
     def recorded_after(self, sequence: int) -> int:
         """Returns a sequence, at most this one, after which all that is parked was recorded."""

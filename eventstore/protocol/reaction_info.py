@@ -42,7 +42,8 @@ class ProjectionInfo(NamedTuple):
 
 
 class ParkedEvent(NamedTuple):
-    """An event that a reaction could not handle, or that waits for an earlier one (`attempts` is 0). `when`: µs since 1970.
+    """An event that a reaction could not handle, or that waits for an earlier one (`attempts` is 0). `when`: µs since 1970;
+    `record`: the sequence of the record that says so.
 
     `shard`: that of the event, in an answer about several.
     """

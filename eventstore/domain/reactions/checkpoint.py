@@ -18,7 +18,6 @@ from eventstore.chunks.files import NO_SPACE, Files, OsFiles
 from eventstore.domain.reactions.reaction import Reaction
 from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import Corrupt, Diverged, FolderRefused, ReadFailed, StorageFull
-from eventstore.event_identity import LogPosition
 from eventstore.following.checkpoint import Checkpoint
 from eventstore.following.log import EventSubscription, Followable, all_durable, confirmed, event_at, uuid_and_last_sequence
 from eventstore.model import Committed, Event, NewEvent
@@ -36,14 +35,6 @@ class ReactionStore(Followable, Protocol):
     ) -> EventSubscription: ...
 
     def read(self, aggregate_id: str, from_version: int = 1, to_version: int | None = None) -> AsyncIterator[Event]: ...
-
-    def read_all(
-        self,
-        after: int | LogPosition = 0,
-        types: Iterable[str] | None = None,
-        aggregate_prefix: str | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[Event]: ...
 
     async def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed: ...
 

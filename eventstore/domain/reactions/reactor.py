@@ -22,8 +22,9 @@ from eventstore.fields import check_int, encodable
 from eventstore.following.checkpoint import Checkpoint
 from eventstore.following.feed import Feed
 from eventstore.following.follower import Follower
-from eventstore.following.parking import Parked, ParkedEvents, Parking
+from eventstore.following.parking import ParkedEvents, Parking
 from eventstore.model import Event
+from eventstore.protocol.reaction_info import ParkedEvent
 
 EVENTS_MAX: Final = 256
 _EVENTS_MAX_MAX: Final = 10_000
@@ -296,7 +297,7 @@ class ReactionRun:
             self.follower.error = None  # nothing is left of it
         return done
 
-    async def _retried(self, parked: Parked) -> bool:
+    async def _retried(self, parked: ParkedEvent) -> bool:
         event = await self.parked.event(parked)
         try:
             await self._run(event)

@@ -22,8 +22,8 @@ import trio
 from eventstore.errors import Diverged, EventStoreError
 from eventstore.event_identity import event_identity
 from eventstore.following.follower import Follower
-from eventstore.following.parking import Parked
 from eventstore.model import Event
+from eventstore.protocol.reaction_info import ParkedEvent
 from eventstore.records.event_message import origin_of_event
 from eventstore.records.message import RawMessage
 from eventstore.server.outbox.checkpoint_file import CheckpointFile
@@ -250,7 +250,7 @@ class Outbox:
                 self.begin_again()
                 raise
 
-    async def _sent_late(self, parked: Parked) -> bool:
+    async def _sent_late(self, parked: ParkedEvent) -> bool:
         made = await self._messages.late(parked)
         if made is not None and made.message is not None:
             ((_, _, position),) = await self._target.send([made.message])

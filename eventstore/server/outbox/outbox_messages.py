@@ -11,8 +11,8 @@ from eventstore.domain.publication import Publication, PublishFunction, as_store
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.failures import is_fault
 from eventstore.fields import RESERVED, encodable
-from eventstore.following.parking import Parked
 from eventstore.model import Event
+from eventstore.protocol.reaction_info import ParkedEvent
 from eventstore.records.event_message import EventMessages, marked_parked
 from eventstore.records.message import BODY_BYTES_MAX, RawMessage
 from eventstore.server.outbox.parked_messages import ParkedMessages
@@ -45,7 +45,7 @@ class OutboxMessages(Protocol):
         """Returns the messages of consecutive events, in order; what was parked meanwhile is durable."""
         ...
 
-    async def late(self, parked: Parked) -> Late | None:
+    async def late(self, parked: ParkedEvent) -> Late | None:
         """Returns what is made of a parked event; None if that fails again. Raises EventStoreError: it cannot be read."""
         ...
 
@@ -62,7 +62,7 @@ class AllEvents:
         published = [event for event in events if event.aggregate_id[0] != RESERVED]
         return MadeMessages(published, self._encode.of(published))
 
-    async def late(self, parked: Parked) -> Late | None:
+    async def late(self, parked: ParkedEvent) -> Late | None:
         return None
 
 
@@ -94,7 +94,7 @@ class PublishedEvents:
         await self.parked.events.wait_until_durable()
         return MadeMessages(published, messages, failed)
 
-    async def late(self, parked: Parked) -> Late | None:
+    async def late(self, parked: ParkedEvent) -> Late | None:
         event = await self.parked.events.event(parked)
         function = self._publication.function(event.type)
         if function is None:  # the domain publishes its type no more

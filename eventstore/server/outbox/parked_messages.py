@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from eventstore.following.parking import Parked, ParkedEvents, Parking, ParkingStore
+from eventstore.following.parking import ParkedEvents, Parking, ParkingStore
 from eventstore.model import Event
+from eventstore.protocol.reaction_info import ParkedEvent
 from eventstore.records.event_message import EventOrigin
 from eventstore.records.parking_record import TOPIC
 
@@ -32,7 +33,7 @@ class ParkedMessages:
         """
         self.events.noted, self._settled = {_IDENTITY: identity}, set()
 
-        def settle(parked: Parked, fields: Mapping[str, Any]) -> None:
+        def settle(parked: ParkedEvent, fields: Mapping[str, Any]) -> None:
             if parked.sequence > place and fields.get(_IDENTITY) == identity:
                 self._settled.add((parked.aggregate_id, parked.version))
 

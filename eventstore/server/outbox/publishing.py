@@ -14,9 +14,9 @@ from eventstore.chunks.files import Files
 from eventstore.domain.domain import Domain
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import shown
-from eventstore.following.follower import FollowerProgress
-from eventstore.following.parking import Parked, parked_note
+from eventstore.following.parking import parked_note
 from eventstore.model import Event
+from eventstore.protocol.reaction_info import ParkedEvent, ReactionInfo
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.parking_record import TOPIC
 from eventstore.records.topic_names import check_name
@@ -86,12 +86,12 @@ class _WatchedOutbox:
     def name(self) -> str:
         return TOPIC + self.outbox.topic
 
-    def progress(self) -> FollowerProgress:
+    def progress(self) -> ReactionInfo:
         outbox, parked = self.outbox, self.parked
         error = outbox.failure or (None if parked is None else parked.events.error)
         count = 0 if parked is None else len(parked.events)
         state, lag = outbox.follower.state, self.lag_microseconds
-        return FollowerProgress(self.name, self.kinds, state, outbox.place, self.backlog, lag, count, error)
+        return ReactionInfo(self.name, self.kinds, state, outbox.place, self.backlog, lag, count, error)
 
     @property
     def backlog(self) -> int:
@@ -181,11 +181,11 @@ class Publishing:
 
     # ---- for operators, as of reactions
 
-    def progress(self) -> list[FollowerProgress]:
+    def progress(self) -> list[ReactionInfo]:
         """Returns how far publishing to each topic is. An event is done when its message is sent or parked."""
         return [each.progress() for each in self._watched]
 
-    def parked(self, name: str) -> list[Parked]:
+    def parked(self, name: str) -> list[ParkedEvent]:
         """Returns what a publication has parked. Raises InvalidArgument if it does not exist."""
         found = self._named(name).parked
         return [] if found is None else list(found.events)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from itertools import islice
 
 import trio
@@ -44,13 +43,13 @@ class _ReactionHandlers:
 
     @answers(ListReactions, size=LIST_BYTES)
     async def list_all(self, _: ListReactions) -> list[ReactionInfo]:
-        return [ReactionInfo(*astuple(each)) for each in self._runner.progress()]
+        return self._runner.progress()
 
     @answers(ListParked, size=LIST_BYTES)
     async def list_parked(self, request: ListParked) -> list[ParkedEvent]:
         skip = min(request.skip, VERSION_MAX - PARKED_ROWS_MAX)  # islice counts no further
         rows = islice(self._runner.parked(request.reaction), skip, skip + PARKED_ROWS_MAX)
-        return [ParkedEvent(*astuple(each)[1:]) for each in rows]
+        return list(rows)
 
     @answers(RetryParked)
     async def retry(self, request: RetryParked) -> ParkedHandled:

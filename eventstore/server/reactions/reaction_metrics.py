@@ -7,8 +7,8 @@ from typing import Final
 
 from prometheus_client.core import Metric as Family
 
-from eventstore.following.follower import FollowerProgress
 from eventstore.metrics import LabelledMetric, Metric, MetricSource, gauge
+from eventstore.protocol.reaction_info import ReactionInfo
 from eventstore.protocol.request_declaration import Request
 from eventstore.server.feature import Feature, Route
 from eventstore.server.prometheus import LabelledCollector, labelled_family
@@ -61,7 +61,7 @@ class FollowerCollector(LabelledCollector):
     """Exports the figures of each follower, labelled with its name."""
 
     def __init__(
-        self, declared: Sequence[LabelledMetric], progress: Callable[[], Iterable[FollowerProgress]], prefix: str = ""
+        self, declared: Sequence[LabelledMetric], progress: Callable[[], Iterable[ReactionInfo]], prefix: str = ""
     ) -> None:
         """`declared`: waiting, position, parked, lag in events, and in microseconds. `prefix`: of names, left out."""
         self.declared = declared

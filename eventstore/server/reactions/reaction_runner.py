@@ -21,9 +21,9 @@ from eventstore.domain.runtime import decide
 from eventstore.errors import Elsewhere, EventStoreError, InvalidArgument, ShuttingDown
 from eventstore.failures import text_of
 from eventstore.fields import shown
-from eventstore.following.follower import FollowerProgress
-from eventstore.following.parking import Parked, parked_note
+from eventstore.following.parking import parked_note
 from eventstore.model import Committed
+from eventstore.protocol.reaction_info import ParkedEvent, ReactionInfo
 from eventstore.server.mailbox_wiring import CommandMailboxes, LookUpCommand, ServerEntry
 from eventstore.server.reactions.other_shards import OtherShards
 from eventstore.server.requests.commands import outcome_of
@@ -44,9 +44,9 @@ class Reactions(Protocol):
         """How many records of what is parked are not of their form."""
         ...
 
-    def progress(self) -> list[FollowerProgress]: ...
+    def progress(self) -> list[ReactionInfo]: ...
 
-    def parked(self, name: str) -> list[Parked]: ...
+    def parked(self, name: str) -> list[ParkedEvent]: ...
 
     async def retry(self, name: str, aggregate_id: str | None, who: str, why: str) -> int: ...
 
@@ -62,7 +62,7 @@ class ReactionsByName(ABC):
     def _named(self, name: str) -> tuple[Reactions, str]:
         """Returns who has this one, and its name there. Raises InvalidArgument: nobody has."""
 
-    def parked(self, name: str) -> list[Parked]:
+    def parked(self, name: str) -> list[ParkedEvent]:
         owner, own = self._named(name)
         return owner.parked(own)
 
@@ -145,7 +145,7 @@ class ReactionRunner:
     def passed_over(self) -> int:
         return self._reactor.parked.passed_over
 
-    def progress(self) -> list[FollowerProgress]:
+    def progress(self) -> list[ReactionInfo]:
         """Returns how far each reaction is, by name."""
         end = 0 if self._reactor.feed is None else self._reactor.feed.position
         return [
@@ -153,7 +153,7 @@ class ReactionRunner:
             for name, run in sorted(self._reactor.runs.items())
         ]
 
-    def parked(self, name: str) -> list[Parked]:
+    def parked(self, name: str) -> list[ParkedEvent]:
         """Returns what a reaction has parked. Raises InvalidArgument if there is no such reaction."""
         return list(self._run_of(name).parked)
 

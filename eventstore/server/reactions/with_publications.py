@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
-from eventstore.following.follower import FollowerProgress
+from eventstore.protocol.reaction_info import ReactionInfo
 from eventstore.records.parking_record import TOPIC
 from eventstore.server.outbox.publishing import Publishing
 from eventstore.server.reactions.reaction_runner import Reactions, ReactionsByName
@@ -28,7 +28,7 @@ class WithPublications(ReactionsByName):
     def passed_over(self) -> int:
         return max(self._reactions.passed_over, self._publishing.passed_over)
 
-    def progress(self) -> list[FollowerProgress]:
+    def progress(self) -> list[ReactionInfo]:
         return self._reactions.progress() + self._publishing.progress()
 
     def _named(self, name: str) -> tuple[Reactions, str]:

@@ -20,8 +20,8 @@ from eventstore.client.aio.store import NetworkStore
 from eventstore.domain.reactions.checkpoint import FileCheckpoint, ReactionMarks
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import shown
-from eventstore.following.follower import FollowerProgress
 from eventstore.following.parts import Part, Parts
+from eventstore.protocol.reaction_info import ReactionInfo
 from eventstore.server.bootstrap import checkpoint_of_shard
 from eventstore.server.logs import get_logger
 from eventstore.server.reactions.reaction_runner import ReactionRunner, Reactions, ReactionsByName
@@ -78,7 +78,7 @@ class ShardReactions(ReactionsByName):
     def passed_over(self) -> int:
         return sum(each.passed_over for each in self._by_shard.values())
 
-    def progress(self) -> list[FollowerProgress]:
+    def progress(self) -> list[ReactionInfo]:
         found = chain.from_iterable(each.progress() for each in self._by_shard.values())
         return sorted(found, key=lambda each: each.name)
 
