@@ -57,7 +57,6 @@ class ClusterEntry:
         listener: socket.socket,
         limits: GateLimits,
         stats: Callable[[], StatValues],
-        known: ClusterMap | None = None,
         closed: str = "",
         *,
         security: Security,
@@ -74,8 +73,6 @@ class ClusterEntry:
         ]
         refused: dict[type[Request], Route] = {**dict.fromkeys(DECLARATIONS, self._refuse), **self._features[0].routes}
         self._dispatch = Dispatch(self._gate, _NO_STORE, limits.requests_max, refused, stats, door=self._door)
-        if known is not None:
-            self.publish(known)
 
     def publish(self, newer: ClusterMap) -> None:
         """Takes a newer map of the cluster; an older one is ignored."""

@@ -33,7 +33,7 @@ _log = get_logger("eventstore.cluster")
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """What a node on one machine is told at its start.
+    """The options of a node on one machine.
 
     Attributes:
         values: the settings in `settings` as an operator writes them.

@@ -82,9 +82,9 @@ class LedShards:
             listener,
             gate_limits(settings),
             lambda: {"shards": len(self._shards)},
-            known,
             security=Security(settings),
         )
+        entry.publish(known)
         await nursery.start(entry.run)
         return Running(entry, f"tcp://127.0.0.1:{listener.getsockname()[1]}", nursery.cancel_scope)
 

@@ -47,7 +47,8 @@ async def begin(nursery: trio.Nursery, settings: ServerSettings) -> Running:
     listener = bind(settings.listen)
     listen(listener, settings.listen)
     security = Security(settings)
-    entry = ClusterEntry(listener, gate_limits(settings), lambda: {"shards": 2}, map_of_version(3), security=security)
+    entry = ClusterEntry(listener, gate_limits(settings), lambda: {"shards": 2}, security=security)
+    entry.publish(map_of_version(3))
     await nursery.start(entry.run)
     return Running(entry, f"tcp://127.0.0.1:{listener.getsockname()[1]}", nursery.cancel_scope)
 

@@ -1,4 +1,4 @@
-"""What the node of a replicated cluster is told at its start."""
+"""The options of the node of a replicated cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME_LENGTH_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedOptions:
-    """What a node is told at its start.
+    """The options of a node with replicas.
 
     Attributes:
         values: the settings in `settings` as an operator writes them.

@@ -101,9 +101,9 @@ class BlockingConnection:
             raise not_opened(self._attempts)
         self._unusable = None
         if self._closed:  # meanwhile: `close` notes that first
-            self._unusable = Closed(f"the client of {self.addresses} was closed")
+            self._unusable = self._closed_error()
             self._disconnect()
-            raise copy_error(self._unusable)
+            raise self._closed_error()
         return self
 
     def __exit__(self, *error: object) -> bool | None:
@@ -113,7 +113,7 @@ class BlockingConnection:
     def close(self) -> None:
         """Ends the connection. A thread that waits for an answer gets Closed."""
         self._closed = True
-        self._unusable = Closed(f"the client of {self.addresses} was closed")
+        self._unusable = self._closed_error()
         self._link.wake()  # the thread that has the turn
         if self.turn.is_mine:  # a signal handler: the session is between any two steps, so the turn resets it at its end
             self.turn.require_reset()
@@ -123,6 +123,9 @@ class BlockingConnection:
         for each in (self._of_handlers, *self._all_apart()):
             if each is not None:
                 each.close()
+
+    def _closed_error(self) -> Closed:
+        return Closed(f"the client of {self.addresses} was closed")
 
     def _all_apart(self) -> list[BlockingConnection]:
         """Returns the connections of `apart`; one that another thread adds from now on sees that this one is closed."""
