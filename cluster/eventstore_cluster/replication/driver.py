@@ -60,6 +60,7 @@ class ReplicaDriver:
     Attributes:
         elected: set when the replica is to lead.
         leadership: what the store is opened with; None until the replica is elected.
+        file_committed: unparked when a record of another event file is committed: each commit would wake a follower once more.
     """
 
     def __init__(self, run: ReplicaRun, links: Links, ended: Callable[[str, bool], None], changed: Callable[[], None]) -> None:
@@ -72,7 +73,7 @@ class ReplicaDriver:
         self.log_split: LogSplit | None = None
         self.committed: LogEnds | None = None
         self.opened = False
-        self.committed_moved = trio.lowlevel.ParkingLot()
+        self.file_committed = trio.lowlevel.ParkingLot()
         self._ended, self._changed = ended, changed
         self._actions: deque[Action] = deque()
         self._busy = False
@@ -248,10 +249,11 @@ class ReplicaDriver:
         self.do(self.replica.stored(logs.tails, logs.last_crcs))
 
     def _commit(self, ends: LogEnds) -> None:
-        self.committed = ends
+        before, self.committed = self.committed, ends
         if self.leadership is not None:
             self.leadership.commit(ends)
-        self.committed_moved.unpark_all()
+        if before is None or before[0][0] != ends[0][0]:
+            self.file_committed.unpark_all()
 
     async def say_serving(self, address: str) -> None:
         """Tells clients where the leader is, again until the registry has it."""

@@ -167,4 +167,4 @@ async def sort_with(sorter: Sorter, driver: ReplicaDriver, directory: Path) -> N
                 number += 1
         await sorter.idle()
         if driver.committed is None or not may_sort(driver.committed, number):  # by then
-            await driver.committed_moved.park()
+            await driver.file_committed.park()

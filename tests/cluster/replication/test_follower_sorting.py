@@ -197,6 +197,37 @@ async def test_a_file_that_is_committed_while_the_sorting_process_ends_waits_for
             nursery.cancel_scope.cancel()
 
 
+async def test_only_a_commit_in_another_file_wakes_what_sorts(data: Path) -> None:
+    with follower(data) as driver:
+        whole = driver.committed
+        assert whole is not None
+        driver.do([CommitTo(((2, 4_100), *whole[1:]))])
+        looks = 0
+
+        class Counting(ChildSorter):
+            async def idle(self) -> None:
+                nonlocal looks
+                looks += 1
+                await super().idle()
+
+        async def has_looked() -> bool:
+            return looks > 0
+
+        async def is_sorted() -> bool:
+            return driver.replica.following.sorted_through == 2
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sort_with, Counting(data, data / DIRECTORY), driver, data / DIRECTORY)
+            await eventually(has_looked, "what was committed before is sorted")
+            for end in range(4_200, 4_300):
+                driver.do([CommitTo(((2, end), *whole[1:]))])
+                await trio.testing.wait_all_tasks_blocked()
+            assert looks == 1
+            driver.do([CommitTo(((3, 4_100), *whole[1:]))])
+            await eventually(is_sorted, "a record of the third file is committed")
+            nursery.cancel_scope.cancel()
+
+
 @pytest.mark.heavy
 async def test_a_directory_that_is_found_damaged_while_a_file_is_listed_is_removed_and_filled_again(data: Path) -> None:
     directory = data / DIRECTORY
