@@ -1,7 +1,7 @@
 """The layout of a header: its fields are declared once, and structs, offsets and numpy dtypes follow from them.
 
-Derive once, at import: `part`, `columns` and `dtype` take microseconds, while their results are as fast as a struct written by
-hand. Only `dtype` imports numpy, so a client, which needs none, starts without it.
+Derive `part` and `columns` once, at import: they take microseconds, while their results are as fast as a struct written
+by hand. `dtype` is called where it is used: it makes each dtype once, and only then is numpy imported.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    import numpy as np
+from eventstore.arrays import np
 
 _NUMPY: Final = {"B": "u1", "H": "u2", "I": "u4", "Q": "u8", "q": "i8"}
 
@@ -56,6 +55,7 @@ class FieldLayout:
         self.names = tuple(field.name for field in self.fields if not field.reserved)
         self._by_name = {field.name: field for field in self.fields if not field.reserved}
         self.struct = self.part(*self.names)
+        self._dtypes: dict[tuple[str, ...], np.dtype[np.void]] = {}
 
     def extended(self, *fields: tuple[str, str]) -> FieldLayout:
         """Returns this layout followed by more fields."""
@@ -81,9 +81,13 @@ class FieldLayout:
 
     def dtype(self, *names: str) -> np.dtype[np.void]:
         """Returns a numpy dtype as large as the layout with only these fields; without names, with all numbers."""
-        import numpy as np
+        made = self._dtypes.get(names)
+        if made is None:
+            made = self._dtypes[names] = self._new_dtype(names or self.names)
+        return made
 
-        chosen = [self[name] for name in names or self.names if self[name].code in _NUMPY]
+    def _new_dtype(self, names: tuple[str, ...]) -> np.dtype[np.void]:
+        chosen = [self[name] for name in names if self[name].code in _NUMPY]
         return np.dtype(
             {
                 "names": [field.name for field in chosen],

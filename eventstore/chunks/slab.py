@@ -6,12 +6,11 @@ names the fault. A few records are not worth the arrays: use `record.walk` for t
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from crc32c import crc32c
 
+from eventstore.arrays import np, npt
 from eventstore.chunks import record
 from eventstore.chunks.record import (
     CRC_FROM,
@@ -25,11 +24,10 @@ from eventstore.chunks.record import (
     Walk,
 )
 
-Ints = npt.NDArray[np.int64]
-Rows = np.ndarray[tuple[int], np.dtype[np.void]]
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+Rows: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.void]]"
 
-_PREFIX: Final = PREFIX.dtype("mark", "own_mark", "crc", "length", "durable", "sequence", "count")
-_TRAILER: Final = TRAILER.dtype()
+_CHECKED: Final = ("mark", "own_mark", "crc", "length", "durable", "sequence", "count")
 _LENGTH: Final = PREFIX.part("length", start=LENGTH_AT, stop=PREFIX["length"].end)
 _SEQUENCE_MAX: Final = 2**63  # beyond it a slab of the largest counts could overflow 64 bits
 
@@ -40,12 +38,12 @@ def walk(data: bytes, base: int, next_sequence: int, header_bytes: int) -> Walk:
     if not starts or next_sequence > _SEQUENCE_MAX:
         return record.walk(memoryview(data), base, next_sequence, header_bytes)
     places = np.array(starts)
-    rows = gather(data, places, _PREFIX)
+    rows = gather(data, places, PREFIX.dtype(*_CHECKED))
     counts = rows["count"].astype(np.uint64)
     good = (rows["mark"] == MARK) & (rows["own_mark"] == header_bytes - 2) & (rows["length"] <= RECORD_BYTES_MAX)
     crcs = [crc32c(data[start + CRC_FROM : end]) for start, end in zip(starts, ends, strict=True)]
     good &= rows["crc"] == np.array(crcs, np.uint32)
-    trailers = gather(data, np.array(ends) - TRAILER.size, _TRAILER)
+    trailers = gather(data, np.array(ends) - TRAILER.size, TRAILER.dtype())
     good &= (trailers["mark"] == TRAILER_MARK) & (trailers["length"] == rows["length"])
     if next_sequence != UNORDERED:
         good &= rows["sequence"] == np.uint64(next_sequence) + counts.cumsum() - counts

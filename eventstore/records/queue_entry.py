@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import struct
 from array import array
+from functools import cache
 from typing import Final, TypeAlias
 
-import numpy as np
 from crc32c import crc32c
 
+from eventstore.arrays import np
 from eventstore.chunks.layout import FieldLayout
 from eventstore.records.state_record import QueueKey
 
 LAYOUT: Final = FieldLayout(
     ("queue_offset", "Q"), ("position", "Q"), ("length", "I"), ("tag_hash", "I"), ("key_hash", "I"), ("crc", "I")
 )
-ENTRY: Final = LAYOUT.dtype()
 ENTRY_BYTES: Final = LAYOUT.size
 COVERED_BYTES: Final = LAYOUT["crc"].offset
 OWNER: Final = struct.Struct("<II")
@@ -36,21 +36,12 @@ Entries: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.void]]"
 
 assert ENTRY_BYTES == 32
 
-_ZERO: Final = crc32c(bytes(COVERED_BYTES))
-_TABLES: Final = np.array(
-    [
-        [crc32c(bytes(place) + bytes((value,)) + bytes(COVERED_BYTES - 1 - place)) ^ _ZERO for value in range(256)]
-        for place in range(COVERED_BYTES)
-    ],
-    dtype=np.uint32,
-)
-
 
 def make_entries(
     key: QueueKey, first_offset: int, positions: array[int], lengths: array[int], tags: array[int], keys: array[int]
 ) -> Entries:
     """Returns entries for consecutive offsets of one queue."""
-    entries = np.zeros(len(positions), ENTRY)
+    entries = np.zeros(len(positions), LAYOUT.dtype())
     entries["queue_offset"] = np.arange(first_offset, first_offset + len(positions), dtype=np.uint64)
     entries["position"] = np.frombuffer(positions, np.uint64) + np.uint64(1)
     entries["length"] = np.frombuffer(lengths, np.uint32)
@@ -62,7 +53,7 @@ def make_entries(
 
 def blank_entries(key: QueueKey, first_offset: int, count: int) -> Entries:
     """Returns entries for offsets whose messages were deleted before the index was built: their position is 0, of none."""
-    entries = np.zeros(count, ENTRY)
+    entries = np.zeros(count, LAYOUT.dtype())
     entries["queue_offset"] = np.arange(first_offset, first_offset + count, dtype=np.uint64)
     entries["crc"] = checksums(key, entries)
     return entries
@@ -71,11 +62,12 @@ def blank_entries(key: QueueKey, first_offset: int, count: int) -> Entries:
 def checksums(key: QueueKey, entries: Entries) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     """Returns the CRC that each entry should have."""
     raw = entries.view(np.uint8).reshape(-1, ENTRY_BYTES)
+    tables = _tables()
     result = np.full(len(entries), crc32c(OWNER.pack(*key) + bytes(COVERED_BYTES)), np.uint32)
     for start in range(0, len(entries), _TOGETHER):
         part, some = result[start : start + _TOGETHER], raw[start : start + _TOGETHER]
         for place in range(COVERED_BYTES):
-            part ^= _TABLES[place][some[:, place]]
+            part ^= tables[place][some[:, place]]
     return result
 
 
@@ -84,3 +76,16 @@ def first_bad(key: QueueKey, first_offset: int, entries: Entries) -> int | None:
     good = entries["crc"] == checksums(key, entries)
     good &= entries["queue_offset"] == np.arange(first_offset, first_offset + len(entries), dtype=np.uint64)
     return None if good.all() else int(np.argmin(good))
+
+
+@cache
+def _tables() -> np.ndarray[tuple[int, int], np.dtype[np.uint32]]:
+    """Returns for each of the covered bytes by how much each of its values changes the CRC."""
+    zero = crc32c(bytes(COVERED_BYTES))
+    return np.array(
+        [
+            [crc32c(bytes(place) + bytes((value,)) + bytes(COVERED_BYTES - 1 - place)) ^ zero for value in range(256)]
+            for place in range(COVERED_BYTES)
+        ],
+        dtype=np.uint32,
+    )

@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
+from eventstore.arrays import np, npt
 from eventstore.chunks.files import Files, OsFiles
 from eventstore.chunks.folder import TEMPORARY, ChunkFolder
 from eventstore.chunks.header import ChunkHeader

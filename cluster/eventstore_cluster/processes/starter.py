@@ -18,6 +18,8 @@ from eventstore.server.logs import get_logger
 
 TEMPLATE: Final = "eventstore_cluster.processes.template"
 SHARD: Final = "eventstore_cluster.shard_process"
+_USED_LATER: Final = ("numpy",)
+"""What a shard imports by its first use: the template has it, for all of them."""
 _MESSAGE_BYTES_MAX: Final = 256
 _ANSWERS_S: Final = 60.0
 """It loads what is needed in a second or two of a core."""
@@ -69,7 +71,7 @@ class ShardStarter:
 
     def __init__(self, program: str = SHARD, loads: Sequence[str] = ()) -> None:
         flags = ["-X", "no_debug_ranges"]  # columns in tracebacks take 0.5 MB
-        self._command = [sys.executable, *flags, "-m", TEMPLATE, program, *loads]
+        self._command = [sys.executable, *flags, "-m", TEMPLATE, program, *_USED_LATER, *loads]
         self._template: _Template | None = None
         self._one_at_a_time = trio.Lock()
         self._nursery: trio.Nursery | None = None

@@ -26,9 +26,9 @@ _MESSAGE_BYTES = 1
 def main() -> int:
     """Arguments: the module whose `main` a process runs, and others to load."""
     program, *more = sys.argv[1:]
-    run: Callable[[], int] = importlib.import_module(program).main
     for each in more:
         importlib.import_module(each)
+    run: Callable[[], int] = importlib.import_module(program).main
     gc.collect()
     gc.freeze()  # a collector that looks at objects copies their pages
     return run() if _is_copy() else 0

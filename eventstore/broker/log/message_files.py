@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
+from eventstore.arrays import np
 from eventstore.broker.log.memory_pressure import memory_used
 from eventstore.broker.log.requested_records import RequestedRecords
 from eventstore.chunks import record

@@ -9,8 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 
-import numpy as np
-
+from eventstore.arrays import np
 from eventstore.records.state_record import QueueKey
 
 
@@ -89,6 +88,6 @@ class QueueLog:
         if self._counted > tail.end:  # entries were removed after a failed write
             self._counted = tail.end
         new = tail.lengths[max(self._counted - tail.base, 0) :]
-        self._written_bytes += int(np.frombuffer(new, np.uint32).sum(dtype=np.uint64))
+        self._written_bytes += int(np.frombuffer(new, np.uint32).sum(dtype=np.uint64)) if new else 0
         self._counted = tail.end
         return self._written_bytes

@@ -18,13 +18,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
+from eventstore.arrays import np
 from eventstore.chunks.documents import read_document, write_document
 from eventstore.chunks.files import File, Files, read_failed, read_range
 from eventstore.chunks.header import HEADER_BYTES, QUEUE, RECORDS_FROM, ChunkHeader, decode_header
 from eventstore.errors import Corrupt, FolderRefused
-from eventstore.records.queue_entry import ENTRY, ENTRY_BYTES, Entries, blank_entries, first_bad, make_entries
+from eventstore.records.queue_entry import ENTRY_BYTES, LAYOUT, Entries, blank_entries, first_bad, make_entries
 from eventstore.records.state_record import QueueKey
 
 ENDING: Final = "queue"
@@ -122,7 +121,7 @@ class QueueChunks:
 
     def _complete(self, file: File, header: ChunkHeader) -> None:
         end = RECORDS_FROM + self.per_chunk * ENTRY_BYTES
-        raw = np.frombuffer(file.read_at(RECORDS_FROM, end - RECORDS_FROM), ENTRY)
+        raw = np.frombuffer(file.read_at(RECORDS_FROM, end - RECORDS_FROM), LAYOUT.dtype())
         checksum = int(raw["crc"].sum(dtype=np.uint64))
         completed = header.complete(end, header.first_sequence + self.per_chunk, self.per_chunk, checksum)
         file.write_at(end, [completed.footer()])
@@ -170,7 +169,7 @@ class QueueChunks:
         number, place = divmod(first, self.per_chunk)
         path = self._folder(key) / f"{number + 1:010d}.{ENDING}"
         entries = np.frombuffer(
-            self._read_raw(path, RECORDS_FROM + place * ENTRY_BYTES, count * ENTRY_BYTES, cached_only), ENTRY
+            self._read_raw(path, RECORDS_FROM + place * ENTRY_BYTES, count * ENTRY_BYTES, cached_only), LAYOUT.dtype()
         )
         bad = first_bad(key, first, entries)
         if bad is not None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
+from eventstore.arrays import np
 from eventstore.broker.log.queue import QueueLog
 from eventstore.chunks import record
 from eventstore.chunks.slab import gather
@@ -17,7 +16,7 @@ from eventstore.records import state_record
 from eventstore.records.message import HEADER
 from eventstore.records.state_record import QueueKey
 
-_HEADER: Final = HEADER.dtype("length", "time", "queue_offset", "position", "topic_id", "queue", "tag_hash", "key_hash")
+_FIELDS: Final = ("length", "time", "queue_offset", "position", "topic_id", "queue", "tag_hash", "key_hash")
 
 
 class TailLoader:
@@ -34,7 +33,7 @@ class TailLoader:
 
     def __call__(self, data: memoryview, base: int, found: record.Walk, /) -> None:
         starts = np.array(found.offsets, np.int64) - base
-        rows = gather(data, starts, _HEADER)
+        rows = gather(data, starts, HEADER.dtype(*_FIELDS))
         self.last_time = max(self.last_time, int(rows["time"].max()))
         if self.state is None:
             self._take_state(data, rows[0], int(starts[0]))

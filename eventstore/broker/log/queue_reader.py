@@ -6,13 +6,13 @@ after all visited entries, even if none matched. The latest messages come from m
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from eventstore.arrays import np, npt
 from eventstore.broker.log.message_files import MessageFiles
 from eventstore.broker.log.queue import QueueLog
 from eventstore.broker.log.queue_chunks import PAGE_ENTRIES, QueueChunks
@@ -250,7 +250,7 @@ def _fitting(lengths: Sequence[int], messages_max: int, bytes_max: int, least: i
     """Returns how many of the first messages are within the bounds, but at least `least`."""
     if len(lengths) <= messages_max and sum(lengths) <= bytes_max:
         return len(lengths)
-    within = int(np.cumsum(lengths[:messages_max], dtype=np.int64).searchsorted(bytes_max, "right"))
+    within = bisect_right(list(accumulate(lengths[:messages_max])), bytes_max)
     return max(within, min(least, len(lengths)))
 
 

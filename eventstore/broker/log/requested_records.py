@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
 from crc32c import crc32c
 
+from eventstore.arrays import np
 from eventstore.chunks import record
 from eventstore.chunks.record import CRC_FROM, MARK
 from eventstore.chunks.slab import Ints, gather
@@ -16,7 +16,7 @@ from eventstore.records.message import HEADER, HEADER_BYTES, chunk_of
 from eventstore.records.state_record import QueueKey
 
 _TOGETHER_MIN: Final = 16  # fewer are checked faster one by one
-_FIELDS: Final = HEADER.dtype("mark", "own_mark", "crc", "length", "queue_offset", "position", "topic_id", "queue")
+_FIELDS: Final = ("mark", "own_mark", "crc", "length", "queue_offset", "position", "topic_id", "queue")
 _OWN_PLACE: Final = HEADER.part("queue_offset", "position", "topic_id", "queue")
 
 
@@ -49,7 +49,7 @@ class RequestedRecords(NamedTuple):
         lengths = ends - starts
         if lengths.min() < HEADER_BYTES:
             return False
-        fields = gather(data, starts, _FIELDS)
+        fields = gather(data, starts, HEADER.dtype(*_FIELDS))
         crcs = [crc32c(data[start:end]) for start, end in zip((starts + CRC_FROM).tolist(), ends.tolist(), strict=True)]
         return bool(
             (fields["mark"] == MARK).all()

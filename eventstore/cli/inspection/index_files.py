@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-import numpy as np
 from crc32c import crc32c
 
+from eventstore.arrays import np
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.header import EVENTS, HEADER_BYTES, decode_header
 from eventstore.cli.inspection.file_report import CellValue, FileReport, ReportTable, name_of, time_of

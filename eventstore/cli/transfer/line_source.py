@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
+from eventstore.arrays import np
 from eventstore.cli.transfer.event_lines import LineIds, LineRefused, ParsedLine, guess_ids, parse_line
 from eventstore.cli.transfer.refusals import Refusal
 from eventstore.errors import EventStoreError
@@ -285,8 +286,6 @@ class _Runs:
         """
         if not self._keys:
             return {}
-        import numpy as np
-
         keys, spans = np.frombuffer(self._keys, np.int64), np.frombuffer(self._spans, np.int64)
         order = np.argsort(keys, kind="stable")
         keys, spans = keys[order], spans[order]

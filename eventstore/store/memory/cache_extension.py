@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
+from eventstore.arrays import np
 from eventstore.store.memory.version_cache import VersionCache
 from eventstore.store.sorted.directory_entry import RowRange
 from eventstore.store.sorted.event_index import EventIndex

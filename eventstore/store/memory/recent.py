@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-import numpy as np
-
+from eventstore.arrays import np
 from eventstore.model import ID_BYTES_MAX
 from eventstore.records.commit import HEADER, HEADER_BYTES
 from eventstore.store.memory.unsorted_tail import TailFile

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from array import array
 
-import numpy as np
-import numpy.typing as npt
-
+from eventstore.arrays import np, npt
 from eventstore.chunks.record import Walk
 from eventstore.chunks.slab import gather
 from eventstore.errors import Corrupt
 from eventstore.records.commit import HEADER, HEADER_BYTES
 from eventstore.store.memory.unsorted_tail import NO_COMMIT, TailFile, UnsortedTail
 
-_HEADER = HEADER.dtype("length", "count", "first_version", "id_length", "command_length")
+_FIELDS = ("length", "count", "first_version", "id_length", "command_length")
 
 
 class TailRecovery:
@@ -28,7 +26,7 @@ class TailRecovery:
         """Raises Corrupt if an aggregate's versions have a gap."""
         file, raw = self._file, data.tobytes()
         starts = np.array(found.offsets) - base
-        headers = gather(raw, starts, _HEADER)
+        headers = gather(raw, starts, HEADER.dtype(*_FIELDS))
         ids = starts + HEADER_BYTES + 2
         id_ends = ids + headers["id_length"]
         commands = id_ends + 2

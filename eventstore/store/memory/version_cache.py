@@ -21,9 +21,7 @@ from collections.abc import Iterable, Sequence
 from sys import getsizeof
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
+from eventstore.arrays import np, npt
 from eventstore.store.sorted.command_hash import CommandHash
 from eventstore.store.sorted.directory_entry import DirectoryEntry, RowRange, pack_ranges, unpack_ranges
 

@@ -7,11 +7,9 @@ would have to be read again after each split and start.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
-import numpy as np
-import numpy.typing as npt
-
+from eventstore.arrays import np, npt
 from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import EventStoreError
 from eventstore.records.splits import SlotFilter
@@ -22,7 +20,7 @@ _PLACES: Final = 16_384
 _PLACES_OF_A_FILE: Final = (16, 512)
 """At least and at most. Each costs three or four pages of an index, which may have to come from the disk."""
 
-Ints = npt.NDArray[np.integer[Any]]
+Ints: TypeAlias = "npt.NDArray[np.integer[Any]]"
 
 
 class ForeignBytes:

@@ -6,12 +6,11 @@ kept for each aggregate of a file.
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
-import numpy as np
-import numpy.typing as npt
 from crc32c import crc32c
 
+from eventstore.arrays import np, npt
 from eventstore.records.slots import SLOTS, slot_of
 from eventstore.records.splits import SlotFilter
 from eventstore.store.sorted.event_index import EventIndex
@@ -21,9 +20,9 @@ _OWN: Final = 1
 _FOREIGN: Final = 2
 _SPECIAL: Final = (b"{", b"$")
 
-Ints = npt.NDArray[np.integer[Any]]
-Mask = npt.NDArray[np.bool_]
-States = npt.NDArray[np.uint8]
+Ints: TypeAlias = "npt.NDArray[np.integer[Any]]"
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
+States: TypeAlias = "npt.NDArray[np.uint8]"
 
 
 class OwnRows:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 from crc32c import crc32c
 
+from eventstore.arrays import np
 from eventstore.chunks.files import File, NotCached
 from eventstore.errors import Corrupt
 from eventstore.model import VERSION_MAX

@@ -14,11 +14,9 @@ from __future__ import annotations
 import mmap
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
-import numpy as np
-import numpy.typing as npt
-
+from eventstore.arrays import np, npt
 from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import Corrupt
 from eventstore.records.event_filter import LOG_RECORDS, EventFilter
@@ -38,7 +36,7 @@ _LOG_RECORDS = LOG_RECORDS.encode()
 _FIRST_RECORD_BYTES = 1024
 """A file's first record has its id, which is short, in this number of bytes, if it is the log's own."""
 
-Ints = npt.NDArray[np.integer[Any]]
+Ints: TypeAlias = "npt.NDArray[np.integer[Any]]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from hashlib import blake2s
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 from crc32c import crc32c
+
+from eventstore.arrays import np, npt
 
 KEY_BYTES: Final = 16
 NO_KEY: Final = b""

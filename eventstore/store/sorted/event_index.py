@@ -7,9 +7,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 from crc32c import crc32c
 
+from eventstore.arrays import np
 from eventstore.chunks.files import File, Files
 from eventstore.errors import Corrupt
 from eventstore.store.sorted.command_hash import hash_with

@@ -7,18 +7,17 @@ follows from lengths alone, because events are stored in the canonical encoding 
 from __future__ import annotations
 
 from operator import itemgetter
-
-import numpy as np
-import numpy.typing as npt
+from typing import TypeAlias
 
 from eventstore import flat
+from eventstore.arrays import np, npt
 from eventstore.chunks.record import Walk
 from eventstore.chunks.slab import gather
 from eventstore.records.commit import HEADER, HEADER_BYTES
 from eventstore.store.sorted.command_hash import CommandHash, hash_all
 
-_HEADER = HEADER.dtype("length", "sequence", "count", "time", "first_version", "id_length", "command_length")
-Ints = npt.NDArray[np.int64]
+_FIELDS = ("length", "sequence", "count", "time", "first_version", "id_length", "command_length")
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class FileColumns:
@@ -35,7 +34,7 @@ class FileColumns:
 
     def __call__(self, data: memoryview, base: int, found: Walk) -> None:
         offsets = np.array(found.offsets, np.int64) - base
-        headers = gather(data, offsets, _HEADER)
+        headers = gather(data, offsets, HEADER.dtype(*_FIELDS))
         counts = headers["count"].astype(np.int64)
         events = int(counts.sum())
         values = flat.decode_trusted(bytes(data[: found.end - base]), 4 * len(counts) + 4 * events)

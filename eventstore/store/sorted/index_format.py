@@ -20,12 +20,11 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from crc32c import crc32c
 
+from eventstore.arrays import np, npt
 from eventstore.chunks.files import File, Files
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.layout import FieldLayout
@@ -90,7 +89,7 @@ TABLES: Final = {
 COLUMNS: Final = {**ROWS, **TABLES}
 LOOKED_UP: Final = ("ordinal", "version", "sequence", "command", "record", "length")
 
-Column = npt.NDArray[np.generic]
+Column: TypeAlias = "npt.NDArray[np.generic]"
 Columns = dict[str, "npt.NDArray[np.generic]"]
 
 

@@ -13,11 +13,11 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from crc32c import crc32c
 
+from eventstore.arrays import np, npt
 from eventstore.chunks.files import File, Files
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM, SORTED, ChunkHeader, check_footer
@@ -31,7 +31,7 @@ from eventstore.store.sorted.file_columns import FileColumns, within_group
 from eventstore.store.sorted.file_names import INDEX, temporary
 
 _SLAB_BYTES = 8 * 1024 * 1024
-Ints = npt.NDArray[np.int64]
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Final, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from eventstore.arrays import np, npt
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.store.sorted.event_index import EventIndex
 from eventstore.store.verification.check_commits import command_of

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
+from eventstore.arrays import np
 from eventstore.chunks.files import File
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import ChunkHeader

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
-import numpy.typing as npt
 from crc32c import crc32c
 
+from eventstore.arrays import np, npt
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.errors import Corrupt
 from eventstore.store.sorted.event_index import EventIndex, open_index

@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from eventstore.arrays import np, npt
 from eventstore.chunks import record
 from eventstore.chunks.files import File
 from eventstore.chunks.folder import ChunkFolder
@@ -32,7 +30,7 @@ from eventstore.store.verification.findings import FINDINGS_MAX, Findings
 # Errors that decoding bytes of another shape than a commit's may raise (`flat.Malformed` is a ValueError).
 _MALFORMED: Final = (ValueError, TypeError, IndexError, AttributeError)
 _SEARCH_BYTES: Final = record.RECORD_BYTES_MAX + 8 * 1024 * 1024
-Ints = npt.NDArray[np.int64]
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 OnBytes = Callable[[int], None]
 
 

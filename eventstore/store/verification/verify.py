@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
+from eventstore.arrays import np, npt
 from eventstore.chunks.files import Files, OsFiles
 from eventstore.errors import FolderRefused
 from eventstore.store.sorted.event_index import EventIndex

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from eventstore.arrays import np
 from eventstore.chunks import slab
 from eventstore.chunks.files import File
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
@@ -11,7 +10,7 @@ from eventstore.chunks.record import PREFIX, UNORDERED, Walk
 from eventstore.chunks.recovery import read_records
 from eventstore.errors import Corrupt
 
-_PLACED = PREFIX.dtype("length", "sequence")
+_PLACED = ("length", "sequence")
 
 
 class AppendOrder:
@@ -25,7 +24,7 @@ class AppendOrder:
         def note(data: memoryview, base: int, found: Walk) -> None:
             places = np.array(found.offsets)
             offsets.append(places)
-            rows.append(slab.gather(data, places - base, _PLACED))
+            rows.append(slab.gather(data, places - base, PREFIX.dtype(*_PLACED)))
 
         end, fault = read_records(file, name, RECORDS_FROM, header.end, UNORDERED, header_bytes, note)
         if fault is not None:

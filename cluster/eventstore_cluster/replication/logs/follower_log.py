@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import zip_longest
 
-import numpy as np
-
+from eventstore.arrays import np
 from eventstore.chunks import slab
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.front import Segment
@@ -28,7 +27,7 @@ from eventstore_cluster.replication.logs.log_end import LogEndReader
 from eventstore_cluster.replication.logs.pieces import Payload, Piece
 
 _FEW_BYTES = 2048  # records in so little are not worth arrays
-_CLAIMS = PREFIX.dtype("durable", "crc")
+_CLAIMS = ("durable", "crc")
 
 
 class FollowerLog:
@@ -187,7 +186,7 @@ class FollowerLog:
             yield 0, len(found.offsets)
             return
         offsets = np.array(found.offsets)
-        claims = slab.gather(piece.data, offsets - piece.offset, _CLAIMS)["durable"].astype(np.int64)
+        claims = slab.gather(piece.data, offsets - piece.offset, PREFIX.dtype(*_CLAIMS))["durable"].astype(np.int64)
         start, count = 0, len(offsets)
         while start < count:
             later = np.flatnonzero(claims[start:] > offsets[start])
@@ -203,7 +202,7 @@ class FollowerLog:
         data = piece.data if start == 0 and whole else piece.data[first - piece.offset : last - piece.offset]
         checksum = found.checksum
         if not whole or start:
-            crcs = slab.gather(data, np.array(found.offsets[start:end]) - first, _CLAIMS)["crc"]
+            crcs = slab.gather(data, np.array(found.offsets[start:end]) - first, PREFIX.dtype(*_CLAIMS))["crc"]
             checksum = int(crcs.sum(dtype=np.uint64))
         return Segment(
             piece.chunk,

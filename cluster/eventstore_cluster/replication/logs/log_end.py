@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from eventstore.arrays import np
 from eventstore.chunks import slab
 from eventstore.chunks.files import File
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
@@ -13,7 +12,7 @@ from eventstore.errors import Corrupt
 from eventstore_cluster.replica.epochs import LogTail
 
 _ENDS = PREFIX.part("crc", "epoch").unpack_from
-_COLUMNS = PREFIX.dtype("epoch", "crc", "length", "sequence")
+_COLUMNS = ("epoch", "crc", "length", "sequence")
 
 
 class LogEndReader:
@@ -36,7 +35,7 @@ class LogEndReader:
         if first == last:  # epochs only grow: it is the epoch of all
             self.tail, self.last_crc = self.tail.grow(last, (chunk, found.end)), crc
             return
-        rows = slab.gather(data, np.array(found.offsets) - base, _COLUMNS)
+        rows = slab.gather(data, np.array(found.offsets) - base, PREFIX.dtype(*_COLUMNS))
         self._add(chunk, rows, np.array(found.offsets))
 
     def skip(self, header: ChunkHeader) -> None:
@@ -52,7 +51,7 @@ class LogEndReader:
         every: list[slab.Rows] = []
 
         def note(data: memoryview, base: int, found: Walk) -> None:
-            every.append(slab.gather(data, np.array(found.offsets) - base, _COLUMNS))
+            every.append(slab.gather(data, np.array(found.offsets) - base, PREFIX.dtype(*_COLUMNS)))
 
         end, fault = read_records(file, name, RECORDS_FROM, header.end, UNORDERED, self.header_bytes, note)
         if fault is not None:
