@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.forked_process import ForkedProcess
 from tests.waiting import DEADLINE_SECONDS, wait_until
-from tests.warm_servers import ForkedProcess
 
 EVENTSTORE = (sys.executable, "-m", "eventstore")
 
@@ -22,7 +22,7 @@ EVENTSTORE = (sys.executable, "-m", "eventstore")
 class LoggedProcess:
     """`command`, with its JSON log in the file `log`; it logs `ready` when it takes requests.
 
-    `python -m eventstore …` is forked from a process that has the libraries; any other command is started.
+    `python -m eventstore …` is a `ForkedProcess`; any other command is started.
     """
 
     def __init__(self, command: Sequence[str], log: Path, ready: str, *, wait: bool = True) -> None:

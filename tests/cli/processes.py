@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from tests.cli.warm import send_request
-from tests.warm_servers import ForkedProcess
+from tests.forked_process import ForkedProcess
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 120.0
@@ -39,62 +34,25 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(TICK_SECONDS)
 
 
-class _Warm:
-    """The process that forks for each command (see `tests.cli.warm`), one at a time. It ends with the tests."""
-
-    def __init__(self) -> None:
-        self._channel, theirs = socket.socketpair()
-        self._channel.settimeout(DEADLINE_SECONDS)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.cli.warm", str(theirs.fileno())], pass_fds=[theirs.fileno()], cwd=ROOT,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment(),
-            )  # fmt: skip
-        atexit.register(self._close)
-
-    def run(self, arguments: list[str], text: str | None) -> subprocess.CompletedProcess[str]:
-        request: dict[str, object] = {"arguments": arguments, "environment": environment(), "folder": os.getcwd()}
-        with ExitStack() as opened:
-            # Files, not pipes: no reader is needed, and a child that inherits the output does not keep it open.
-            streams = [opened.enter_context(TemporaryFile("w+")) for _ in range(3)]
-            if text is not None:
-                streams[0].write(text)
-                streams[0].seek(0)
-            stdin = 0 if text is None else streams[0].fileno()
-            send_request(self._channel, request, [stdin, *(each.fileno() for each in streams[1:])])
-            pid = self._number()
-            try:
-                code = self._number()
-            except TimeoutError:
-                os.kill(pid, signal.SIGKILL)
-                self._number()  # or the next command would read it as its own
-                raise
-            for each in streams[1:]:
-                each.seek(0)
-            return subprocess.CompletedProcess(arguments, code, *(each.read() for each in streams[1:]))
-
-    def _number(self) -> int:
-        received = b""
-        while len(received) < 4:
-            received += (more := self._channel.recv(4 - len(received)))
-            assert more, "the process that forks has ended"
-        return int.from_bytes(received, "little", signed=True)
-
-    def _close(self) -> None:
-        self._channel.close()
-        self._process.wait(DEADLINE_SECONDS)
-
-
-_warm = cache(_Warm)
-
-
 def run(*arguments: object, store: str | None = None, text: str | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
-    return _warm().run([*map(str, arguments), *(["--store", store] if store else [])], text)
+    words = [*map(str, arguments), *(["--store", store] if store else [])]
+    # Files, not pipes: no reader is needed, and a child that inherits the output does not keep it open.
+    with TemporaryFile("w+") as stdin, TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
+        stdin.write(text or "")
+        stdin.seek(0)
+        process = ForkedProcess(words, environment(), stdout, stderr, stdin)
+        try:
+            code = process.wait(DEADLINE_SECONDS)
+        finally:
+            process.kill()
+        stdout.seek(0)
+        stderr.seek(0)
+        return subprocess.CompletedProcess(words, code, stdout.read(), stderr.read())
 
 
 def fork(*arguments: object, stdout: IO[bytes], stderr: IO[bytes]) -> ForkedProcess:
-    """Starts a command that takes a while, from a process that has the libraries; the caller waits for its end."""
+    """Starts a command that takes a while; the caller waits for its end."""
     return ForkedProcess([*map(str, arguments)], environment(), stdout, stderr)
 
 

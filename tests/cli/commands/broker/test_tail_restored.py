@@ -12,8 +12,8 @@ import pytest
 
 import eventstore as es
 from tests.cli.processes import DEADLINE_SECONDS, fork, wait_for
+from tests.forked_process import ForkedProcess
 from tests.server_thread import ServerThread
-from tests.warm_servers import ForkedProcess
 
 
 class Restored:

@@ -1,7 +1,10 @@
-"""Forks a process for each server or worker, from one that has imported the libraries: half a second less for each of them.
+"""Forks a process for each command, server and worker, from one that has imported this project and its libraries.
 
-As with `tests.cli.warm`, this project's own modules are imported by the forked process. Any number of them run at once. Run as
-a program, with the file descriptor of a channel; `ForkedProcess` is the other end.
+Each of them would otherwise spend most of its time on that. It has its own arguments, environment, folder and standard streams,
+and ends as Python ends; any number of them run at once. What this does not cover: that `python -m` starts, that a command
+imports what it uses, and that hashes differ between processes. Tests of those start ordinary processes.
+
+Run as a program, with the file descriptor of a channel; `ForkedProcess` is the other end.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -22,33 +27,40 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NoReturn
 
-from tests.cli.warm import LIBRARIES, MODULE, become, receive_request, send_request
 from tests.waiting import DEADLINE_SECONDS
 
 ROOT = Path(__file__).parents[1]
+MODULE = "eventstore"
+_PACKAGES = ("eventstore", "eventstore_mailbox", "eventstore_cluster")
+_LIBRARIES = ("typer._adapters", "anyio._backends._trio")  # those that no module of ours names
+_REQUEST_BYTES_MAX = 1024 * 1024
 
 
-class _Warm:
+class _Forking:
     """The forking process; it ends with the tests."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._channel, theirs = socket.socketpair()
         self._channel.settimeout(DEADLINE_SECONDS)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.warm_servers", str(theirs.fileno())], pass_fds=[theirs.fileno()], cwd=ROOT,
-                stdin=subprocess.DEVNULL, env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+                [sys.executable, "-m", "tests.forked_process", str(theirs.fileno())], pass_fds=[theirs.fileno()], cwd=ROOT,
+                stdin=subprocess.DEVNULL, env=environment | {"OPENBLAS_NUM_THREADS": "1"},  # it forks while it has one thread
             )  # fmt: skip
         atexit.register(self._close)
 
     def fork(self, arguments: Sequence[str], environment: dict[str, str], streams: list[int]) -> int:
         """Returns the pid. `streams`: standard input, output and error, and a pipe for the exit code."""
-        request: dict[str, object] = {"arguments": [*arguments], "environment": environment, "folder": os.getcwd()}
+        request = {"arguments": [*arguments], "environment": environment, "folder": os.getcwd()}
+        body = json.dumps(request).encode()
+        assert len(body) < _REQUEST_BYTES_MAX
         with self._lock:
-            send_request(self._channel, request, streams)
+            socket.send_fds(self._channel, [len(body).to_bytes(4, "little")], streams)
+            self._channel.sendall(body)
             return int.from_bytes(self._channel.recv(4, socket.MSG_WAITALL), "little")
 
     def _close(self) -> None:
@@ -56,14 +68,19 @@ class _Warm:
         self._process.wait(DEADLINE_SECONDS)
 
 
-_warm = cache(_Warm)
+_forking = cache(_Forking)
 
 
 class ForkedProcess:
     """`eventstore ARGUMENTS…`, with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(
-        self, arguments: Sequence[str], environment: dict[str, str], output: IO[bytes], errors: IO[bytes] | None = None
+        self,
+        arguments: Sequence[str],
+        environment: dict[str, str],
+        output: IO[Any],
+        errors: IO[Any] | None = None,
+        given: IO[Any] | None = None,
     ) -> None:
         self.returncode: int | None = None
         self._exit, theirs = os.pipe()
@@ -71,8 +88,8 @@ class ForkedProcess:
         weakref.finalize(self, os.close, self._exit)  # not when the code was read: another thread may be looking
         with open(os.devnull, "rb") as nothing:
             try:
-                outputs = [output.fileno(), (errors or output).fileno()]
-                self.pid = _warm().fork(arguments, environment, [nothing.fileno(), *outputs, theirs])
+                streams = [each.fileno() for each in (given or nothing, output, errors or output)]
+                self.pid = _forking().fork(arguments, environment, [*streams, theirs])
             finally:
                 os.close(theirs)
 
@@ -112,8 +129,7 @@ class ForkedProcess:
 
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
-    for name in LIBRARIES:
-        importlib.import_module(name)
+    _import_everything()
     gc.freeze()  # otherwise every child scans, and so copies, all of it
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -126,7 +142,7 @@ def main() -> None:
             os.read(woken, 4096)
             _report_ended(exits)
         if channel in ready:
-            received = receive_request(channel, streams_max=4)
+            received = _receive_request(channel)
             if received is None:
                 return
             request, (*streams, code) = received
@@ -137,13 +153,74 @@ def main() -> None:
                 channel.close()
                 for each in (woken, wake, code, *exits.values()):
                     os.close(each)
-                become(request, streams)
-                runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
-                return
+                _become(request, streams)
+                _run()
             exits[pid] = code
             for stream in streams:
                 os.close(stream)
             channel.sendall(pid.to_bytes(4, "little"))
+
+
+def _import_everything() -> None:
+    for package in _PACKAGES:
+        importlib.import_module(package)
+        for module in pkgutil.walk_packages(sys.modules[package].__path__, f"{package}."):
+            if not module.name.endswith(".__main__"):
+                importlib.import_module(module.name)
+    for name in _LIBRARIES:
+        importlib.import_module(name)
+
+
+def _receive_request(channel: socket.socket) -> tuple[dict[str, object], list[int]] | None:
+    head, streams, _, _ = socket.recv_fds(channel, 4, maxfds=4)
+    if not head:
+        return None
+    assert len(head) == 4
+    size, body = int.from_bytes(head, "little"), b""
+    while len(body) < size:
+        body += channel.recv(size - len(body))
+    request: dict[str, object] = json.loads(body)
+    return request, streams
+
+
+def _become(request: dict[str, object], streams: list[int]) -> None:
+    """Turns this process into the command."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    environment, folder, arguments = request["environment"], request["folder"], request["arguments"]
+    assert isinstance(environment, dict)
+    assert isinstance(folder, str)
+    assert isinstance(arguments, list)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [folder, *paths, *sys.path[1:]]
+    sys.argv[:] = [MODULE, *arguments]
+
+
+def _run() -> NoReturn:
+    """Runs the command, and ends as Python does, except that modules are not destroyed: that would copy them all."""
+    code: object = 0
+    try:
+        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type] # there is one
+        code = 1
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined] # waits for threads
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        code = 120
+    sys.stderr.flush()
+    os._exit(code or 0)
 
 
 def _report_ended(exits: dict[int, int]) -> None:

@@ -6,8 +6,8 @@ import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.forked_process import ForkedProcess
 from tests.waiting import DEADLINE_SECONDS
-from tests.warm_servers import ForkedProcess
 
 THREADS = 8
 
