@@ -16,6 +16,7 @@ EACH = """
 import json, os, sys, tempfile
 
 sys.modules["httpx"] = None
+import eventstore_cluster.nodes.options, eventstore.cli.commands.watch.cluster  # what all of them need
 from eventstore.cli.main import run
 
 ends = []
