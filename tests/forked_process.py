@@ -34,7 +34,7 @@ from tests.waiting import DEADLINE_SECONDS
 ROOT = Path(__file__).parents[1]
 MODULE = "eventstore"
 _PACKAGES = ("eventstore", "eventstore_mailbox", "eventstore_cluster")
-_LIBRARIES = ("typer._adapters", "anyio._backends._trio")  # those that no module of ours names
+_LIBRARIES = ("typer._adapters", "anyio._backends._trio", "numpy")  # those that our modules import when they use them
 _REQUEST_BYTES_MAX = 1024 * 1024
 
 
