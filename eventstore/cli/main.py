@@ -18,7 +18,6 @@ import typer
 
 from eventstore.cli.terminal.output import print_error
 from eventstore.cli.terminal.program import program
-from eventstore.cli.terminal.usage import plain_usage
 from eventstore.errors import Corrupt, DomainRefused, EventStoreError, InvalidArgument
 
 _WRONG_USAGE = 2
@@ -100,7 +99,7 @@ def _end_of(error: Exception) -> int:
     usage = getattr(error, "format_message", None)  # typer's errors of usage; their class has moved between versions of typer
     if usage is None:
         raise error
-    said = plain_usage(usage())
+    said = usage().rstrip(".")
     print_error(f"{said} See --help" if said.endswith("?") else f"{said}; see --help")
     return int(getattr(error, "exit_code", _WRONG_USAGE))
 

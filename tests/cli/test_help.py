@@ -39,7 +39,7 @@ GROUPS = {
     "cluster": ("status", "top"),
     "deadletter": ("list", "replay", "purge"),
 }
-HEAVY = ("trio", "numpy", "lmdb", "rich", "structlog", "pydantic_settings", "anyio", "msgpack")
+HEAVY = ("trio", "numpy", "lmdb", "rich", "structlog", "pydantic", "anyio", "msgpack")
 
 
 def test_help_lists_every_command_in_a_whole_sentence() -> None:

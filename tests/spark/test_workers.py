@@ -22,7 +22,6 @@ BLOCKED = (
     "typer",
     "rich",
     "pydantic",
-    "pydantic_settings",
     "structlog",
     "prometheus_client",
 )

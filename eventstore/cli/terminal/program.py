@@ -11,7 +11,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import typer
 import typer.core
@@ -19,6 +19,7 @@ import typer.main
 
 from eventstore.cli.terminal.access_options import offers_access
 from eventstore.cli.terminal.settings_options import SETTINGS_OFFERED, add_options
+from eventstore.settings.written_values import read_written
 
 _BRACES: Final = re.compile(r"^\{(.*)\}(\.\.\.)?$")
 _COMMANDS: Final = "eventstore.cli.commands"
@@ -42,6 +43,9 @@ class PlainCommand(typer.core.TyperCommand):
                 # typer has no setting for this; a version without this method prints no types either
                 parameter.display_type_rich = _no_type  # type: ignore[attr-defined]
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _read_here(super().get_params(ctx))
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [_BRACES.sub(r"\1\2", piece) for piece in super().collect_usage_pieces(ctx)]
 
@@ -58,8 +62,40 @@ class PlainCommand(typer.core.TyperCommand):
                     formatter.write_dl(records)
 
 
+class WrittenValues:
+    """Reads what was written for a parameter."""
+
+    def coerce(self, written: Any, param: Any, ctx: Any) -> object:
+        if param.multiple or param.nargs == -1:
+            return tuple(self._read(each, param, ctx) for each in written or ())
+        return None if written is None else self._read(written, param, ctx)
+
+    def _read(self, written: object, param: Any, ctx: Any) -> object:
+        declared, limits = param.type_descriptor.annotation, param.type_descriptor.parameter_info
+        kind = next(iter(get_args(declared)), declared)
+        try:
+            value = read_written(kind, written)
+            if limits.min is not None and value < limits.min:
+                raise ValueError(f"greater than or equal to {limits.min}")
+            if limits.max is not None and value > limits.max:
+                raise ValueError(f"less than or equal to {limits.max}")
+        except ValueError as expected:
+            raise typer.BadParameter(f"it must be {expected}", ctx=ctx, param=param) from None
+        return value
+
+
+def _read_here(parameters: list[Any]) -> list[Any]:
+    """Returns the parameters, which read their values without typer: it needs pydantic, 7 MB and 0.1 s of each command."""
+    for parameter in parameters:
+        parameter.get_runtime_param = WrittenValues  # a version of typer without this method needs no pydantic
+    return parameters
+
+
 class CommandGroup(typer.core.TyperGroup):
     """A command that is followed by another one. Alone it prints its help, and is an error, as the program itself."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _read_here(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if not args:
@@ -75,6 +111,9 @@ class Program(typer.core.TyperGroup):
         super().__init__(*arguments, **options)
         self._modules = {name: (section, module) for section, name, module in _modules()}
         self.commands: MutableMapping[str, Any] = dict.fromkeys(self._modules)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _read_here(super().get_params(ctx))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if self.commands.get(cmd_name) is None and cmd_name in self._modules:
