@@ -1,8 +1,9 @@
 """Forks a process for each command, server and worker, from one that has imported this project and its libraries.
 
 Each of them would otherwise spend most of its time on that. It has its own arguments, environment, folder and standard streams,
-and ends as Python ends; any number of them run at once. What this does not cover: that `python -m` starts, that a command
-imports what it uses, and that hashes differ between processes. Tests of those start ordinary processes.
+and ends as Python ends; any number of them run at once. A node, which replaces its command by a smaller program and starts the
+template of its shards, has both from here as well. What this does not cover: that `python -m` starts, that a command imports
+what it uses and a node no more, and that hashes differ between processes. Tests of those start ordinary processes.
 
 Run as a program, with the file descriptor of a channel; `ForkedProcess` is the other end.
 """
@@ -23,19 +24,19 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from eventstore_cluster.processes.starter import TEMPLATE
 from tests.waiting import DEADLINE_SECONDS
 
 ROOT = Path(__file__).parents[1]
 MODULE = "eventstore"
 _PACKAGES = ("eventstore", "eventstore_mailbox", "eventstore_cluster")
 _LIBRARIES = ("typer._adapters", "anyio._backends._trio", "numpy")  # those that our modules import when they use them
-_REQUEST_BYTES_MAX = 1024 * 1024
 
 
 class _Forking:
@@ -56,11 +57,8 @@ class _Forking:
     def fork(self, arguments: Sequence[str], environment: dict[str, str], streams: list[int]) -> int:
         """Returns the pid. `streams`: standard input, output and error, and a pipe for the exit code."""
         request = {"arguments": [*arguments], "environment": environment, "folder": os.getcwd()}
-        body = json.dumps(request).encode()
-        assert len(body) < _REQUEST_BYTES_MAX
         with self._lock:
-            socket.send_fds(self._channel, [len(body).to_bytes(4, "little")], streams)
-            self._channel.sendall(body)
+            _send(self._channel, request, streams)
             return int.from_bytes(self._channel.recv(4, socket.MSG_WAITALL), "little")
 
     def _close(self) -> None:
@@ -142,7 +140,7 @@ def main() -> None:
             os.read(woken, 4096)
             _report_ended(exits)
         if channel in ready:
-            received = _receive_request(channel)
+            received = _receive(channel)
             if received is None:
                 return
             request, (*streams, code) = received
@@ -154,7 +152,10 @@ def main() -> None:
                 for each in (woken, wake, code, *exits.values()):
                     os.close(each)
                 _become(request, streams)
-                _run()
+                if sys.argv[1:2] == ["node"]:
+                    os.execv = _replace
+                    subprocess._fork_exec = _Spare(subprocess._fork_exec)  # type: ignore[attr-defined] # what Popen calls
+                _run(MODULE)
             exits[pid] = code
             for stream in streams:
                 os.close(stream)
@@ -171,7 +172,14 @@ def _import_everything() -> None:
         importlib.import_module(name)
 
 
-def _receive_request(channel: socket.socket) -> tuple[dict[str, object], list[int]] | None:
+def _send(channel: socket.socket, document: object, streams: list[int]) -> None:
+    body = json.dumps(document).encode()
+    socket.send_fds(channel, [len(body).to_bytes(4, "little")], streams)
+    channel.sendall(body)
+
+
+def _receive(channel: socket.socket) -> tuple[Any, list[int]] | None:
+    """Returns a JSON document and the descriptors with it; None at the end."""
     head, streams, _, _ = socket.recv_fds(channel, 4, maxfds=4)
     if not head:
         return None
@@ -179,32 +187,74 @@ def _receive_request(channel: socket.socket) -> tuple[dict[str, object], list[in
     size, body = int.from_bytes(head, "little"), b""
     while len(body) < size:
         body += channel.recv(size - len(body))
-    request: dict[str, object] = json.loads(body)
-    return request, streams
+    return json.loads(body), streams
 
 
-def _become(request: dict[str, object], streams: list[int]) -> None:
+def _become(request: dict[str, Any], streams: list[int]) -> None:
     """Turns this process into the command."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    environment, folder, arguments = request["environment"], request["folder"], request["arguments"]
-    assert isinstance(environment, dict)
-    assert isinstance(folder, str)
-    assert isinstance(arguments, list)
     os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
-    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [folder, *paths, *sys.path[1:]]
-    sys.argv[:] = [MODULE, *arguments]
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [request["folder"], *paths, *sys.path[1:]]
+    sys.argv[:] = [MODULE, *request["arguments"]]
 
 
-def _run() -> NoReturn:
-    """Runs the command, and ends as Python does, except that modules are not destroyed: that would copy them all."""
+def _replace(program: str, arguments: Sequence[str]) -> NoReturn:
+    """Takes the place of `os.execv` for `python -m MODULE ARGUMENTS…`."""
+    assert [program, "-m"] == [*arguments[:2]] == [sys.executable, "-m"]
+    sys.argv[:] = arguments[2:]
+    _run(arguments[2])
+
+
+class _Spare:
+    """A child of the node, forked while that has one thread: it becomes the first template, in place of a process that Popen
+    would start. Another template, and any other program, is started.
+    """
+
+    def __init__(self, starts: Callable[..., int]) -> None:
+        self._starts = starts
+        self._channel, theirs = socket.socketpair()
+        self._pid: int | None = os.fork()
+        if self._pid == 0:
+            self._channel.close()
+            self._wait(theirs)
+        theirs.close()
+
+    def __call__(self, arguments: Sequence[str], *given: Any) -> int:
+        if TEMPLATE not in arguments or self._pid is None:
+            return self._starts(arguments, *given)
+        _, _, _, _, environment, stdin = given[:6]
+        words = [os.fsdecode(each) for each in arguments[arguments.index(TEMPLATE) :]]
+        variables = [os.fsdecode(each).split("=", 1) for each in environment]
+        _send(self._channel, [words, dict(variables)], [stdin])
+        self._channel.close()
+        pid, self._pid = self._pid, None
+        return pid
+
+    def _wait(self, channel: socket.socket) -> NoReturn:
+        received = _receive(channel)
+        if received is None:
+            os._exit(0)
+        (words, environment), (stdin,) = received
+        channel.close()
+        os.setpgid(0, 0)
+        os.dup2(stdin, 0)
+        os.close(stdin)
+        os.environ.update(environment)
+        sys.argv[:] = words
+        _run(TEMPLATE)
+
+
+def _run(module: str) -> NoReturn:
+    """Runs a program, and ends as Python does, except that modules are not destroyed: that would copy them all."""
     code: object = 0
+    sys.modules.pop(module, None)
     try:
-        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         code = end.code
     except BaseException:

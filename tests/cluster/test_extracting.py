@@ -14,8 +14,8 @@ from eventstore.chunks.files import OsFiles
 from eventstore.protocol.answers import Ok
 from eventstore.protocol.reaction_requests import RecordParking
 from eventstore.store.verification import verify
+from tests.cli.processes import run
 from tests.cluster.node_process import NodeProcess
-from tests.logged_process import EVENTSTORE
 from tests.records.parking_fields import unparked
 from tests.server.commands.tallies import AddOften, Raise
 from tests.server.raw import RawClient
@@ -25,8 +25,7 @@ TALLIES = "tests.server.commands.tallies:app"
 
 
 def extract(address: str, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [*EVENTSTORE, "cluster", "extract", *words, "--store", address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run("cluster", "extract", *words, store=address)
     assert done.returncode == code, done.stderr
     return done
 

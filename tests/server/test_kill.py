@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.processes import run
 from tests.server.conftest import Launch
 from tests.server.ledger import Ledger
 from tests.server_process import ServerProcess
@@ -20,8 +19,7 @@ KIB = 1024
 
 def verify(data: Path) -> None:
     """`eventstore verify` finds nothing."""
-    command = [sys.executable, "-m", "eventstore", "verify", str(data)]
-    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    result = run("verify", data)
     assert result.returncode == 0, result.stdout + result.stderr
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import subprocess
 
+from tests.cli.processes import run
 from tests.cluster.etcd.real_etcd import Etcd
-from tests.logged_process import EVENTSTORE
-
-_TIMEOUT_S = 120
 
 
 def run_cluster(etcd: Etcd, cluster: str, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [*EVENTSTORE, "cluster", *words, "--etcd", etcd.url, "--cluster", cluster]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    done = run("cluster", *words, "--etcd", etcd.url, "--cluster", cluster)
     assert done.returncode == code, done.stderr
     return done
