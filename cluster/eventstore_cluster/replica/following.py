@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eventstore_cluster.replica.actions import Action, CommitTo, CutTo, Follow, ReadRegistry, SendFrame, Store, Unfollow
 from eventstore_cluster.replica.epochs import LogTail
-from eventstore_cluster.replica.frames import Data, Fetch, Frame, Joined, JoinFrame, NotLeading
+from eventstore_cluster.replica.frames import Data, Fetch, FetchAhead, Frame, Joined, JoinFrame, NotLeading, Stored
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.places import LogEnds, least, reaches
 from eventstore_cluster.replica.registry_state import Leader, Seat
@@ -32,6 +32,10 @@ class Following:
         self._epoch = 0
         self._connection: int | None = None
         self._session: int | None = None
+        self._asks_ahead = False
+        self._asked: LogEnds | None = None  # from where, without an answer yet
+        self._storing = self.ends, crcs  # how the logs end, or will when the disk is done
+        self._ahead: Data | None = None  # came while the disk wrote what is before it
         self._joins = 0
         self._heard_at = 0.0
         self._rejoin_at: float | None = None
@@ -59,23 +63,29 @@ class Following:
         return self._connect(now, had)
 
     def _connect(self, now: float, had: bool) -> list[Action]:
-        self._connection = self._session = None
+        self._connection = None
+        self._end_session()
         self._heard_at = now
         if self._leader is None:
             return [Unfollow()] if had else []
         return [Follow(self._leader)]
 
-    def connected(self, connection: int, run: str, now: float) -> list[Action]:
-        """Takes an open connection to the leader of this run, and joins it."""
+    def _end_session(self) -> None:
+        self._session = self._asked = self._ahead = None
+
+    def connected(self, connection: int, run: str, now: float, *, asks_ahead: bool) -> list[Action]:
+        """Takes an open connection to the leader of this run, and joins it. `asks_ahead`: the leader knows FetchAhead."""
         if self._leader is None or run != self._leader.run:
             return []
-        self._connection, self._session, self._heard_at = connection, None, now
+        self._connection, self._heard_at, self._asks_ahead = connection, now, asks_ahead
+        self._end_session()
         return self._join()
 
     def disconnected(self, connection: int, now: float) -> list[Action]:
         if connection != self._connection:
             return []
-        self._connection = self._session = None
+        self._connection = None
+        self._end_session()
         self._heard_at = now
         return [ReadRegistry()]
 
@@ -98,7 +108,7 @@ class Following:
             case Data():
                 return self._data(frame)
             case NotLeading():
-                self._session = None
+                self._end_session()
                 self._rejoin_at = now + self._limits.rejoin_s
                 return [ReadRegistry()]
         return []
@@ -127,11 +137,32 @@ class Following:
     def _fetch(self) -> list[Action]:
         assert self._connection is not None
         assert self._session is not None
+        self._asked = self.ends
         return [SendFrame(self._connection, Fetch(self._session, self._epoch, self.ends, self._crcs, self.sorted_through))]
 
-    def _data(self, data: Data) -> list[Action]:
-        if data.session != self._session or data.epoch != self._epoch or self.busy or data.start != self.ends:
+    def _fetch_ahead(self) -> list[Action]:
+        if self._connection is None or self._session is None or not self._asks_ahead:
             return []
+        self._asked, crcs = self._storing
+        return [SendFrame(self._connection, FetchAhead(self._session, self._epoch, self._asked, crcs))]
+
+    def storing(self, ends: LogEnds, crcs: tuple[int, ...]) -> list[Action]:
+        """Notes where the logs will end when the disk is done, which takes a while: asks for what follows meanwhile."""
+        self._storing = ends, crcs
+        return self._fetch_ahead() if self.busy else []
+
+    def _data(self, data: Data) -> list[Action]:
+        if data.session != self._session or data.epoch != self._epoch or data.start != self._asked:
+            return []
+        self._asked = None
+        if not self.busy:
+            return self._take(data)
+        if data.payload is None:
+            return [*self._learn(data.committed), *self._fetch_ahead()]
+        self._ahead = data
+        return []
+
+    def _take(self, data: Data) -> list[Action]:
         actions = self._learn(data.committed)
         if data.payload is None:
             return [*actions, *self._fetch()]
@@ -153,7 +184,12 @@ class Following:
         link = self._leader, self._connection, self._session
         assert self._session is None or self._connection is not None, f"a session without a connection: {link}"
         assert self._connection is None or self._leader is not None, f"a connection to no leader: {link}"
+        asks = f"asked from {self._asked}, has ahead {self._ahead}"
+        assert self._session is not None or (self._asked is None and self._ahead is None), f"without a session it {asks}"
+        assert self._asked is None or self._ahead is None, f"it has an answer, and waits for it: {asks}"
+        assert self._ahead is None or self.busy, f"the disk is done, and it {asks}"
         if self._session is not None:
+            assert self._asked is not None or self.busy, f"it follows, waits for no answer, and the disk is done: {link}"
             assert self.last_epoch <= self._epoch, f"it follows epoch {self._epoch}, and has records of {self.last_epoch} (R11)"
         if self.committed is not None:
             assert reaches(self.ends, self.committed), f"the log ends at {self.ends}, committed is {self.committed}"
@@ -165,7 +201,13 @@ class Following:
         actions = self._keep_to_log()
         if self._connection is None:
             return actions
-        return actions + (self._fetch() if self._session is not None else self._join())
+        if self._session is None:
+            return actions + self._join()
+        ahead, self._ahead = self._ahead, None
+        if ahead is None and self._asked is None:
+            return actions + self._fetch()
+        actions.append(SendFrame(self._connection, Stored(self._session, self._epoch, self.ends, self.sorted_through)))
+        return actions if ahead is None else actions + self._take(ahead)
 
     def _keep_to_log(self) -> list[Action]:
         """Lowers the mark after a cut below it: a person accepted that loss. The records that replace what was cut are not

@@ -59,8 +59,36 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchAhead:
+    """Asks for what follows `ends`, while what came before it is being stored. It acknowledges nothing.
+
+    Attributes:
+        last_crcs: as those of `Fetch`.
+    """
+
+    session: int
+    epoch: int
+    ends: LogEnds
+    last_crcs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Acknowledges: everything before `ends` is durable at the follower. It asks for nothing: a FetchAhead did.
+
+    Attributes:
+        sorted_through: as that of `Fetch`.
+    """
+
+    session: int
+    epoch: int
+    ends: LogEnds
+    sorted_through: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Data:
-    """Answers a Fetch: what follows `start`, possibly nothing, and the committed mark."""
+    """Answers a Fetch or FetchAhead: what follows `start`, possibly nothing, and the committed mark."""
 
     session: int
     epoch: int
@@ -76,4 +104,6 @@ class NotLeading:
     epoch: int
 
 
-Frame: TypeAlias = JoinFrame | Joined | Fetch | Data | NotLeading
+FromSession: TypeAlias = Fetch | FetchAhead | Stored
+"""What a follower says in its session."""
+Frame: TypeAlias = JoinFrame | Joined | FromSession | Data | NotLeading

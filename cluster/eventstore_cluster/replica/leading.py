@@ -21,7 +21,7 @@ from eventstore_cluster.replica.actions import (
     Transact,
 )
 from eventstore_cluster.replica.epochs import LogTail
-from eventstore_cluster.replica.frames import Data, Fetch, Joined, JoinFrame, NotLeading
+from eventstore_cluster.replica.frames import Data, Fetch, FetchAhead, FromSession, Joined, JoinFrame, NotLeading, Stored
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.places import NOWHERE, LogEnd, LogEnds, least, reaches
 from eventstore_cluster.replica.registrar import Registrar
@@ -108,8 +108,8 @@ class Leading:
     def _check_session(self, session: FollowerSession) -> None:
         held, acked, told = session.held, session.acked, session.told
         if held is not None:
-            fits = (held.session, held.epoch, held.ends) == (session.number, self.epoch, acked)
-            assert fits, f"{held} is held for session {session.number} of epoch {self.epoch}, which has {acked}"
+            fits = (held.session, held.epoch) == (session.number, self.epoch) and reaches(self.written, held.ends)
+            assert fits, f"{held} is held for session {session.number} of epoch {self.epoch}, written is {self.written}"
         if acked is not None:
             assert reaches(self.written, acked), f"{session.member} has {acked}, written is {self.written}"
         if told is not None and any(end != NOWHERE for end in told):
@@ -184,18 +184,22 @@ class Leading:
         answers = tuple(log.at_most(last.epoch) for log, last in zip(self.logs, join.logs, strict=True))
         return [SendFrame(connection, Joined(join.number, session.number, self.epoch, answers))]
 
-    def fetch(self, connection: int, fetch: Fetch, now: float) -> list[Action]:
-        """Takes a Fetch: it acknowledges everything before its ends, and is answered as soon as there is more."""
-        session = self.sessions.find(fetch.session, connection)
-        if session is None or fetch.epoch != self.epoch or len(fetch.ends) != len(self.logs):
+    def heard(self, connection: int, frame: FromSession, now: float) -> list[Action]:
+        """Takes what a follower has stored, and what it asks for: that is answered as soon as there is more."""
+        session = self.sessions.find(frame.session, connection)
+        if session is None or frame.epoch != self.epoch or len(frame.ends) != len(self.logs):
             return [SendFrame(connection, NotLeading(self.epoch))]
-        if not reaches(self.written, fetch.ends):
+        if not reaches(self.written, frame.ends):
             return self.mismatched(session.number, connection)
-        session.acked = fetch.ends
-        session.heard(fetch, now)
-        self._progress(session.member, now).acked(fetch.ends, self.written, now)
-        actions = [*self.advance(now), *self._answer(session, now), *self._maybe_add(session)]
-        return actions + self._hand_over(now)
+        if isinstance(frame, Fetch | FetchAhead):
+            session.asked(frame, now)
+        actions = self._acknowledged(session, frame, now) if isinstance(frame, Fetch | Stored) else []
+        return [*actions, *self._answer(session, now), *self._maybe_add(session), *self._hand_over(now)]
+
+    def _acknowledged(self, session: FollowerSession, frame: Fetch | Stored, now: float) -> list[Action]:
+        session.acked, session.sorted_through = frame.ends, frame.sorted_through
+        self._progress(session.member, now).acked(frame.ends, self.written, now)
+        return self.advance(now)
 
     def mismatched(self, number: int, connection: int) -> list[Action]:
         """Has the follower join again: its last records differ from the records before its ends here (R3)."""
@@ -210,7 +214,7 @@ class Leading:
             self.sessions.end(session)
 
     def _answer(self, session: FollowerSession, now: float) -> list[Action]:
-        """Answers the Fetch that is held if there is anything new to say."""
+        """Answers what is asked for if there is anything new to say."""
         held = session.held
         if held is None:
             return []
@@ -225,7 +229,7 @@ class Leading:
         return self._answer_now(session, now)
 
     def _answer_now(self, session: FollowerSession, now: float) -> list[Action]:
-        """Answers the Fetch that is held, if there is one, whether or not there is anything new to say."""
+        """Answers what is asked for, if anything is, whether or not there is anything new to say."""
         held, committed = session.held, self.committed or tuple(NOWHERE for _ in self.logs)
         if held is None:
             return []
@@ -365,12 +369,12 @@ class FollowerSession:
 
     Attributes:
         acked: durable there; None before its first Fetch.
-        held: the Fetch that is not answered yet.
-        held_since: when that Fetch came.
+        held: what it asks for and is not answered yet.
+        held_since: when that came.
         told: the committed mark that was sent last.
-        heard_at: when the last Fetch, or the join, came.
-        answered_at: when the last Fetch was answered.
-        follows: the follower was running at some time since then, because it sends a Fetch when it has its answer.
+        heard_at: when it asked last, or joined.
+        answered_at: when it was answered last.
+        follows: the follower was running at some time since then, because it asks again when it has its answer.
         sorted_through: the last event file that it has sorted.
     """
 
@@ -379,16 +383,15 @@ class FollowerSession:
     connection: int
     heard_at: float
     acked: LogEnds | None = None
-    held: Fetch | None = None
+    held: Fetch | FetchAhead | None = None
     held_since: float = 0.0
     told: LogEnds | None = None
     answered_at: float = 0.0
     follows: float = 0.0
     sorted_through: int = 0
 
-    def heard(self, fetch: Fetch, now: float) -> None:
-        self.held, self.held_since, self.heard_at = fetch, now, now
-        self.follows, self.sorted_through = self.answered_at, fetch.sorted_through
+    def asked(self, frame: Fetch | FetchAhead, now: float) -> None:
+        self.held, self.held_since, self.heard_at, self.follows = frame, now, now, self.answered_at
 
     def answered(self, told: LogEnds | None, now: float) -> None:
         self.held, self.answered_at = None, now

@@ -13,7 +13,7 @@ from typing import Final
 from eventstore_cluster.replica.actions import Action, Begin, EndProcess, ReadRegistry, SendFrame, Transact
 from eventstore_cluster.replica.epochs import LogTail
 from eventstore_cluster.replica.following import Following
-from eventstore_cluster.replica.frames import Fetch, Frame, JoinFrame, NotLeading
+from eventstore_cluster.replica.frames import Fetch, FetchAhead, Frame, FromSession, JoinFrame, NotLeading, Stored
 from eventstore_cluster.replica.leading import Lag, Leading
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.places import LogEnds
@@ -228,6 +228,10 @@ class Replica:
 
     # the disk
 
+    def storing(self, ends: LogEnds, crcs: tuple[int, ...]) -> list[Action]:
+        """Notes that what `Store` gave takes a while: where the logs will end after it, and with which records."""
+        return [] if self.ended or self._won else self.following.storing(ends, crcs)
+
     def stored(self, logs: tuple[LogTail, ...], crcs: tuple[int, ...]) -> list[Action]:
         """Takes the result of `Store` or `CutTo`: how the logs end."""
         if self.ended:
@@ -270,9 +274,9 @@ class Replica:
 
     # other replicas
 
-    def connected(self, connection: int, run: str, now: float) -> list[Action]:
-        """Takes the connection that `Follow` asked for, to the leader of this run."""
-        return [] if self.ended or self._won else self.following.connected(connection, run, now)
+    def connected(self, connection: int, run: str, now: float, *, asks_ahead: bool) -> list[Action]:
+        """Takes the connection that `Follow` asked for, to the leader of this run. `asks_ahead`: that knows FetchAhead."""
+        return [] if self.ended or self._won else self.following.connected(connection, run, now, asks_ahead=asks_ahead)
 
     def disconnected(self, connection: int, now: float) -> list[Action]:
         if self.ended:
@@ -287,11 +291,11 @@ class Replica:
         """Takes a frame of another replica."""
         if self.ended:
             return []
-        if isinstance(frame, JoinFrame | Fetch):
+        if isinstance(frame, JoinFrame | Fetch | FetchAhead | Stored):
             return self._asked(connection, frame, now)
         return [] if self._won else self.following.received(connection, frame, now)
 
-    def _asked(self, connection: int, frame: JoinFrame | Fetch, now: float) -> list[Action]:
+    def _asked(self, connection: int, frame: JoinFrame | FromSession, now: float) -> list[Action]:
         if self.leading is None and self._won and isinstance(frame, JoinFrame):
             self._early[connection] = frame
             return []
@@ -300,7 +304,7 @@ class Replica:
             return [SendFrame(connection, NotLeading(epoch))]
         if isinstance(frame, JoinFrame):
             return self.leading.join(connection, frame, now)
-        return self._ending(self.leading.fetch(connection, frame, now))
+        return self._ending(self.leading.heard(connection, frame, now))
 
     def mismatched(self, session: int, connection: int) -> list[Action]:
         """Has a follower join again, whose last records differ from the records that this log holds there."""

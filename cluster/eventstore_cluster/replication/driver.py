@@ -39,12 +39,13 @@ from eventstore_cluster.replica.actions import (
     Transact,
     Unfollow,
 )
+from eventstore_cluster.replica.frames import Data
 from eventstore_cluster.replica.places import LogEnds
 from eventstore_cluster.replica.registry_state import Swap
 from eventstore_cluster.replication.leadership import ShardLeadership
 from eventstore_cluster.replication.links import Links
 from eventstore_cluster.replication.log_split import LogSplit
-from eventstore_cluster.replication.logs.pieces import Cargo, is_small
+from eventstore_cluster.replication.logs.pieces import Cargo, end_of, is_small
 from eventstore_cluster.replication.run import ReplicaRun
 
 TICK_S: Final = 0.1
@@ -149,7 +150,7 @@ class ReplicaDriver:
                 assert self.leadership is not None, "only a leader serves"
                 self.leadership.serve(action, self._nursery)
             case Store(data):
-                self._store(data.payload)
+                self._store(data)
             case CutTo(ends):
                 self._nursery.start_soon(self._on_disk, lambda: self.run_of.logs.cut(ends))
             case CommitTo(ends):
@@ -226,13 +227,15 @@ class ReplicaDriver:
         self._report(self.replica.answered(swap.number, applied, now()))
         self._changed()
 
-    def _store(self, cargo: Cargo) -> None:
+    def _store(self, data: Data) -> None:
         """Stores what came: in place if it is little, since nothing else is to be done meanwhile; on a thread otherwise."""
+        cargo: Cargo = data.payload
         if is_small(cargo):
             with self._storing():
                 self.run_of.logs.store(cargo)
         else:
             self._nursery.start_soon(self._on_disk, lambda: self.run_of.logs.store(cargo))
+            self.do(self.replica.storing(*end_of(cargo, data.start, self.run_of.logs.last_crcs)))
 
     async def _on_disk(self, step: Callable[[], None]) -> None:
         with self._storing():

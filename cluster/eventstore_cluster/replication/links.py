@@ -20,7 +20,7 @@ from eventstore_cluster.replica.frames import Frame
 from eventstore_cluster.replica.registry_state import Leader
 from eventstore_cluster.replica.replica import Replica
 from eventstore_cluster.replication.peer import Peer, Peers
-from eventstore_cluster.replication.peer_frames import FileBytes, FileWanted, PeerHello
+from eventstore_cluster.replication.peer_frames import ASKS_AHEAD, FileBytes, FileWanted, PeerHello
 
 _AGAIN_S: Final = 0.2
 _QUIET_S: Final = 60.0
@@ -212,7 +212,8 @@ class Links:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(peer.flush_later)
                 if follows:
-                    do(replica.connected(peer.number, peer.hello.run, now()))
+                    asks_ahead = peer.hello.version >= ASKS_AHEAD
+                    do(replica.connected(peer.number, peer.hello.run, now(), asks_ahead=asks_ahead))
                 try:
                     async for frame in peer.frames():
                         if reaches:  # not that it is open: the other machine may have lost its power

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -16,6 +17,7 @@ from eventstore.security.tls_socket import TlsSocket, reason_of
 from eventstore.server.access.security import Security
 from eventstore_cluster.replication.peer_frames import (
     FRAME_BYTES_MAX,
+    VERSION_MIN,
     PeerDecoder,
     PeerFrame,
     PeerHello,
@@ -131,7 +133,8 @@ class Peers:
     """Makes connections to other replicas of the shard, with `hello` as what this replica says of itself.
 
     With TLS both sides show a certificate first. The side that connects says hello; the other side answers once it has heard
-    its cluster and shard.
+    its cluster and shard, with the older one of both versions. A program that knows only an older one ends the connection
+    then: the side that connects comes again, and says that version. So nodes are upgraded one by one.
     """
 
     def __init__(self, hello: PeerHello, security: Security) -> None:
@@ -141,6 +144,18 @@ class Peers:
 
     async def connect(self, host: str, port: int) -> Peer:
         """Raises OSError, ProtocolError."""
+        peer = await self._connect(host, port, self._hello)
+        if peer.hello.version == self._hello.version:
+            return peer
+        peer.close()
+        return await self._connect(host, port, replace(self._hello, version=peer.hello.version))
+
+    async def _connect(self, host: str, port: int, hello: PeerHello) -> Peer:
+        """Returns the connection, also to an older program, which ends it if the hello is of a version that it does not know.
+
+        Raises:
+            OSError, ProtocolError
+        """
         try:
             with trio.fail_after(CONNECT_S):
                 stream = await trio.open_tcp_stream(host, port)
@@ -151,7 +166,7 @@ class Peers:
         tls = self._security.tls
         own = _taken(stream.socket)
         secured = own if tls is None else TlsSocket(own, tls.own_context, server_side=False, host=host)
-        return await self._greet(secured, connects=True)
+        return await self._greet(secured, hello)
 
     async def accept(self, connected: trio.socket.SocketType) -> Peer:
         """Returns the connection that another replica has opened.
@@ -163,17 +178,17 @@ class Peers:
         tls = self._security.tls
         own = _taken(connected)
         if tls is None:
-            return await self._greet(own, connects=False)
+            return await self._greet(own)
         secured = TlsSocket(own, tls.peer_context, server_side=True)
         try:
-            return await self._greet(secured, connects=False)
+            return await self._greet(secured)
         except OSError as error:
             if not secured.greeted:
                 tls.failed_handshakes.note("another replica's address", str(error))
             raise
 
-    async def _greet(self, own: socket.socket | TlsSocket, *, connects: bool) -> Peer:
-        """Exchanges hellos on a new connection. `connects`: this side has opened it.
+    async def _greet(self, own: socket.socket | TlsSocket, hello: PeerHello | None = None) -> Peer:
+        """Exchanges hellos on a new connection. `hello`: what this side says first; None: the other side has opened it.
 
         Raises:
             OSError: the connection ended, or nothing came.
@@ -186,16 +201,16 @@ class Peers:
                 early = await _shake_hands(own)
                 self._security.check_peer(own)
                 frames = wire.frames_in(early)
-            if connects:
-                wire.socket.send(encode_peer_frame(self._hello))
+            if hello is not None:
+                wire.socket.send(encode_peer_frame(hello))
             with trio.fail_after(HELLO_S):
                 while not (frames or wire.ended):
                     frames = await wire.receive()
             if not frames:
-                raise ConnectionResetError(_UNGREETED if connects else "the connection was closed before the hello")
+                raise ConnectionResetError(_UNGREETED if hello is not None else "the connection was closed before the hello")
             first = self._checked(frames[0])
-            if not connects:
-                wire.socket.send(encode_peer_frame(self._hello))
+            if hello is None:
+                wire.socket.send(encode_peer_frame(self._answer(first)))
             self._check_version(first)
             self._numbers += 1
             return Peer(self._numbers, wire, first, frames[1:])
@@ -215,12 +230,17 @@ class Peers:
             raise ProtocolError(f"another replica was expected, and says {first!r}", field="hello")
         return first
 
+    def _answer(self, first: PeerHello) -> PeerHello:
+        known = VERSION_MIN <= first.version < self._hello.version
+        return replace(self._hello, version=first.version) if known else self._hello
+
     def _check_version(self, first: PeerHello) -> None:
         """Raises ProtocolError."""
         own = self._hello
-        if first.version != own.version:
+        if not VERSION_MIN <= first.version <= own.version:
             raise ProtocolError(
-                f"the replica on {first.node} speaks version {first.version}, this one {own.version}; install the same program",
+                f"the replica on {first.node} speaks version {first.version}, this one {VERSION_MIN} to {own.version}; install "
+                f"the same program",
                 field="version",
                 value=first.version,
                 limit=own.version,

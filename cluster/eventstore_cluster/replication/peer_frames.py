@@ -13,14 +13,17 @@ from eventstore.errors import EventStoreError, ProtocolError
 from eventstore.flat import Decoder, Malformed, Scalar, encode
 from eventstore.protocol.frames import LENGTH
 from eventstore_cluster.replica.epochs import LastEpoch
-from eventstore_cluster.replica.frames import Data, Fetch, Frame, Joined, JoinFrame, NotLeading
+from eventstore_cluster.replica.frames import Data, Fetch, FetchAhead, Frame, Joined, JoinFrame, NotLeading, Stored
 from eventstore_cluster.replica.places import LogEnds
 from eventstore_cluster.replica.registry_state import Seat
 from eventstore_cluster.replication.logs.pieces import Cargo, Documents, Payload, Piece
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """A record of the largest size, and what goes with it."""
-VERSION: Final = 2
+VERSION: Final = 3
+VERSION_MIN: Final = 2
+ASKS_AHEAD: Final = 3
+"""The version from which on a leader knows FetchAhead and Stored."""
 _VALUES_MAX: Final = 4096
 _KINDS: Final = (EVENTS, MESSAGES)
 _NOTHING: Final = object()
@@ -37,6 +40,8 @@ class PeerCode(IntEnum):
     NOT_LEADING = 6
     FILE_WANTED = 7
     FILE_BYTES = 8
+    FETCH_AHEAD = 9
+    STORED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ class PeerHello:
 
     Attributes:
         run: of the process that says it.
-        version: of what it understands.
+        version: of the frames that it speaks on this connection.
     """
 
     cluster: bytes
@@ -102,6 +107,10 @@ def _values(frame: PeerFrame) -> list[Scalar]:
             return [PeerCode.JOINED, number, session, epoch, len(logs), *_flat_logs(logs)]
         case Fetch(session, epoch, ends, last_crcs, sorted_through):
             return [PeerCode.FETCH, session, epoch, sorted_through, len(ends), *_flat_ends(ends), *last_crcs]
+        case FetchAhead(session, epoch, ends, last_crcs):
+            return [PeerCode.FETCH_AHEAD, session, epoch, len(ends), *_flat_ends(ends), *last_crcs]
+        case Stored(session, epoch, ends, sorted_through):
+            return [PeerCode.STORED, session, epoch, sorted_through, len(ends), *_flat_ends(ends)]
         case Data(session, epoch, start, committed, payload):
             head = [PeerCode.DATA, session, epoch, len(start), *_flat_ends(start), *_flat_ends(committed)]
             return [*head, payload is not None, *(() if payload is None else _flat_cargo(payload))]
@@ -171,6 +180,12 @@ def _read(code: Scalar, values: Iterator[Any]) -> PeerFrame:
             start, committed = _ends(values, kinds), _ends(values, kinds)
             (has_cargo,) = _typed(values, bool)
             return Data(session, epoch, start, committed, _cargo(values) if has_cargo else None)
+        case PeerCode.FETCH_AHEAD:
+            session, epoch, kinds = _numbers(values, 3)
+            return FetchAhead(session, epoch, _ends(values, kinds), tuple(_numbers(values, kinds)))
+        case PeerCode.STORED:
+            session, epoch, sorted_through, kinds = _numbers(values, 4)
+            return Stored(session, epoch, _ends(values, kinds), sorted_through)
         case PeerCode.NOT_LEADING:
             return NotLeading(*_numbers(values, 1))
         case PeerCode.FILE_WANTED:

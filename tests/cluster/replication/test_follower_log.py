@@ -20,7 +20,7 @@ from eventstore_cluster.replica.places import NOWHERE, LogEnd
 from eventstore_cluster.replication.logs.cutting import cut
 from eventstore_cluster.replication.logs.follower_log import FollowerLog
 from eventstore_cluster.replication.logs.log_reader import Differs, LogReader
-from eventstore_cluster.replication.logs.pieces import Payload, Piece
+from eventstore_cluster.replication.logs.pieces import Documents, Payload, Piece, end_of
 from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk
 from tests.store.stepped import DATA, EVENTS, Stepped, raw
 
@@ -95,6 +95,30 @@ def test_a_follower_holds_the_same_bytes(leader: Leader) -> None:
     assert log.tail.end == leader.ends[-1] > (3, 0)
     assert log.tail.beginnings == (Beginning(1, NOWHERE),)
     assert chunks(disk, log.tail.end) == chunks(leader.disk, log.tail.end)
+
+
+def test_where_a_log_will_end_is_known_before_it_is_stored(leader: Leader) -> None:
+    leader.append(40)
+    log = opened(SimulatedDisk(2), leader)
+    while piece := leader.reader.after(log.tail.end, log.last_crc, leader.ends[-1], _BYTES):
+        payload, start, crcs = Payload(leader.key, (piece,)), (log.tail.end, (7, 8), (1, 2)), (log.last_crc, 9, 0)
+        expected = end_of((payload, None, None), start, crcs)
+        log.store(payload)
+        assert expected == ((log.tail.end, (7, 8), (1, 2)), (log.last_crc, 9, 0))
+    assert log.tail.end == leader.ends[-1]
+    documents = Documents((1, 3), ())
+    assert end_of((None, payload, documents), start, crcs) == ((start[0], log.tail.end, (1, 3)), (crcs[0], log.last_crc, 0))
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"\xff" * 5, b"\xff" * 40, bytes(40)])
+def test_what_is_no_record_has_no_crc_and_is_refused_when_it_is_stored(leader: Leader, data: bytes) -> None:
+    leader.append(1)
+    log = opened(SimulatedDisk(2), leader)
+    pull(log, leader)
+    piece = Piece(*log.tail.end, data)
+    assert piece.last_crc == 0
+    with pytest.raises(Corrupt):
+        log.store(Payload(leader.key, (piece,)))
 
 
 def test_a_piece_may_hold_many_batches_and_a_store_opens_what_was_written(leader: Leader) -> None:

@@ -17,11 +17,12 @@ from eventstore.model import NewEvent
 from eventstore.protocol.frames import LENGTH
 from eventstore.records import state_record
 from eventstore_cluster.replica.epochs import LastEpoch
-from eventstore_cluster.replica.frames import Data, Fetch, Joined, JoinFrame, NotLeading
+from eventstore_cluster.replica.frames import Data, Fetch, FetchAhead, Joined, JoinFrame, NotLeading, Stored
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.places import NOWHERE
 from eventstore_cluster.replica.registry_state import Seat
 from eventstore_cluster.replication import links, peer, peer_frames
+from eventstore_cluster.replication.logs import pieces
 from eventstore_cluster.replication.logs.leader_log import PAYLOAD_BYTES
 from eventstore_cluster.replication.logs.pieces import Cargo, Documents, Payload, Piece
 from eventstore_cluster.replication.peer_frames import (
@@ -57,6 +58,7 @@ COMPLETED = BEGUN.complete(MESSAGES_END[1], 1, 1, STATE_CRC)
 NEXT = ChunkHeader(MESSAGES, 2, BEGUN.store, 2, 1, TIME)
 ENDS = EVENTS_END, MESSAGES_END, DOCUMENTS_END
 NEXT_ENDS = EVENTS_END, (2, 4096 + len(NEXT_STATE)), (2, 1)
+AHEAD = (1, 4304), MESSAGES_END, DOCUMENTS_END
 CRCS = int.from_bytes(RECORD[2:6], "little"), STATE_CRC, 0
 CARGO = None, Payload(KEY, (Piece(2, 4096, NEXT_STATE, NEXT, COMPLETED),)), Documents((2, 1), (("broker/topics.json", b"{}"),))
 EVENTS_CARGO = Payload(KEY, (Piece(*EVENTS_END, RECORD),)), None, None
@@ -70,6 +72,8 @@ FRAMES: dict[str, PeerFrame] = {
     "peer-fetch": Fetch(10, 2, ENDS, CRCS, 3),
     "peer-data": Data(10, 2, ENDS, (NOWHERE, NOWHERE, NOWHERE), CARGO),
     "peer-data-empty": Data(10, 2, NEXT_ENDS, NEXT_ENDS, None),
+    "peer-fetch-ahead": FetchAhead(10, 2, AHEAD, CRCS),
+    "peer-stored": Stored(10, 2, AHEAD, 3),
     "peer-not-leading": NotLeading(2),
     "peer-file-wanted": FileWanted(1, EVENTS, 3, 4096, 1_048_576),
     "peer-file-bytes": FileBytes(1, b"\xc4\x36"),
@@ -105,7 +109,7 @@ def test_a_frame_is_read_as_it_was_written(frame: PeerFrame) -> None:
 
 
 def test_every_code_is_documented() -> None:
-    rows = re.findall(r"^\| (\d) \| (\w+) \|", TEXT, flags=re.M)
+    rows = re.findall(r"^\| (\d+) \| (\w+) \|", TEXT, flags=re.M)
     assert {name: int(code) for code, name in rows} == {
         type(frame).__name__.removeprefix("Peer").removesuffix("Frame"): values_of(frame)[0] for frame in FRAMES.values()
     }
@@ -140,6 +144,7 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
         (f"{peer_frames.FRAME_BYTES_MAX:,}", "bytes"),
         (f"{peer_frames._VALUES_MAX:,}", "values"),
         (f"{PAYLOAD_BYTES:,}", "bytes"),
+        (f"{pieces._SMALL_BYTES:,}", "bytes"),
         (f"{limits.poll_s:g}", "s"),
         (f"{limits.silence_s:g}", "s"),
         (f"{limits.lag_max_s:g}", "s"),

@@ -163,9 +163,45 @@ async def test_one_that_does_not_name_the_cluster_and_the_shard_is_told_nothing(
 
 
 async def test_one_that_names_the_cluster_and_the_shard_is_greeted_also_if_its_program_is_another_one(tmp_path: Path) -> None:
-    for version in (VERSION, VERSION + 1):
+    for version, answered in ((VERSION, VERSION), (VERSION + 1, VERSION), (2, 2), (1, VERSION)):
         (answer,) = await heard(tmp_path, PeerHello(uuid.UUID(int=1).bytes, 0, "n2", "run of n2", version))
-        assert answer == PeerHello(uuid.UUID(int=1).bytes, 0, "n1", "run of n1")
+        assert answer == PeerHello(uuid.UUID(int=1).bytes, 0, "n1", "run of n1", answered)
+
+
+@pytest.mark.parametrize("known", [2, VERSION])
+async def test_a_replica_speaks_the_version_of_an_older_one_that_it_connects_to(known: int, tmp_path: Path) -> None:
+    said: list[int] = []
+
+    async def answer(stream: trio.SocketStream) -> None:
+        (hello,) = [PeerDecoder().decode(each) for each in FrameReader(1024).feed(bytes(await stream.receive_some()))]
+        assert isinstance(hello, PeerHello)
+        said.append(hello.version)
+        await stream.send_all(encode_peer_frame(PeerHello(hello.cluster, 0, "n1", "run of n1", known)))
+        if hello.version != known:
+            await stream.aclose()
+
+    one = Peers(PeerHello(uuid.UUID(int=1).bytes, 0, "n2", "run of n2"), Security(ServerSettings(data=tmp_path)))
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, answer, 0)
+        peer = await one.connect("127.0.0.1", listeners[0].socket.getsockname()[1])
+        peer.close()
+        nursery.cancel_scope.cancel()
+    assert peer.hello.version == known
+    assert said == ([VERSION] if known == VERSION else [VERSION, known])
+
+
+@pytest.mark.parametrize("known", [1, VERSION + 1])
+async def test_a_replica_leaves_one_that_speaks_a_version_that_it_does_not_know(known: int, tmp_path: Path) -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(encode_peer_frame(PeerHello(uuid.UUID(int=1).bytes, 0, "n1", "run of n1", known)))
+
+    one = Peers(PeerHello(uuid.UUID(int=1).bytes, 0, "n2", "run of n2"), Security(ServerSettings(data=tmp_path)))
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, answer, 0)
+        with pytest.raises(ProtocolError, match=f"n1 speaks version {known}, this one 2 to {VERSION}; install the same"):
+            await one.connect("127.0.0.1", listeners[0].socket.getsockname()[1])
+        nursery.cancel_scope.cancel()
 
 
 async def heard(folder: Path, said: PeerHello | FileWanted | None) -> list[PeerFrame]:

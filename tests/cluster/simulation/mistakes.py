@@ -23,7 +23,7 @@ from eventstore_cluster.replica import leading
 from eventstore_cluster.replica.actions import Action, CutTo, Transact
 from eventstore_cluster.replica.epochs import LastEpoch, LogTail
 from eventstore_cluster.replica.following import Following
-from eventstore_cluster.replica.frames import Fetch, Frame, Joined
+from eventstore_cluster.replica.frames import Fetch, FetchAhead, Frame, FromSession, Joined
 from eventstore_cluster.replica.leading import FollowerSession, Leading, Sessions, Splitting, next_state
 from eventstore_cluster.replica.places import LogEnd, LogEnds
 from eventstore_cluster.replica.registrar import Registrar
@@ -167,9 +167,9 @@ def _hands_over_unheard(leading: Leading, now: float) -> list[Action]:
 _hand_over = Leading._hand_over
 
 
-def _any_fetch_follows(session: FollowerSession, fetch: Fetch, now: float) -> None:
+def _any_fetch_follows(session: FollowerSession, frame: Fetch | FetchAhead, now: float) -> None:
     """Is content with a Fetch that was on its way when the successor was named."""
-    session.held, session.held_since, session.heard_at, session.follows = fetch, now, now, now
+    session.held, session.held_since, session.heard_at, session.follows = frame, now, now, now
 
 
 def _anyone_competes(replica: Replica, now: float) -> list[Action]:
@@ -179,6 +179,16 @@ def _anyone_competes(replica: Replica, now: float) -> list[Action]:
         return []
     elected = replace(seen.state, epoch=seen.state.epoch + 1, in_sync=seen.state.in_sync | {replica.me.member})
     return [Transact(replica.registrar.propose(elected, 0, leads=replica.me))]
+
+
+_heard = Leading.heard
+
+
+def _counts_what_is_asked_for(leading: Leading, connection: int, frame: FromSession, now: float) -> list[Action]:
+    """Takes what a follower asks for ahead for durable there."""
+    if isinstance(frame, FetchAhead):
+        frame = Fetch(frame.session, frame.epoch, frame.ends, frame.last_crcs)
+    return _heard(leading, connection, frame, now)
 
 
 def _commits_own_sync(leading: Leading, member: Seat) -> LogEnds:
@@ -368,7 +378,7 @@ MISTAKES = (
         "receipts", "an append for all is taken without looking who keeps up", Replica, "takes_appends_for_all", _takes_any
     ),
     Mistake("handing over", "a replica that hangs is handed leadership", Leading, "_hand_over", _hands_over_unheard),
-    Mistake("handing over", "a Fetch that was on its way counts", FollowerSession, "heard", _any_fetch_follows, first=505),
+    Mistake("handing over", "a Fetch that was on its way counts", FollowerSession, "asked", _any_fetch_follows, first=505),
     Mistake("election", "a replica outside the set is elected", Replica, "_compete", _anyone_competes),
     Mistake("split", "slots that are to be given away are not held back", OwnedSlots, "give_up", _held_anyway, 60, splits=True),
     Mistake(
@@ -376,7 +386,7 @@ MISTAKES = (
     ),
     Mistake("split", "a leader goes on after a split was called off", Splitting, "_give", _takes_slots_again, 60, splits=True),
     Mistake(
-        "split", "a leader gives slots to the shards of a later split", Splitting, "_give", _gives_to_later, 60, 10, splits=True
+        "split", "a leader gives slots to the shards of a later split", Splitting, "_give", _gives_to_later, 60, 70, splits=True
     ),
     Mistake("split", "clones count whose parent is not in sync", Splitting, "_members", _all_clones, 60, splits=True),
     Mistake("split", "a leader owns what its shard owned before", Process, "own_slots", _what_it_saw_first, 60, splits=True),
@@ -384,5 +394,6 @@ MISTAKES = (
         "split", "it is called off after the slots were given away", asking, "_written", _whatever_changed, 200, splits=True
     ),
     Mistake("split", "a clone ends with the last sorted file", Clone, "takes_over", _without_the_last_file, 60, splits=True),
+    Mistake("acknowledged", "what is asked for ahead counts as durable", Leading, "heard", _counts_what_is_asked_for),
     Mistake("acknowledged", "the leader counts its own sync for everyone", Leading, "_durable_at", _commits_own_sync),
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from eventstore_cluster.replica.frames import Fetch, Frame
+from eventstore_cluster.replica.frames import Fetch, FetchAhead, Frame
 from eventstore_cluster.replica.registry_state import Leader
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Network:
             number = world.number()
             self._connections[number] = Connection(number, process, target)
             process.uplink = number
-            process.do(process.replica.connected(number, target.run, process.clock()))
+            process.do(process.replica.connected(number, target.run, process.clock(), asks_ahead=process.asks_ahead))
 
         if target is not None:
             self._pass(process.machine.name, leader.address, lambda: process.later(0, connected))
@@ -90,7 +90,7 @@ class Network:
 
         def received() -> None:
             self._world.note(other.machine.name, frame)
-            if isinstance(frame, Fetch):
+            if isinstance(frame, Fetch | FetchAhead):
                 other.fetched[process.machine.name] = sent.at
             other.do(other.replica.received(number, frame, other.clock()))
 

@@ -50,6 +50,7 @@ class Process(Run):
     """One run on a machine, from its start to its death; of a clone's process, that has made its folder, it continues the run.
 
     `shard_key`: of the shard, as it was read last; `latest`: with the keys of shards in preparation. `store`: while it leads.
+    `asks_ahead`: its leader knows FetchAhead, as it seems to this one; some programs are older than others.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Process(Run):
         super().__init__(world, machine, run, clone.lease if clone is not None else lease or world.token("lease"))
         self.latest = RegistrySnapshot(0, {})
         self.store = LedStore((), (), {})
+        self.asks_ahead = world.number() % 4 > 0
         self._read_at = 0
         self._split_at: Cut | None = None
         self.opened = False
@@ -284,6 +286,9 @@ class Process(Run):
         disk.append(payload)
         if documents is not None:
             disk.arriving = documents
+        if self.alive and len(payload[0]) > 1:  # little is stored at once: see `ReplicaDriver`
+            end = self._documents.end if documents is None else version
+            self.do(self.replica.storing((*disk.ends, end), (*disk.last_crcs, 0)))
         counts = [len(records) for records in disk.records]
         self.world.may_crash_while(self, 0.06 * len(payload[0]) ** 2)
 

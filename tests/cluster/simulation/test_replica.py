@@ -19,11 +19,12 @@ from eventstore_cluster.replica.actions import (
     ReadRegistry,
     SendFrame,
     Serve,
+    Store,
     Transact,
 )
 from eventstore_cluster.replica.epochs import LastEpoch, LogTail
 from eventstore_cluster.replica.following import Following
-from eventstore_cluster.replica.frames import Data, Fetch, Joined, JoinFrame
+from eventstore_cluster.replica.frames import Data, Fetch, FetchAhead, Joined, JoinFrame, NotLeading, Stored
 from eventstore_cluster.replica.leading import HandingOver, Moving, Sessions
 from eventstore_cluster.replica.limits import Limits, limits_for
 from eventstore_cluster.replica.places import LogEnds
@@ -446,10 +447,98 @@ def test_a_follower_is_cut_by_the_leader_of_its_epoch_alone_and_by_none_that_is_
     following = Following(ME.member, ME.run, (LogTail().grow(of_log, (1, 200)),), (0,), Limits())
     leader = Leader(OTHER, "r2", "127.0.0.1:2")
     assert following.follow(leader, epoch, 0.0) == [Follow(leader)]
-    (join,) = following.connected(1, leader.run, 0.0)
+    (join,) = following.connected(1, leader.run, 0.0, asks_ahead=True)
     assert isinstance(join, SendFrame)
     found = following.received(1, Joined(1, 1, joined, (LastEpoch(of_log, (1, 100)),)), 0.1)
     assert found == ([CutTo(((1, 100),))] if cuts else [])
+
+
+def at(end: int) -> LogEnds:
+    return ((1, end),)
+
+
+def storing(*, asks_ahead: bool = True) -> Following:
+    """Returns a follower in session 1 of epoch 1, whose log ends at byte 100, and whose disk writes on to byte 200."""
+    own = Following(ME.member, ME.run, (LogTail().grow(1, (1, 100)),), (7,), Limits())
+    own.follow(Leader(OTHER, "run2"), 1, 0.0)
+    own.connected(1, "run2", 0.0, asks_ahead=asks_ahead)
+    assert own.received(1, Joined(1, 1, 1, (LastEpoch(1, (1, 100)),)), 0.0) == [SendFrame(1, Fetch(1, 1, at(100), (7,)))]
+    data = Data(1, 1, at(100), at(0), "to 200")
+    assert own.received(1, data, 0.1) == [CommitTo(at(0)), Store(data)]
+    ahead = [SendFrame(1, FetchAhead(1, 1, at(200), (8,)))]
+    assert own.storing(at(200), (8,)) == (ahead if asks_ahead else [])
+    own.check_invariants()
+    return own
+
+
+def stored(own: Following, end: int, crc: int) -> list[Action]:
+    found = own.stored((LogTail().grow(1, (1, end)),), (crc,))
+    own.check_invariants()
+    return found
+
+
+def test_a_follower_asks_for_what_follows_while_it_stores_and_acknowledges_only_what_is_stored() -> None:
+    own = storing()
+    ahead = Data(1, 1, at(200), at(200), "to 300")
+    assert own.received(1, ahead, 0.2) == [], "it is stored after what comes before it"
+    assert own.received(1, ahead, 0.2) == [], "once more, which nobody asked for"
+    assert stored(own, 200, 8) == [SendFrame(1, Stored(1, 1, at(200))), CommitTo(at(200)), Store(ahead)]
+    assert own.storing(at(300), (9,)) == [SendFrame(1, FetchAhead(1, 1, at(300), (9,)))]
+    assert stored(own, 300, 9) == [SendFrame(1, Stored(1, 1, at(300)))], "its question is at the leader already"
+    last = Data(1, 1, at(300), at(300), "to 400")
+    assert own.received(1, last, 0.3) == [CommitTo(at(300)), Store(last)]
+    assert stored(own, 400, 6) == [SendFrame(1, Fetch(1, 1, at(400), (6,)))], "what was stored at once"
+
+
+def test_a_follower_of_an_older_leader_does_not_ask_ahead() -> None:
+    own = storing(asks_ahead=False)
+    assert stored(own, 200, 8) == [SendFrame(1, Fetch(1, 1, at(200), (8,)))]
+
+
+def test_a_follower_asks_again_if_there_is_nothing_yet_while_it_stores() -> None:
+    own = storing()
+    assert own.received(1, Data(1, 1, at(200), at(100), None), 0.6) == [
+        CommitTo(at(100)),
+        SendFrame(1, FetchAhead(1, 1, at(200), (8,))),
+    ]
+    assert stored(own, 200, 8) == [SendFrame(1, Stored(1, 1, at(200)))]
+
+
+def test_what_came_ahead_is_not_stored_in_another_session() -> None:
+    own = storing()
+    own.received(1, Data(1, 1, at(200), at(0), "to 300"), 0.2)
+    own.received(1, NotLeading(1), 0.3)
+    own.check_invariants()
+    (join,) = stored(own, 200, 8)
+    assert isinstance(join, SendFrame)
+    assert isinstance(join.frame, JoinFrame)
+    own = storing()
+    own.received(1, Data(1, 1, at(200), at(0), "to 300"), 0.2)
+    own.follow(Leader(OTHER, "run3"), 2, 0.3)
+    assert stored(own, 200, 8) == [], "it is not connected yet"
+
+
+def test_only_what_a_follower_has_stored_is_acknowledged_not_what_it_asks_for() -> None:
+    own, _ = leader_of_two(None)
+    own.grown(at(200), 0.1)
+    own.durable(at(200), 0.1)
+    leading = own.leading
+    assert leading is not None
+    assert own.received(1, FetchAhead(1, 4, at(200), (0,)), 0.2) == []
+    assert (leading.committed, leading.lags(0.2)[0].end) == (at(100), (1, 100))
+    assert own.received(1, Stored(1, 4, at(200), 3), 0.3) == [CommitTo(at(200))]
+    (session,) = leading.sessions
+    assert session.sorted_through == 3
+    own.check_invariants()
+    (serves,) = own.grown(at(300), 0.4)
+    assert serves == Serve(1, 1, 4, at(200), (0,), at(200)), "what it asked for is still waited for"
+
+
+@pytest.mark.parametrize("frame", [FetchAhead(1, 4, at(300), (0,)), Stored(1, 4, at(300))])
+def test_a_follower_that_is_beyond_the_log_joins_again(frame: FetchAhead | Stored) -> None:
+    own, _ = leader_of_two(None)
+    assert own.received(1, frame, 0.2) == [SendFrame(1, NotLeading(4))]
+    assert own.received(1, Stored(1, 4, at(100)), 0.3) == [SendFrame(1, NotLeading(4))], "that session is over"
 
 
 def test_a_join_that_comes_before_the_log_is_open_is_answered_when_it_is() -> None:
@@ -470,11 +559,11 @@ def test_after_accepted_loss_a_follower_takes_no_more_for_committed_than_its_log
     log = LogTail().grow(1, (3, 5000))
     own = Following(ME.member, ME.run, (log,), (0,), Limits())
     own.follow(Leader(OTHER, "run2"), 1, 0.0)
-    own.connected(1, "run2", 0.0)
+    own.connected(1, "run2", 0.0, asks_ahead=True)
     own.received(1, Joined(1, 1, 1, (LastEpoch(1, (3, 5000)),)), 0.0)
     assert own.received(1, Data(1, 1, ((3, 5000),), ((3, 5000),), None), 0.0)[0] == CommitTo(((3, 5000),))
     own.follow(Leader(OTHER, "run3"), 2, 0.0)  # of a replica that lacks some of it: a person had it lead
-    own.connected(2, "run3", 0.0)
+    own.connected(2, "run3", 0.0, asks_ahead=True)
     assert own.received(2, Joined(2, 1, 2, (LastEpoch(1, (1, 4800)),)), 0.0) == [CutTo(((1, 4800),))]
     assert own.stored((log.cut((1, 4800)),), (0,))[0] == CommitTo(((1, 4800),)), "else it sorts what may be cut again (R6)"
     assert own.committed == ((1, 4800),)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from eventstore.chunks.header import ChunkHeader
-from eventstore_cluster.replica.places import LogEnd
+from eventstore.chunks.record import PREFIX, TRAILER
+from eventstore_cluster.replica.places import LogEnd, LogEnds
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,13 @@ class Piece:
     @property
     def end(self) -> LogEnd:
         return self.chunk, self.offset + len(self.data)
+
+    @property
+    def last_crc(self) -> int:
+        """The CRC of its last record, as far as its length is right: what came is checked when it is stored."""
+        data = self.data
+        length = _TRAILER.unpack_from(data, len(data) - TRAILER.size)[1] if len(data) >= TRAILER.size else 0
+        return int(_CRC.unpack_from(data, len(data) - length)[0]) if _CRC.size <= length <= len(data) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,8 @@ Cargo: TypeAlias = tuple[Payload | None, Payload | None, Documents | None]
 
 
 _SMALL_BYTES: Final = 64 * 1024
+_CRC: Final = PREFIX.part("crc", stop=PREFIX["crc"].end)
+_TRAILER: Final = TRAILER.struct
 
 
 def is_small(cargo: Cargo) -> bool:
@@ -66,3 +76,12 @@ def is_small(cargo: Cargo) -> bool:
         and not any(piece.begun for piece in pieces)
         and sum(len(each.data) for each in pieces) <= _SMALL_BYTES
     )
+
+
+def end_of(cargo: Cargo, start: LogEnds, last_crcs: tuple[int, ...]) -> tuple[LogEnds, tuple[int, ...]]:
+    """Returns where the logs end once the cargo is stored, and the CRCs of their last records, given those before."""
+    *payloads, documents = cargo
+    last = [None if each is None else each.pieces[-1] for each in payloads]
+    ends = [before if piece is None else piece.end for piece, before in zip(last, start, strict=False)]
+    crcs = [before if piece is None else piece.last_crc for piece, before in zip(last, last_crcs, strict=False)]
+    return (*ends, start[-1] if documents is None else documents.end), (*crcs, 0)
