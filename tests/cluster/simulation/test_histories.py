@@ -11,7 +11,8 @@ from tests.cluster.simulation.checks import Broken
 from tests.cluster.simulation.history import run
 from tests.cluster.simulation.mistakes import MISTAKES, Mistake
 
-_GROUPS, _SEEDS_EACH = 12, 25
+_SEEDS_EACH = 25
+_GROUPS = [pytest.param(group, marks=[pytest.mark.long] * (group >= 3)) for group in range(12)]
 _REAL_LOGS = 10
 _WITH_LOSS = 20
 
@@ -21,7 +22,7 @@ def _first_today() -> int:
     return datetime.datetime.now(datetime.UTC).date().toordinal() * 1000
 
 
-@pytest.mark.parametrize("group", range(_GROUPS))
+@pytest.mark.parametrize("group", _GROUPS)
 def test_what_was_acknowledged_is_in_every_later_leader_and_all_replicas_agree_after_a_quiet_time(group: int) -> None:
     first = _first_today() + group * _SEEDS_EACH
     print(f"seeds {first} to {first + _SEEDS_EACH - 1}")
