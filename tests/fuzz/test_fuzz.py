@@ -19,23 +19,22 @@ from tests.server import raw
 from tests.server_process import ServerProcess
 from tests.server_thread import ServerThread
 
-ROUNDS = 400
-
 
 def test_every_kind_of_request_is_made() -> None:
     assert set(MAKERS) == DECLARATIONS.keys() - {Hello}
 
 
 @pytest.mark.heavy
-def test_every_request_is_answered_and_nothing_is_logged_as_an_error_or_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [120, pytest.param(400, marks=pytest.mark.long)])
+def test_every_request_is_answered_and_nothing_is_logged_as_an_error_or_kept(tmp_path: Path, rounds: int) -> None:
     seed = datetime.now(UTC).toordinal()
-    again = f"python -m tests.fuzz --seed {seed} --rounds {ROUNDS}"
+    again = f"python -m tests.fuzz --seed {seed} --rounds {rounds}"
     print(again)
     with ServerProcess(tmp_path / "data", domain=DOMAIN) as server:
-        report = fuzzer.fuzz(server.port, seed, ROUNDS)
+        report = fuzzer.fuzz(server.port, seed, rounds)
         assert not report.unanswered, again
         assert not [line for line in server.lines() if "exception" in line], again
-        assert len(report.latencies_s) == ROUNDS, again
+        assert len(report.latencies_s) == rounds, again
         assert server.memory_peak_bytes() < fuzzer.MEMORY_BYTES_MAX, again
         assert server.terminate() == 0, again
     assert report.answers.keys() >= {"Ok", "Outcomes", "Page", "Messages", "InvalidArgument", "ProtocolError"}, again

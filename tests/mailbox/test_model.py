@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -268,6 +269,7 @@ def run_seed(seed: int, steps: int = 120) -> None:
         raise
 
 
-def test_in_random_runs_every_command_takes_effect_once_and_nothing_is_left() -> None:
-    for seed in range(300):
+@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 400), marks=pytest.mark.long)], ids=str)
+def test_in_random_runs_every_command_takes_effect_once_and_nothing_is_left(seeds: range) -> None:
+    for seed in seeds:
         run_seed(seed)
