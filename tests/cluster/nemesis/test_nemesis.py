@@ -14,7 +14,7 @@ from tests.cluster.nemesis.round import play
 _BROKEN_S = 15.0
 
 
-@pytest.mark.heavy
+@pytest.mark.long
 async def test_what_clients_of_a_broken_cluster_were_told_is_stored_on_every_replica(tmp_path: Path) -> None:
     if etcd_program() is None:
         pytest.skip(MISSING)
