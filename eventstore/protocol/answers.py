@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from eventstore import flat
 from eventstore.errors import EventStoreError, ProtocolError, VersionConflict
@@ -210,7 +210,7 @@ def _decode_some_outcomes(values: AnswerValues) -> Answer:
 
 def _split_durability(values: AnswerValues, width: int) -> tuple[Sequence[Scalar], int | None]:
     """Returns the values of outcomes, and the durability that follows them if the server says it."""
-    outcomes = cast("Sequence[Scalar]", values)
+    outcomes: Any = values
     if len(outcomes) % width != 1:
         return outcomes, None
     last = outcomes[-1]

@@ -11,10 +11,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-import msgpack
-
 from eventstore.errors import ProtocolError
-from eventstore.flat import Scalar
+from eventstore.flat import Scalar, pack
 from eventstore.protocol.limits import FRAME_BYTES_MAX
 
 LENGTH: Final = struct.Struct("<I")
@@ -23,7 +21,6 @@ _COPY_BYTES_MAX: Final = 4096  # up to here, slicing and joining bytes is faster
 _MERGED_BYTES_MAX: Final = 1024  # an object for each smaller piece would cost more than its content
 # The first words of HTTP, read as lengths: by far the most frequent protocol to reach the wrong port.
 _HTTP: Final = frozenset(LENGTH.unpack(word)[0] for word in (b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI"))
-_packb = msgpack.packb
 
 
 class FrameReader:
@@ -126,7 +123,7 @@ def encode_frame(request_id: int, code: int, values: Sequence[Scalar]) -> bytes:
     Raises:
         ProtocolError: it is larger than the protocol allows.
     """
-    packed: bytes = _packb((request_id, code, *values))
+    packed = pack((request_id, code, *values))
     count = len(values) + 2
     skipped = 1 if count < 16 else 3 if count < 65536 else 5  # the array header, which a flat payload does not have
     length = len(packed) - skipped

@@ -26,6 +26,7 @@ from eventstore.client.aio.cancellation import is_cancellation, leave
 from eventstore.client.aio.limited import in_time
 from eventstore.client.aio.link import NetworkLink, first_to_answer, open_link
 from eventstore.client.aio.settled import settled
+from eventstore.client.aio.this_loop import this_loop
 from eventstore.client.backoff import Backoff
 from eventstore.client.connection_errors import Attempt, Unanswered, connection_lost, not_opened
 from eventstore.client.limit import active, check_time, taken_in_time
@@ -72,6 +73,7 @@ class NetworkConnection:
         self._received = 0
         self.relied_on_until = 0.0  # so long others wait for what is said here of the cluster: its silence is noticed
         self._attempts: list[Attempt] = []  # of the last time it connected, those that failed
+        self.make_event: Callable[[], anyio.Event] = anyio.Event
         self._thread: int | None = None  # in which it was opened, and its event loop runs
         tell_of_forks(self)
 
@@ -134,7 +136,7 @@ class NetworkConnection:
     async def _open(self, tasks: TaskGroup) -> None:
         if self._closing:
             raise Closed(f"the client of {self.addresses} was closed; open another one")
-        self._thread = threading.get_ident()
+        self._begin_here()
         scope = self._scope = anyio.CancelScope(shield=True)  # until `close`: a cancelled user may still have something to send
         link = await self._connect(self.addresses.in_turn())
         if link is None:
@@ -144,9 +146,15 @@ class NetworkConnection:
 
     def begin(self, tasks: TaskGroup) -> None:
         """Opens it without waiting for the server: a task of `tasks` connects, and calls wait for that."""
-        self._unusable, self._thread = None, threading.get_ident()
+        self._unusable = None
+        self._begin_here()
         scope = self._scope = anyio.CancelScope(shield=True)
         tasks.start_soon(self._run, None, scope)
+
+    def _begin_here(self) -> None:
+        """Belongs to this thread and its event loop from now on."""
+        self._thread, self.make_event = threading.get_ident(), this_loop().make_event
+        self.session.wait_by(self.make_event)
 
     def close(self) -> None:
         """Ends the connection; callers that still wait get Closed."""
@@ -175,10 +183,11 @@ class NetworkConnection:
 
     def flush(self) -> None:
         """Sends what may be sent now; the rest is sent when answers have arrived."""
-        if self._link is not None:
-            self._link.write(self.session.data_to_send())
-        for queue in [queue for queue in self._rooms if queue.has_room]:
-            self._rooms.pop(queue).set()
+        if self._link is not None and (data := self.session.data_to_send()):
+            self._link.write(data)
+        if self._rooms:
+            for queue in [queue for queue in self._rooms if queue.has_room]:
+                self._rooms.pop(queue).set()
 
     async def call(self, request: Answered[A], *, resend: bool | None = None) -> A:
         """Sends a request, and returns its answer.
@@ -186,7 +195,7 @@ class NetworkConnection:
         `resend`: whether to send the request again if the connection is lost before the answer; otherwise it fails then. None:
         as its declaration says.
         """
-        call = Call(request, anyio.Event(), resend=resend)
+        call = Call(request, self.make_event(), resend=resend)
         self.add(call)
         try:
             await (in_time(call.done.wait) if active else call.done.wait())
@@ -212,8 +221,12 @@ class NetworkConnection:
             await self.wait_for_room(queue)
         part = queue.add_rows((row,), queue.kind.size_bytes(row))
         self.flush()
+        batch = part.batch
         try:
-            await settled(part)
+            if not (active or batch.finished):
+                await batch.done.wait()
+            if not batch.finished:  # it comes in parts, or the time of this call is limited
+                await settled(part)
         except TimedOut as over:
             (outcome,) = part.by_now(over)
         else:
@@ -350,7 +363,7 @@ class NetworkConnection:
         self._link = link
         if not self._closing:
             self._unusable = None
-        answered = session.answered
+        answered, recovered = session.answered, False
         self._backoff.connected(time.monotonic())
         try:
             self.flush()
@@ -358,7 +371,8 @@ class NetworkConnection:
                 self._received += 1
                 session.receive(data)
                 self.flush()
-                if session.answered != answered:
+                if not recovered and session.answered != answered:
+                    recovered = True
                     self._backoff.recovered()
         except EventStoreError:
             pass

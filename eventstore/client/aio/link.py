@@ -17,6 +17,7 @@ from typing import Any, Final
 import anyio
 
 from eventstore.client.address import Address
+from eventstore.client.aio.this_loop import this_loop
 from eventstore.client.connection_errors import Attempt, ConnectTimeout, HelloTimeout, TlsFailed, tls_refused
 from eventstore.client.options import ClientOptions
 from eventstore.client.session.session import ClientSession
@@ -35,6 +36,7 @@ class NetworkLink:
 
     def __init__(self, sock: socket.socket | TlsSocket, start: Start) -> None:
         self._socket = sock
+        self._loop = this_loop()
         self._start = start
         self._backlog = bytearray()
         self._receive_bytes = _RECEIVE_BYTES
@@ -42,8 +44,6 @@ class NetworkLink:
 
     def write(self, data: bytes) -> None:
         """Sends data, or buffers it. Errors of the connection surface in `read`."""
-        if not data:
-            return
         if self._backlog:
             self._backlog += data
             return
@@ -74,15 +74,17 @@ class NetworkLink:
         try:
             while True:
                 if not self._more:
-                    await anyio.wait_readable(self._socket)
+                    await self._loop.wait_readable(self._socket)
                 self._more = False
-                with contextlib.suppress(BlockingIOError):
+                try:
                     data = self._socket.recv(self._receive_bytes)
-                    full = len(data) == self._receive_bytes
-                    self._more = full and self._receive_bytes < _RECEIVE_BYTES_MAX
-                    self._receive_bytes = _RECEIVE_BYTES_MAX if full else _RECEIVE_BYTES
-                    return data
-        except (OSError, ValueError, anyio.ClosedResourceError):
+                except BlockingIOError:
+                    continue
+                full = len(data) == self._receive_bytes
+                self._more = full and self._receive_bytes < _RECEIVE_BYTES_MAX
+                self._receive_bytes = _RECEIVE_BYTES_MAX if full else _RECEIVE_BYTES
+                return data
+        except (OSError, ValueError, self._loop.closed):
             return b""
 
     def check_tls(self) -> None:

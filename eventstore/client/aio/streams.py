@@ -137,7 +137,7 @@ class NetworkEventStream(PagedStream[Event]):
     def _request(self) -> PageCall[anyio.Event] | None:
         if self._cursor.done:
             return None
-        call = PageCall(self._cursor, self._connection.session, anyio.Event(), self)
+        call = PageCall(self._cursor, self._connection.session, self._connection.make_event(), self)
         self._connection.add(call)
         return call
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from eventstore.client.connection_errors import timed_out
 from eventstore.client.session.calls import S
@@ -37,6 +37,9 @@ class RowKind(Protocol[R_contra, Q_co]):
         self, rows: Sequence[R_contra], values: Sequence[Scalar], durability: int | None
     ) -> Sequence[Q_co | EventStoreError]:
         """Returns the outcome of each row, from `OUTCOME_VALUES` values each. `durability`: of the commits among them."""
+
+
+_OUTCOMES: Final = (Outcomes, SomeOutcomes)
 
 
 class RowBatch(Generic[S, R, Q]):
@@ -102,22 +105,26 @@ class RowBatch(Generic[S, R, Q]):
         return self.kind.encode(self.request_id, self.rows)
 
     def receive(self, answer: Answer, size_bytes: int) -> bool:
-        if isinstance(answer, Outcomes | SomeOutcomes):
-            self._durability = answer.durability
         if isinstance(answer, Failure):
             self._error = answer.error
-        elif isinstance(answer, SomeOutcomes) or self.parts is not None:
-            if not self._receive_parts(answer):
-                return False
-        elif not isinstance(answer, Outcomes) or len(answer.values) != OUTCOME_VALUES * len(self.rows):
-            answered = type(answer).__name__
-            self._error = ProtocolError(f"{len(self.rows)} {self.kind.name} in a frame were answered by {answered}")
+        elif not isinstance(answer, _OUTCOMES):
+            self._error = self._answered_by(answer)
         else:
-            self._outcomes = answer.values
+            self._durability = answer.durability
+            if self.parts is not None or not isinstance(answer, Outcomes):
+                if not self._receive_parts(answer):
+                    return False
+            elif len(answer.values) == OUTCOME_VALUES * len(self.rows):
+                self._outcomes = answer.values
+            else:
+                self._error = self._answered_by(answer)
         self._finish()
         return True
 
-    def _receive_parts(self, answer: Answer) -> bool:
+    def _answered_by(self, answer: Answer) -> ProtocolError:
+        return ProtocolError(f"{len(self.rows)} {self.kind.name} in a frame were answered by {type(answer).__name__}")
+
+    def _receive_parts(self, answer: Outcomes | SomeOutcomes) -> bool:
         """Returns whether it was the last part, or not a part at all."""
         refusal = (self.kind.refused, ShuttingDown.code)
         if self.parts is None:
@@ -126,10 +133,10 @@ class RowBatch(Generic[S, R, Q]):
         try:
             if isinstance(answer, SomeOutcomes):
                 last = self.parts.add(answer.values, refusal)
-            elif isinstance(answer, Outcomes) and len(answer.values) == OUTCOME_VALUES * self.parts.frame_missing:
+            elif len(answer.values) == OUTCOME_VALUES * self.parts.frame_missing:
                 last = self.parts.add_all(answer.values, refusal)
             else:
-                raise ProtocolError(f"{len(self.rows)} {self.kind.name} in a frame were answered by {type(answer).__name__}")
+                raise self._answered_by(answer)
         except ProtocolError as error:
             self._error = error
             return True

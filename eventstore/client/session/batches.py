@@ -47,18 +47,18 @@ class BatchQueue(Generic[S, R, Q]):
         self.now = Generation(self)
         self._routed = routed
         self._resend = resend
-        self._make_signal = make_signal
+        self.make_signal = make_signal
         self._open: RowBatch[S, R, Q] | None = None
         self._full: deque[RowBatch[S, R, Q]] = deque()
         self._in_flight = 0
         self._late: set[RowBatch[S, R, Q]] = set()
         self._waiting_bytes = 0
-        self._waiting_rows = 0
+        self.waiting_rows = 0  # that have not left yet
 
     @property
     def has_room(self) -> bool:
         """Whether more rows may be queued."""
-        return self._waiting_bytes < QUEUE_BYTES_MAX and self._waiting_rows < QUEUE_ROWS_MAX
+        return self._waiting_bytes < QUEUE_BYTES_MAX and self.waiting_rows < QUEUE_ROWS_MAX
 
     def add(self, row: R) -> tuple[RowBatch[S, R, Q], int]:
         """Queues a row. Returns its batch, and its index there. Check `has_room` first."""
@@ -70,15 +70,15 @@ class BatchQueue(Generic[S, R, Q]):
         count, batch = len(rows), self._open
         if batch is not None and batch.is_withdrawn:
             self._waiting_bytes -= batch.size_bytes
-            self._waiting_rows -= len(batch.rows)
+            self.waiting_rows -= len(batch.rows)
             batch = self._open = None
         if batch is None or batch.size_bytes + size_bytes > BATCH_BYTES or len(batch.rows) + count > BATCH_ROWS:
             if batch is not None:
                 self._full.append(batch)
-            batch = self._open = RowBatch(self.kind, self._make_signal(), self._settled, self._became_late, resend=self._resend)
+            batch = self._open = RowBatch(self.kind, self.make_signal(), self._settled, self._became_late, resend=self._resend)
             batch.routed = self._routed
         self._waiting_bytes += size_bytes
-        self._waiting_rows += count
+        self.waiting_rows += count
         return BatchSlice(batch, batch.add(rows, size_bytes), count)
 
     def next(self) -> RowBatch[S, R, Q] | None:
@@ -100,7 +100,7 @@ class BatchQueue(Generic[S, R, Q]):
             self._full.popleft()
         self._in_flight += 1
         self._waiting_bytes -= batch.size_bytes
-        self._waiting_rows -= len(batch.rows)
+        self.waiting_rows -= len(batch.rows)
 
     def fail(self, error: EventStoreError) -> None:
         """Fails the batches that have not left."""
@@ -109,7 +109,7 @@ class BatchQueue(Generic[S, R, Q]):
             batch.fail(error)
         self._full.clear()
         self._open = None
-        self._waiting_bytes = self._waiting_rows = 0
+        self._waiting_bytes = self.waiting_rows = 0
 
     def turn_over(self, error: EventStoreError) -> None:
         """Begins another generation: fails the batches that have not left, and what is added to the one before."""
@@ -118,7 +118,7 @@ class BatchQueue(Generic[S, R, Q]):
 
     def failed(self, rows: Sequence[R]) -> BatchSlice[S, R, Q]:
         """Returns rows that are not queued, and fail."""
-        batch = RowBatch(self.kind, self._make_signal(), lambda batch: None)
+        batch = RowBatch(self.kind, self.make_signal(), lambda batch: None)
         batch.add(rows, 0)
         batch.fail(outcome_unknown())
         return BatchSlice(batch, 0, len(rows))
@@ -127,11 +127,6 @@ class BatchQueue(Generic[S, R, Q]):
         """Forgets the batches in flight, after all batches have failed."""
         self._in_flight = 0
         self._late.clear()
-
-    @property
-    def waiting(self) -> bool:
-        """Whether rows have not left yet."""
-        return self._waiting_rows > 0
 
     @property
     def idle(self) -> bool:

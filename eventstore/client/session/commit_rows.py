@@ -32,6 +32,9 @@ class CommitRows:
     def outcomes(
         self, rows: Sequence[RawCommit], values: Sequence[Scalar], durability: int | None
     ) -> list[Committed | EventStoreError]:
+        if len(rows) == 1:
+            row, (kind, first, second) = rows[0], values
+            return [decode_outcome(row[0], condition_text(row[1]), kind, first, second, durability)]
         committed = decode_all_committed([row[0] for row in rows], values, durability)
         if committed is not None:
             return committed

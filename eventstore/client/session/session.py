@@ -88,11 +88,17 @@ class ClientSession(Generic[S]):
         self.dropped: deque[object] = deque()
         self.fatal: EventStoreError | None = None
 
+    def wait_by(self, make_signal: Callable[[], S]) -> None:
+        """Has callers wait for signals that this makes from now on."""
+        self._make_signal = make_signal
+        for queue in self._queues:
+            queue.make_signal = make_signal
+
     # ---- requests
 
     def add(self, request: PendingRequest) -> None:
         """Queues a request; `data_to_send` returns it when its turn comes."""
-        request.request_id = self._next_id()
+        self._last_id = request.request_id = self._last_id + 1
         self._unsent.append(request)
 
     def messages(self, topic: str, *, resend: bool) -> BatchQueue[S, WireMessage, SendResult]:
@@ -214,16 +220,17 @@ class ClientSession(Generic[S]):
 
     def data_to_send(self) -> bytes:
         """Returns what may be sent now."""
-        appends, sends = self.appends, self.sends
         if self.welcome is None:
             return b""
         if self.dropped:
             self._unsubscribe_unwanted()
-        others = [queue for queue in self._queues[2:] if queue.waiting] if self._messages or self._routed else ()
-        if not (self._unsent or self._notices or appends.waiting or sends.waiting or others):
+        own: tuple[BatchQueue[S, Any, Any], ...] = (self.appends, self.sends)
+        queues = self._queues if self._messages or self._routed else own
+        waiting = [queue for queue in queues if queue.waiting_rows]
+        if not (waiting or self._unsent or self._notices):
             return b""
-        for queue in (appends, sends, *others):
-            while batch := queue.next():
+        for queue in waiting:
+            while queue.waiting_rows and (batch := queue.next()):
                 self.add(batch)
                 queue.left(batch)
         frames, self._notices = self._notices, []
@@ -337,5 +344,5 @@ def _is_shutting_down(request: PendingRequest, answer: Answer) -> bool:
         return isinstance(answer.error, ShuttingDown)
     if not isinstance(answer, Outcomes) or not isinstance(request, RowBatch) or not request.resend:
         return False
-    refused = (request.kind.refused, ShuttingDown.code)
-    return refused in zip(answer.values[0::3], answer.values[1::3], strict=True)
+    kinds, refused = answer.values[0::3], request.kind.refused
+    return refused in kinds and (refused, ShuttingDown.code) in zip(kinds, answer.values[1::3], strict=True)
