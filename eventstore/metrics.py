@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
@@ -32,6 +33,26 @@ class LabelledMetric:
     kind: MetricKind
     help: str
     labels: tuple[str, ...]
+
+
+class LabelledFigures:
+    """The values of a labelled metric, each with the values of its labels."""
+
+    def __init__(self, metric: LabelledMetric) -> None:
+        self.metric = metric
+        self.values: list[tuple[Sequence[str], float]] = []
+
+    def add(self, labels: Sequence[str], value: float) -> None:
+        self.values.append((labels, value))
+
+
+class LabelledCollector(ABC):
+    """Reads metrics with labels. That costs something, so it is known before what there is."""
+
+    declared: Sequence[LabelledMetric]
+
+    @abstractmethod
+    def collect(self) -> Iterator[LabelledFigures]: ...
 
 
 def labels_of(metric: Metric[Any] | LabelledMetric) -> tuple[str, ...]:

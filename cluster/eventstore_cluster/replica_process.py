@@ -18,7 +18,6 @@ from eventstore.metrics import MetricSource, read_stats
 from eventstore.server.bootstrap import bind, calm_collector, stop_on_signals, until
 from eventstore.server.feature import Feature
 from eventstore.server.logs import get_logger
-from eventstore.server.prometheus import text_of
 from eventstore.server.serve import serve
 from eventstore.server.verification.verifying import VERIFYING_METRICS, Verifying
 from eventstore.settings.server import ServerSettings
@@ -295,6 +294,8 @@ class ReplicaProcess(ShardProcess):
         """Returns the text of /metrics, on any thread. A follower has a few metrics of its own."""
         if self._server is not None or not self._follows:
             return super().metrics()
+        from eventstore.server.exposition import text_of  # here: as in `Reports.metrics`
+
         return text_of(self._follows)
 
     def _end(self, reason: str, sit_out: bool) -> NoReturn:

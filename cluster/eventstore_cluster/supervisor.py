@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 import trio
@@ -152,7 +152,9 @@ class Node:
             cluster=self._shards.door,
         )
         try:
-            with http_server(self._settings.http, reports.metrics, reports.health, self._security, console) as http_address:
+            http = self._settings.http
+            served = None if http is None else http_server(http, reports.metrics, reports.health, self._security, console)
+            with nullcontext() if served is None else served as http_address:
                 listen(self._listener, self._settings.listen)
                 await beside.start(self._entry.run)
                 self._say_serving(http_address)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import trio
-from prometheus_client.registry import Collector
 
-from eventstore.metrics import MetricSource
+from eventstore.metrics import LabelledCollector, MetricSource
 from eventstore.protocol.request_declaration import Request
 from eventstore.server.net.budgets import Backlog
 from eventstore.server.net.connection import ServerConnection
@@ -27,7 +26,7 @@ class Feature:
     """Answers these requests."""
     metrics: Sequence[MetricSource[Any]] = ()
     """Figures for STATS, /health and /metrics."""
-    collectors: Sequence[Collector] = ()
+    collectors: Sequence[LabelledCollector] = ()
     """Figures with labels, for /metrics only."""
     attention: Callable[[], str | None] | None = None
     """Returns what an operator has to do; None: nothing. Safe on any thread."""

@@ -125,22 +125,19 @@ class _Quiet(WSGIRequestHandler):
 
 @contextmanager
 def http_server(
-    address: str | None,
+    address: str,
     metrics: WSGIApplication,
     health: Callable[[], StatValues],
     security: Security | None = None,
     console: Subject | None = None,
-) -> Iterator[str | None]:
-    """Serves until the block ends; yields the HOST:PORT it listens on. Serves nothing if `address` is None.
+) -> Iterator[str]:
+    """Serves until the block ends; yields the HOST:PORT it listens on.
 
     `console`: what its pages are about, where its libraries are installed; None: there are none.
 
     Raises:
         FolderRefused: it cannot listen there.
     """
-    if address is None:
-        yield None
-        return
     without = None
     if console is not None and not is_installed():
         without = f"/console is not served, for its libraries are not installed; {advice('console')}"

@@ -6,16 +6,16 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.registry import Collector
+from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.alarms.figure import Figure
-from eventstore.metrics import MetricSource, StatValues, read_stats
+from eventstore.metrics import LabelledCollector, MetricSource, StatValues, read_stats
 from eventstore.server.feature import Feature
-from eventstore.server.prometheus import SourceCollector, figures_of
+from eventstore.server.prometheus import figures_of
 from eventstore.server.reactions.reaction_runner import Reactions
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
 
 _LONG_S: Final = 0.02
 _REST: Final = 4
@@ -36,18 +36,13 @@ class Reports:
         self._reactions = reactions
         self._attentive: tuple[Callable[[], str | None], ...] = ()
         self._sources: list[MetricSource[Any]] = []
-        self._collectors: list[Collector] = []
-        self.registry = CollectorRegistry(auto_describe=False)
+        self._collectors: list[LabelledCollector] = []
 
     def add(self, *features: Feature) -> None:
         """Reports these features. Of several that need an operator, `attention` is of the first."""
-        sources = [source for each in features for source in each.metrics]
-        self._sources += sources
-        self.registry.register(SourceCollector(sources))
         for feature in features:
+            self._sources += feature.metrics
             self._collectors += feature.collectors
-            for collector in feature.collectors:
-                self.registry.register(collector)
         self._attentive += tuple(each.attention for each in features if each.attention is not None)
 
     def stats(self) -> StatValues:
@@ -70,14 +65,22 @@ class Reports:
         """Returns the figures of these names, from where the other reports have them."""
         return figures_of(self._sources, self._collectors, wanted)
 
+    def application(self) -> WSGIApplication:
+        """Returns what answers /metrics over HTTP."""
+        from eventstore.server.exposition import application_of  # here: as in `metrics`
+
+        return application_of(self._sources, self._collectors)
+
     def metrics(self) -> bytes:
         """Returns the text of /metrics. Where that takes long, as with the offsets of thousands of groups, it is made once for
         all who ask, and again after four times as long.
         """
+        from eventstore.server.exposition import text_of  # here: 2 MB of libraries that most servers are never asked for
+
         with self._text_lock:
             if self._clock() >= self._text_until:
                 began = time.thread_time()
-                self._text = generate_latest(self.registry)
+                self._text = text_of(self._sources, self._collectors)
                 took = time.thread_time() - began
                 self._text_until = self._clock() + took * _REST if took > _LONG_S else -math.inf
             return self._text

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
 import trio
-from prometheus_client import make_wsgi_app
 
 from eventstore import __version__
 from eventstore.alarms.silences import SILENCES
@@ -43,7 +42,6 @@ from eventstore.server.broker.beside import broker_beside
 from eventstore.server.broker.service import BrokerService
 from eventstore.server.console_subject import console_subject
 from eventstore.server.feature import Feature, begin, routes_of_all, wind_down
-from eventstore.server.http import http_server
 from eventstore.server.logs import get_logger
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, embedded_access, make_mailboxes
@@ -272,7 +270,13 @@ async def _listening(
         )
         reports.add(*features, dispatch.feature)
         about = console_subject(settings, security, (host, port), reports.health, f"{host}:{port}", domain=domain)
-        with http_server(settings.http, make_wsgi_app(reports.registry), reports.health, security, about) as http_address:
+        with ExitStack() as stack:
+            http_address = None
+            if settings.http is not None:
+                from eventstore.server.http import http_server  # here: its libraries take 3 MB
+
+                served = http_server(settings.http, reports.application(), reports.health, security, about)
+                http_address = stack.enter_context(served)
             listen(listener, settings.listen)
             begin(features, nursery, gate, dispatch.handle, end_turn, ServerBacklog(store.committer, mailboxes))
             address = f"{security.scheme}://{host}:{port}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +101,8 @@ def _in_environment(declared: Mapping[str, DeclaredSetting]) -> dict[str, object
 def _in_file(toml: Path | None) -> dict[str, object]:
     if toml is None:
         return {}
+    import tomllib  # here: most servers have no file
+
     try:
         return tomllib.loads(toml.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:  # not TOML, not UTF-8, or a number of more than 4,300 digits

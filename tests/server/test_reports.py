@@ -6,25 +6,30 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
+from eventstore.metrics import LabelledCollector, LabelledFigures, LabelledMetric
 from eventstore.server.feature import Feature
 from eventstore.server.reports import Reports
 
+ASKED = LabelledMetric("asked", "gauge", "how often", ("who",))
 
-class Counted(Collector):
+
+class Counted(LabelledCollector):
     """Takes so long of the processor, and says how often it was asked."""
+
+    declared = (ASKED,)
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._asked = seconds, 0
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[LabelledFigures]:
         self._asked += 1
         began = time.thread_time()
         while time.thread_time() - began < self._seconds:
             pass
-        yield GaugeMetricFamily("asked", "how often", value=self._asked)
+        figures = LabelledFigures(ASKED)
+        figures.add(["all"], self._asked)
+        yield figures
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(0.0, [1, 2, 3]), (0.05, [1, 1, 2])])

@@ -18,7 +18,7 @@ from eventstore.server.logs import get_logger
 
 TEMPLATE: Final = "eventstore_cluster.processes.template"
 SHARD: Final = "eventstore_cluster.shard_process"
-_USED_LATER: Final = ("numpy",)
+_USED_LATER: Final = ("numpy", "eventstore.server.exposition")
 """What a shard imports by its first use: the template has it, for all of them."""
 _MESSAGE_BYTES_MAX: Final = 256
 _ANSWERS_S: Final = 60.0

@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client.core import Metric as Family
-
-from eventstore.metrics import LabelledMetric, Metric, gauge, text
-from eventstore.server.prometheus import LabelledCollector, labelled_family
+from eventstore.metrics import LabelledCollector, LabelledFigures, LabelledMetric, Metric, gauge, text
 from eventstore_cluster.registry.etcd.lease import now
 from eventstore_cluster.registry.pauses import is_paused_alone
 from eventstore_cluster.replica.replica import Replica
@@ -93,10 +90,10 @@ class ReplicaCollector(LabelledCollector):
     def __init__(self, leadership: ShardLeadership) -> None:
         self._leadership = leadership
 
-    def collect(self) -> Iterator[Family]:
-        seconds, size = (labelled_family(metric) for metric in REPLICA_LABELLED)
+    def collect(self) -> Iterator[LabelledFigures]:
+        seconds, size = (LabelledFigures(metric) for metric in REPLICA_LABELLED)
         for lag in self._leadership.lags():
-            seconds.add_metric([lag.node], lag.seconds)
+            seconds.add([lag.node], lag.seconds)
             if (lacking := self._leadership.bytes_lacking(lag)) is not None:
-                size.add_metric([lag.node], float(lacking))
+                size.add([lag.node], float(lacking))
         yield from (seconds, size)

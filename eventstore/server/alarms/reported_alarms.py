@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from prometheus_client.core import Metric as Family
-
 from eventstore.alarms.alarm_metrics import ALARM, ALARM_METRICS, raised_by_name
 from eventstore.alarms.alarms import Alarms
-from eventstore.metrics import MetricSource
+from eventstore.metrics import LabelledCollector, LabelledFigures, MetricSource
 from eventstore.protocol.request_declaration import Request
 from eventstore.server.feature import Feature, Route
-from eventstore.server.prometheus import LabelledCollector, labelled_family
 
 
 class AlarmCollector(LabelledCollector):
@@ -22,10 +19,10 @@ class AlarmCollector(LabelledCollector):
     def __init__(self, alarms: Alarms) -> None:
         self._alarms = alarms
 
-    def collect(self) -> Iterator[Family]:
-        family = labelled_family(ALARM)
+    def collect(self) -> Iterator[LabelledFigures]:
+        family = LabelledFigures(ALARM)
         for name, count in raised_by_name(self._alarms).items():
-            family.add_metric([name], count)
+            family.add([name], count)
         yield family
 
 

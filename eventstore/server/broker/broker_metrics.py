@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from prometheus_client.core import Metric
-
 from eventstore.broker.broker import Broker
 from eventstore.broker.statistics import QueueStats
-from eventstore.metrics import LabelledMetric
-from eventstore.server.prometheus import LabelledCollector, labelled_family
+from eventstore.metrics import LabelledCollector, LabelledFigures, LabelledMetric
 
 SERIES_MAX: Final = 1_000
 _ALL: Final = "all"
@@ -41,12 +38,12 @@ class QueueCollector(LabelledCollector):
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[LabelledFigures]:
         rows = queue_rows(self._broker.statistics.queues())
         for place, metric in enumerate(QUEUE_METRICS):
-            family = labelled_family(metric)
+            family = LabelledFigures(metric)
             for (topic, queue), values in rows.items():
-                family.add_metric((topic, queue), values[place])
+                family.add((topic, queue), values[place])
             yield family
 
 
@@ -58,15 +55,15 @@ class GroupCollector(LabelledCollector):
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def collect(self) -> Iterator[Metric]:
-        backlog = labelled_family(GROUP_BACKLOG)
+    def collect(self) -> Iterator[LabelledFigures]:
+        backlog = LabelledFigures(GROUP_BACKLOG)
         backlogs = self._backlogs(self._broker.statistics.queues())
         for (group, topic), count in sorted(backlogs.items())[:SERIES_MAX]:
-            backlog.add_metric((group, topic), count)
+            backlog.add((group, topic), count)
         yield backlog
-        in_hand = labelled_family(GROUP_IN_HAND)
+        in_hand = LabelledFigures(GROUP_IN_HAND)
         for group, held in sorted(self._broker.housekeeping.in_hand.oldest.items())[:SERIES_MAX]:
-            in_hand.add_metric((group,), held.seconds)
+            in_hand.add((group,), held.seconds)
         yield in_hand
 
     def _backlogs(self, queues: Sequence[QueueStats]) -> dict[tuple[str, str], int]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from prometheus_client.core import Metric as Family
-
-from eventstore.metrics import LabelledMetric, Metric, MetricSource, gauge
+from eventstore.metrics import LabelledCollector, LabelledFigures, LabelledMetric, Metric, MetricSource, gauge
 from eventstore.protocol.reaction_info import ReactionInfo
 from eventstore.protocol.request_declaration import Request
 from eventstore.server.feature import Feature, Route
-from eventstore.server.prometheus import LabelledCollector, labelled_family
 from eventstore.server.reactions.reaction_runner import Reactions
 
 REACTION_METRICS: Final[tuple[Metric[Reactions], ...]] = (
@@ -67,13 +64,13 @@ class FollowerCollector(LabelledCollector):
         self.declared = declared
         self._progress, self._prefix = progress, prefix
 
-    def collect(self) -> Iterator[Family]:
-        families = [labelled_family(metric) for metric in self.declared]
+    def collect(self) -> Iterator[LabelledFigures]:
+        families = [LabelledFigures(metric) for metric in self.declared]
         for each in self._progress():
             waits, lag_s = each.state != "running", each.lag_microseconds / 1_000_000
             values = waits, each.position, each.parked, each.lag_events, lag_s
             for family, value in zip(families, values, strict=True):
-                family.add_metric([each.name.removeprefix(self._prefix)], float(value))
+                family.add([each.name.removeprefix(self._prefix)], float(value))
         yield from families
 
 

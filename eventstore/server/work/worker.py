@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trio
-from prometheus_client import make_wsgi_app
 
 from eventstore import __version__
 from eventstore.alarms.silences import SILENCES
@@ -42,7 +41,6 @@ from eventstore.server.bootstrap import (
     yield_often,
 )
 from eventstore.server.feature import Feature, begin, routes_of_all, wind_down
-from eventstore.server.http import http_server
 from eventstore.server.logs import get_logger
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.mailbox_wiring import ArrivalOrder, LookUpCommand, ServerMailboxes, make_mailboxes
@@ -195,9 +193,11 @@ async def _working(
         reports.add(*features, dispatch.feature)
         with contextlib.ExitStack() as stack:
             listen(listener, settings.listen)
-            http_address = stack.enter_context(
-                http_server(settings.http, make_wsgi_app(reports.registry), reports.health, security)
-            )
+            http_address = None
+            if settings.http is not None:
+                from eventstore.server.http import http_server  # here: its libraries take 3 MB
+
+                http_address = stack.enter_context(http_server(settings.http, reports.application(), reports.health, security))
             worker = Worker(f"{security.scheme}://{host}:{port}", http_address, gate, security, features, trio.Event())
             begin(features, nursery, gate, dispatch.handle, order.end_turn, NoBacklog())
             yield worker

@@ -111,8 +111,6 @@ def _served(watched: Watched | None, http: str | None) -> Iterator[None]:
     if http is None or watched is None:
         yield
         return
-    from prometheus_client import make_wsgi_app
-
     from eventstore.server.alarms.reported_alarms import alarm_feature
     from eventstore.server.http import http_server
     from eventstore.server.reports import Reports
@@ -120,7 +118,7 @@ def _served(watched: Watched | None, http: str | None) -> Iterator[None]:
     watch, alarms = watched
     reports = Reports(lambda: True)
     reports.add(watch.feature, alarm_feature(alarms.alarms))
-    with http_server(http, make_wsgi_app(reports.registry), reports.health) as address:
+    with http_server(http, reports.application(), reports.health) as address:
         print_note(f"{watch.projection.name}: /metrics and /health at http://{address}")
         yield
 
