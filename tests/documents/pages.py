@@ -26,6 +26,18 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*
 ADDRESS = "tcp://127.0.0.1:7701"
 TIMEOUT_S = 180.0  # only for a machine that is busy with other tests
 
+STRICT = [
+    sys.executable,
+    "-m",
+    "mypy",
+    "--strict",
+    "--config-file=",
+    "--no-pretty",
+    f"--cache-dir={ROOT}/.mypy_cache/pages",
+    ".",
+]
+"""Checks the types of a folder, as in a project of its own; what it knows of this project it keeps for the next time."""
+
 Session = list[tuple[str, list[str]]]
 
 

@@ -34,7 +34,11 @@ from eventstore import UnknownTopic, blocking
 from tests.cluster.node_process import NodeProcess
 from tests.server_thread import ServerThread
 
-with ServerThread(Path(sys.argv[1]) / "alone") as server, NodeProcess(Path(sys.argv[1]) / "shards", 2) as node:
+def node_of(folder: Path) -> NodeProcess:
+    return NodeProcess(folder, 2, before=["env"])  # a process that is forked has the modules of this project as they are
+
+
+with ServerThread(Path(sys.argv[1]) / "alone") as server, node_of(Path(sys.argv[1]) / "shards") as node:
     for address in server.address, node.address:
         with blocking.connect(address) as store:
             store.broker.create_topic("orders")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.documents.followed_page import FollowedPage
-from tests.documents.pages import text_of
+from tests.documents.pages import STRICT, text_of
 from tests.domain.postgresql import running_server, why_not
 
 PAGE = text_of("docs/TUTORIAL.md")
@@ -33,8 +32,7 @@ order-549fca5a0b52 is at version 1 (sequence 2)
 def test_the_tutorial_can_be_followed_from_top_to_bottom(tmp_path: Path) -> None:
     with FollowedPage(tmp_path) as followed:
         followed.follow(PAGE[:POSTGRESQL])
-    strict = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path}-cache", "."]
-    checked = subprocess.run(strict, cwd=tmp_path, capture_output=True, text=True, check=False)
+    checked = subprocess.run(STRICT, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
 
 

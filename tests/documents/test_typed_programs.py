@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.documents.pages import file_of, programs, run, text_of
+from tests.documents.pages import STRICT, file_of, programs, run, text_of
 
 README, PAGE = text_of("README.md"), text_of("docs/CLIENT.md")
 PACKAGES = ("eventstore", "eventstore.domain", "eventstore_mailbox", "pyspark_eventstore")
@@ -33,32 +32,26 @@ with es.blocking.connect("tcp://127.0.0.1:7701") as store:
 """
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("mypy")
-
-
-async def checked(files: dict[str, str], folder: Path, cache: Path) -> list[str]:
+async def checked(files: dict[str, str], folder: Path) -> list[str]:
     """Returns what `mypy --strict` prints about these files, as in a project of its own."""
     for name, source in files.items():
         (folder / name).write_text(source)
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-pretty", f"--cache-dir={cache}", "."]
-    return (await run(command, folder)).stdout.decode().splitlines()
+    return (await run(STRICT, folder)).stdout.decode().splitlines()
 
 
 @pytest.mark.heavy
-async def test_the_programs_pass_a_strict_type_checker(tmp_path: Path, cache: Path) -> None:
+async def test_the_programs_pass_a_strict_type_checker(tmp_path: Path) -> None:
     shown = [source for source, _ in (*programs(README), *programs(PAGE))]
     files = {f"program_{number}.py": source for number, source in enumerate(shown)}
     files |= {name: file_of(name, PAGE) for name in ("bank.py", "test_bank.py")}
-    assert await checked(files, tmp_path, cache) == [f"Success: no issues found in {len(files)} source files"]
+    assert await checked(files, tmp_path) == [f"Success: no issues found in {len(files)} source files"]
 
 
-async def test_a_mistyped_name_is_found_by_a_type_checker(tmp_path: Path, cache: Path) -> None:
+async def test_a_mistyped_name_is_found_by_a_type_checker(tmp_path: Path) -> None:
     source = "".join(f"import {package}\n{package}.NoSuchName\n" for package in PACKAGES)
-    *errors, _ = await checked({"typos.py": source}, tmp_path, cache)
+    *errors, _ = await checked({"typos.py": source}, tmp_path)
     assert [line.rpartition("  ")[2] for line in errors] == ["[attr-defined]"] * len(PACKAGES), errors
 
 
-async def test_what_is_returned_has_a_public_name(tmp_path: Path, cache: Path) -> None:
-    assert await checked({"names.py": PUBLIC}, tmp_path, cache) == ["Success: no issues found in 1 source file"]
+async def test_what_is_returned_has_a_public_name(tmp_path: Path) -> None:
+    assert await checked({"names.py": PUBLIC}, tmp_path) == ["Success: no issues found in 1 source file"]

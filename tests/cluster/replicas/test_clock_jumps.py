@@ -44,7 +44,7 @@ def test_a_jump_of_the_wall_clock_neither_ends_a_lease_nor_extends_one(
     monkeypatch.setenv("PYTHONPATH", str(JUMPING))
     monkeypatch.setenv("JUMPING_CLOCK", str(tmp_path / "ahead"))
     clock = WallClock(tmp_path / "ahead")
-    with ThreeNodes(tmp_path, etcd, cluster) as three, three.client() as store:
+    with ThreeNodes(tmp_path, etcd, cluster, before=["env"]) as three, three.client() as store:
         leader, epoch, number = three.leader(), three.state().epoch, 0
         for ahead_s in (HOUR_S, 0, -HOUR_S):
             clock.jump(ahead_s)
