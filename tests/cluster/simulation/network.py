@@ -90,7 +90,7 @@ class Network:
 
         def received() -> None:
             self._world.note(other.machine.name, frame)
-            if isinstance(frame, Fetch | FetchAhead):
+            if isinstance(frame, Fetch | FetchAhead) and self._counts(other, number, frame):
                 other.fetched[process.machine.name] = sent.at
             other.do(other.replica.received(number, frame, other.clock()))
 
@@ -99,6 +99,11 @@ class Network:
         if not self._world.quiet and self._world.random.random() < 0.03:
             sent.at = math.inf
             other.later(self._world.random.uniform(0.1, 4.0), received)  # once more, and out of order
+
+    def _counts(self, leader: Process, number: int, frame: Fetch | FetchAhead) -> bool:
+        """Whether the frame is not one of an earlier session that comes late, after newer ones."""
+        leading = leader.replica.leading
+        return leading is not None and leading.sessions.find(frame.session, number) is not None
 
     def _deliver(self, connection: Connection, to: Process, step: Callable[[], None]) -> None:
         world, name = self._world, to.machine.name

@@ -65,7 +65,7 @@ class Process(Run):
         self.opened = False
         self.committed: LogEnds | None = None
         self.uplink: int | None = None
-        self.fetched: dict[str, float] = {}  # when the last Fetch was sent that came from each machine
+        self.fetched: dict[str, float] = {}  # when the last Fetch of its session was sent that came from each machine
         self._lease_until = 0.0
         self._syncing = False
         self._starts = 0
