@@ -15,12 +15,14 @@ class Following:
 
     Attributes:
         logs: of the own disk, synced.
+        ends: where they end.
         busy: the disk is writing or cutting.
         sorted_through: the last event file that is sorted, for the leader.
     """
 
     def __init__(self, member: Seat, run: str, logs: tuple[LogTail, ...], crcs: tuple[int, ...], limits: Limits) -> None:
         self.logs = logs
+        self.ends: LogEnds = tuple(log.end for log in logs)
         self.busy = False
         self.committed: LogEnds | None = None
         self.sorted_through = 0
@@ -44,10 +46,6 @@ class Following:
     def last_epoch(self) -> int:
         """The largest epoch in the own log."""
         return max(log.last.epoch for log in self.logs)
-
-    @property
-    def ends(self) -> LogEnds:
-        return tuple(log.end for log in self.logs)
 
     @property
     def follows(self) -> bool:
@@ -198,6 +196,7 @@ class Following:
         """Takes how the logs end, synced, after the disk has stored or cut."""
         self.busy = False
         self.logs, self._crcs = logs, crcs
+        self.ends = tuple([log.end for log in logs])
         actions = self._keep_to_log()
         if self._connection is None:
             return actions

@@ -63,6 +63,7 @@ class Leading:
         self.began_with = registrar.stood_with or registrar.seen  # a new shard's first leader was made so by its parent's
         self.logs = logs
         self.written: LogEnds = tuple(log.end for log in logs)
+        self._nowhere: LogEnds = tuple(NOWHERE for _ in logs)
         self.synced: LogEnds = self.written
         self.committed: LogEnds | None = None
         self.open_at: LogEnds | None = None
@@ -128,7 +129,8 @@ class Leading:
         (R3).
         """
         self.written = ends
-        self.logs = tuple(log.grow(self.epoch, end) for log, end in zip(self.logs, ends, strict=True))
+        grown = zip(self.logs, ends, strict=True)
+        self.logs = tuple([log if log.end == end else log.grow(self.epoch, end) for log, end in grown])
         return [action for session in self.sessions for action in self._answer(session, now)]
 
     def durable(self, ends: LogEnds, now: float) -> list[Action]:
@@ -140,13 +142,16 @@ class Leading:
         """Moves the committed mark to what every member that counts has made durable."""
         if self.open_at is None:
             return []
-        ends = least(self._durable_at(member) for member in self._registrar.counting())  # R1
+        durable = [self._durable_at(member) for member in self._registrar.counting()]  # R1
+        if self.committed in durable:
+            return []
+        ends = least(durable)
         if self.committed is None:
             if not reaches(ends, self.open_at):
                 return []
             self._commit(ends, now)
             return [CommitTo(ends), Open(self.epoch)]
-        if ends == self.committed or not reaches(ends, self.committed):
+        if not reaches(ends, self.committed):
             return []
         self._commit(ends, now)
         step = self._split(now) if self.splitting.holding and self._registrar.unanswered is None else []
@@ -160,7 +165,7 @@ class Leading:
         if member == self._me.member:
             return self.synced
         session = self.sessions.of(member)
-        return tuple(NOWHERE for _ in self.logs) if session is None or session.acked is None else session.acked
+        return self._nowhere if session is None or session.acked is None else session.acked
 
     def lags(self, now: float) -> list[Lag]:
         """Returns how far other replicas are behind this leader: all members of the set, and all that fetch."""
@@ -189,11 +194,11 @@ class Leading:
         session = self.sessions.find(frame.session, connection)
         if session is None or frame.epoch != self.epoch or len(frame.ends) != len(self.logs):
             return [SendFrame(connection, NotLeading(self.epoch))]
-        if not reaches(self.written, frame.ends):
+        if frame.ends != self.written and not reaches(self.written, frame.ends):
             return self.mismatched(session.number, connection)
-        if isinstance(frame, Fetch | FetchAhead):
+        if not isinstance(frame, Stored):
             session.asked(frame, now)
-        actions = self._acknowledged(session, frame, now) if isinstance(frame, Fetch | Stored) else []
+        actions = [] if isinstance(frame, FetchAhead) else self._acknowledged(session, frame, now)
         return [*actions, *self._answer(session, now), *self._maybe_add(session), *self._hand_over(now)]
 
     def _acknowledged(self, session: FollowerSession, frame: Fetch | Stored, now: float) -> list[Action]:
@@ -218,10 +223,13 @@ class Leading:
         held = session.held
         if held is None:
             return []
-        committed = self.committed or tuple(NOWHERE for _ in self.logs)
+        committed = self.committed or self._nowhere
         waits_s = self._limits.poll_s if session.told == committed else self._limits.mark_s
+        waits = now < session.held_since + waits_s
+        if waits and held.ends == self.written:
+            return []
         copies = self._moving.may_copy(session.member)
-        if (held.ends == self.written or not copies) and now < session.held_since + waits_s:
+        if waits and not copies:
             return []
         if not copies:  # it hears that there is a leader
             session.answered(None, now)
@@ -230,7 +238,7 @@ class Leading:
 
     def _answer_now(self, session: FollowerSession, now: float) -> list[Action]:
         """Answers what is asked for, if anything is, whether or not there is anything new to say."""
-        held, committed = session.held, self.committed or tuple(NOWHERE for _ in self.logs)
+        held, committed = session.held, self.committed or self._nowhere
         if held is None:
             return []
         session.answered(committed, now)
@@ -307,7 +315,8 @@ class Leading:
         the registry's answer is known, nothing may be read here. Records that every member has may still be committed.
         """
         state, seen, handing = self._registrar.state, self._registrar.seen, self._handing_over
-        handing.name(state.successor, now)
+        if state.successor != handing.successor:
+            handing.name(state.successor, now)
         if state.successor is None or self.committed is None or self._registrar.unanswered is not None:
             return []
         member = next((each for each in state.in_sync if each.node == state.successor), self._me.member)
@@ -346,7 +355,7 @@ class Leading:
         return [Transact(self._registrar.propose(state, self._registrar.seen.leader_revision))]
 
     def _progress(self, member: Seat, now: float) -> MemberProgress:
-        return self.progress.setdefault(member, MemberProgress(now))
+        return self.progress.get(member) or self.progress.setdefault(member, MemberProgress(now))
 
     def _may_be_replaced(self) -> bool:
         """Whether another member of the set may lead: if none runs, this leader alone can still answer reads."""
@@ -412,11 +421,12 @@ class MemberProgress:
     goal_at: float = 0.0
 
     def acked(self, ends: LogEnds, written: LogEnds, now: float) -> None:
+        if ends == written:
+            self.level_at, self.goal = now, None
+            return
         if self.goal is not None and reaches(ends, self.goal):
             self.level_at, self.goal = self.goal_at, None
-        if reaches(ends, written):
-            self.level_at, self.goal = now, None
-        elif self.goal is None:
+        if self.goal is None:
             self.goal, self.goal_at = written, now
 
 
@@ -503,7 +513,9 @@ class Moving:
     def may_copy(self, member: Seat) -> bool:
         """Whether a replica may be sent the log now. A new replica waits for the ticket, and while moves are paused."""
         seen = self._registrar.seen
-        return seen is None or (seen.holds is not None and not seen.paused) or member.node not in copied(seen.state)
+        if seen is None or seen.state.wanted is None:
+            return True
+        return (seen.holds is not None and not seen.paused) or member.node not in copied(seen.state)
 
 
 def copied(state: ShardState) -> set[str]:
@@ -559,8 +571,7 @@ class HandingOver:
         self._files = NewFiles(limits.hand_over_file_bytes, limits.files_begun_max)
 
     def name(self, successor: str | None, now: float) -> None:
-        if successor != self.successor:
-            self.successor, self.named_at, self._asked = successor, now, None
+        self.successor, self.named_at, self._asked = successor, now, None
 
     def next_step(self, written: LogEnds, session: FollowerSession, now: float, *, may_begin: bool) -> list[Action] | None:
         """Returns what is to be done before the follower of this session, which keeps up, may lead. An empty list: wait for it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import ge
 from typing import Final, TypeAlias
 
 LogEnd: TypeAlias = tuple[int, int]
@@ -17,7 +18,7 @@ NOWHERE: Final[LogEnd] = (0, 0)
 
 def reaches(ends: LogEnds, others: LogEnds) -> bool:
     """Whether no kind ends before the others' place."""
-    return all(end >= other for end, other in zip(ends, others, strict=True))
+    return all(map(ge, ends, others))
 
 
 def least(many: Iterable[LogEnds]) -> LogEnds:

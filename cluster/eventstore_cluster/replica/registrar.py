@@ -60,7 +60,7 @@ class Registrar:
     @property
     def yielding(self) -> bool:
         """Whether a transaction of ours may have ended, or may still end, this leadership."""
-        return any(swap.yields for swap in self._open.values())
+        return bool(self._open) and any(swap.yields for swap in self._open.values())
 
     def propose(
         self,
@@ -110,7 +110,8 @@ class Registrar:
         """Returns the members that count: the members of the set, and members that a transaction of ours may have added
         (R1).
         """
-        return self.state.in_sync.union(*(swap.state.in_sync for swap in self._open.values()))
+        in_sync = self.state.in_sync
+        return in_sync.union(*(swap.state.in_sync for swap in self._open.values())) if self._open else in_sync
 
     def check_invariants(self) -> None:
         """For tests. Raises AssertionError unless the transaction that waits for its answer is open, and each open transaction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 ASKED_BY_MAX: Final = 128
 """Characters of who asked for something."""
@@ -12,8 +12,7 @@ HISTORY_MAX: Final = 64
 """Of the earlier nonces in a state: a node that has not heard of the shard for so many changes cannot tell any more."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Seat:
+class Seat(NamedTuple):  # it is hashed and compared several times for each acknowledgement
     """A replica: the node, and the incarnation of its data folder (R9)."""
 
     node: str

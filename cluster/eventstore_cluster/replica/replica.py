@@ -21,6 +21,7 @@ from eventstore_cluster.replica.registrar import Registrar
 from eventstore_cluster.replica.registry_state import Known, Leader, Seat, Seen, ShardState
 
 HANDED_OVER: Final = "leadership was handed over"
+_OF_FOLLOWERS: Final = (Fetch, FetchAhead, Stored, JoinFrame)
 _RESTORED: Final = (
     "it was restored from an older copy. `eventstore cluster lead --accept-loss` begins a new generation, with a node that "
     "says this: it has what the older copy does not know of"
@@ -291,7 +292,7 @@ class Replica:
         """Takes a frame of another replica."""
         if self.ended:
             return []
-        if isinstance(frame, JoinFrame | Fetch | FetchAhead | Stored):
+        if isinstance(frame, _OF_FOLLOWERS):
             return self._asked(connection, frame, now)
         return [] if self._won else self.following.received(connection, frame, now)
 
@@ -329,5 +330,6 @@ class Replica:
         return [EndProcess(reason, sit_out)]
 
     def _ending(self, actions: list[Action]) -> list[Action]:
-        self.ended = self.ended or any(isinstance(action, EndProcess) for action in actions)
+        if actions and any(isinstance(action, EndProcess) for action in actions):
+            self.ended = True
         return actions

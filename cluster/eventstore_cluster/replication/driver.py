@@ -8,9 +8,8 @@ Everything runs on one event loop. A run ends with its process: nothing is answe
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, final
 
 import anyio
@@ -231,24 +230,28 @@ class ReplicaDriver:
         """Stores what came: in place if it is little, since nothing else is to be done meanwhile; on a thread otherwise."""
         cargo: Cargo = data.payload
         if is_small(cargo):
-            with self._storing():
+            try:
                 self.run_of.logs.store(cargo)
+            except (EventStoreError, OSError) as error:
+                self._not_stored(error)
+            self._stored()
         else:
             self._nursery.start_soon(self._on_disk, lambda: self.run_of.logs.store(cargo))
             self.do(self.replica.storing(*end_of(cargo, data.start, self.run_of.logs.last_crcs)))
 
     async def _on_disk(self, step: Callable[[], None]) -> None:
-        with self._storing():
-            await trio.to_thread.run_sync(step, limiter=self._disk)
-
-    @contextlib.contextmanager
-    def _storing(self) -> Iterator[None]:
-        """Tells the replica how its logs end after the block; an error in it ends the process."""
-        logs = self.run_of.logs
         try:
-            yield
-        except (EventStoreError, OSError) as error:  # a start finds out what is stored
-            self._ended(f"what the leader sent cannot be stored: {error}", False)
+            await trio.to_thread.run_sync(step, limiter=self._disk)
+        except (EventStoreError, OSError) as error:
+            self._not_stored(error)
+        self._stored()
+
+    def _not_stored(self, error: Exception) -> None:
+        """Ends the process: a start finds out what is stored."""
+        self._ended(f"what the leader sent cannot be stored: {error}", False)
+
+    def _stored(self) -> None:
+        logs = self.run_of.logs
         self.do(self.replica.stored(logs.tails, logs.last_crcs))
 
     def _commit(self, ends: LogEnds) -> None:

@@ -50,6 +50,7 @@ class ShardLeadership:
         self._replica, self._lease, self._links, self._do, self._end = run.replica, run.lease, links, do, end
         self._before: tuple[LogTail, ...] = logs.tails_on_disk()
         self._begun = self._holds = False
+        self._committed: LogEnds | None = None
         self._pace = SendingRate()
         self._flush: Callable[[], None]
         self._wrote = trio.lowlevel.ParkingLot()
@@ -96,9 +97,9 @@ class ShardLeadership:
         _log.info("the shard is led from here", epoch=self.epoch, node=self._replica.me.member.node)
 
     def may_send(self) -> bool:
-        if now() >= self._lease.until:  # another may lead by now (R11)
+        if (at := now()) >= self._lease.until:  # another may lead by now (R11)
             self._end("the lease of the leader ran out")
-        self._holds = not self._replica.may_read(now())
+        self._holds = not self._replica.may_read(at)
         return not self._holds
 
     def send_with(self, flush: Callable[[], None]) -> None:
@@ -140,8 +141,9 @@ class ShardLeadership:
             self._do(self._replica.grown(self._written(), now()))
 
     def _durable(self) -> None:
-        self._wrote.unpark_all()
-        if self._begun:
+        if not self._begun:
+            self._wrote.unpark_all()
+        else:
             self._do(self._replica.durable((self.events.synced, self.messages.synced, self.files.end), now()))
 
     def _documents_grew(self) -> None:
@@ -181,9 +183,14 @@ class ShardLeadership:
         return time.monotonic() - min(since) if since else 0.0
 
     def commit(self, ends: LogEnds) -> None:
-        if self._store is not None and self._broker is not None:
+        if self._store is None or self._broker is None:
+            return
+        before, self._committed = self._committed, ends
+        if before is None or before[0] != ends[0]:
             self._store.committer.commit(*ends[0])
+        if before is None or before[1] != ends[1]:
             self._broker.committer.commit(*ends[1])
+        if before is None or before[2] != ends[2]:
             self.files.commit(ends[2])
 
     # followers
@@ -245,5 +252,5 @@ class ShardLeadership:
     def _send(self, serve: Serve, found: list[Payload | None]) -> None:
         events, messages = found
         cargo: Cargo = (events, messages, self.files.after(serve.start[2]))
-        payload = cargo if any(each is not None for each in cargo) else None
+        payload = None if cargo[0] is None and cargo[1] is None and cargo[2] is None else cargo
         self._links.send(serve.connection, Data(serve.session, serve.epoch, serve.start, serve.committed, payload))

@@ -220,7 +220,7 @@ class Links:
                             self._heard_at = trio.current_time()
                         if isinstance(frame, FileWanted):
                             nursery.start_soon(self._answer, peer, frame)
-                        elif not isinstance(frame, PeerHello | FileBytes):
+                        elif not isinstance(frame, (PeerHello, FileBytes)):
                             do(replica.received(peer.number, frame, now()))
                 except EventStoreError as error:
                     _log.warning("a connection is closed", node=peer.hello.node, error=error.message)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import islice
+from itertools import chain, islice
+from struct import Struct
 from typing import Any, Final, TypeAlias
 
 from eventstore.chunks.header import EVENTS, MESSAGES, ChunkHeader, decode_header
@@ -25,7 +26,8 @@ VERSION_MIN: Final = 2
 ASKS_AHEAD: Final = 3
 """The version from which on a leader knows FetchAhead and Stored."""
 _VALUES_MAX: Final = 4096
-_KINDS: Final = (EVENTS, MESSAGES)
+_COPIED_BYTES_MAX: Final = 4096  # up to here, packing bytes is faster than parts
+_BIN32: Final = Struct(">BI")
 _NOTHING: Final = object()
 
 
@@ -93,27 +95,65 @@ PeerFrame: TypeAlias = Frame | PeerHello | FileFrame
 
 def encode_peer_frame(frame: PeerFrame) -> bytes:
     """Returns the frame with its length."""
+    if isinstance(frame, Data) and frame.payload is not None:
+        return _framed(_encode_data(frame, frame.payload))
     payload = encode(_values(frame))
     return LENGTH.pack(len(payload)) + payload
 
 
+def _framed(parts: list[bytes]) -> bytes:
+    return b"".join((LENGTH.pack(sum(map(len, parts))), *parts))
+
+
+def _encode_data(data: Data, cargo: Cargo) -> list[bytes]:
+    """Returns the payload in parts, of which large records are not copied."""
+    parts: list[bytes] = []
+    values = _head(data)
+    for payload in cargo[:-1]:
+        if payload is None:
+            values.append(0)
+            continue
+        values += (len(payload.pieces), payload.key)
+        for piece in payload.pieces:
+            headers = [None if each is None else each.encode() for each in (piece.begun, piece.completed)]
+            values += (piece.chunk, piece.offset, *headers)
+            if len(piece.data) <= _COPIED_BYTES_MAX:
+                values.append(piece.data)
+            else:
+                parts += (encode(values), _BIN32.pack(0xC6, len(piece.data)), piece.data)
+                values = []
+    documents = cargo[-1]
+    if documents is None:
+        values.append(None)
+    else:
+        values += (len(documents.documents), *documents.end)
+        for each in documents.documents:
+            values += each
+    parts.append(encode(values))
+    return parts
+
+
+def _head(data: Data) -> list[Scalar]:
+    places = chain.from_iterable((*data.start, *data.committed))
+    return [PeerCode.DATA, data.session, data.epoch, len(data.start), *places, data.payload is not None]
+
+
 def _values(frame: PeerFrame) -> list[Scalar]:
     match frame:
+        case Fetch(session, epoch, ends, last_crcs, sorted_through):
+            return [PeerCode.FETCH, session, epoch, sorted_through, len(ends), *chain.from_iterable(ends), *last_crcs]
+        case FetchAhead(session, epoch, ends, last_crcs):
+            return [PeerCode.FETCH_AHEAD, session, epoch, len(ends), *chain.from_iterable(ends), *last_crcs]
+        case Stored(session, epoch, ends, sorted_through):
+            return [PeerCode.STORED, session, epoch, sorted_through, len(ends), *chain.from_iterable(ends)]
+        case Data():
+            return _head(frame)
         case PeerHello(cluster, shard, node, run, version):
             return [PeerCode.HELLO, version, cluster, shard, node, run]
         case JoinFrame(number, member, run, leader_run, logs):
             return [PeerCode.JOIN, number, member.node, member.incarnation, run, leader_run, len(logs), *_flat_logs(logs)]
         case Joined(number, session, epoch, logs):
             return [PeerCode.JOINED, number, session, epoch, len(logs), *_flat_logs(logs)]
-        case Fetch(session, epoch, ends, last_crcs, sorted_through):
-            return [PeerCode.FETCH, session, epoch, sorted_through, len(ends), *_flat_ends(ends), *last_crcs]
-        case FetchAhead(session, epoch, ends, last_crcs):
-            return [PeerCode.FETCH_AHEAD, session, epoch, len(ends), *_flat_ends(ends), *last_crcs]
-        case Stored(session, epoch, ends, sorted_through):
-            return [PeerCode.STORED, session, epoch, sorted_through, len(ends), *_flat_ends(ends)]
-        case Data(session, epoch, start, committed, payload):
-            head = [PeerCode.DATA, session, epoch, len(start), *_flat_ends(start), *_flat_ends(committed)]
-            return [*head, payload is not None, *(() if payload is None else _flat_cargo(payload))]
         case NotLeading(epoch):
             return [PeerCode.NOT_LEADING, epoch]
         case FileWanted(number, kind, chunk, offset, length):
@@ -122,25 +162,8 @@ def _values(frame: PeerFrame) -> list[Scalar]:
             return [PeerCode.FILE_BYTES, number, data]
 
 
-def _flat_ends(ends: LogEnds) -> list[Scalar]:
-    return [value for place in ends for value in place]
-
-
 def _flat_logs(logs: Sequence[LastEpoch]) -> list[Scalar]:
     return [value for each in logs for value in (each.epoch, *each.end)]
-
-
-def _flat_cargo(cargo: Cargo) -> list[Scalar]:
-    *payloads, documents = cargo
-    values: list[Scalar] = []
-    for payload in payloads:
-        values += [0] if payload is None else [len(payload.pieces), payload.key]
-        for piece in () if payload is None else payload.pieces:
-            headers = [None if each is None else each.encode() for each in (piece.begun, piece.completed)]
-            values += [piece.chunk, piece.offset, *headers, piece.data]
-    if documents is None:
-        return [*values, None]
-    return [*values, len(documents.documents), *documents.end, *(value for each in documents.documents for value in each)]
 
 
 class PeerDecoder:
@@ -163,6 +186,24 @@ class PeerDecoder:
 
 def _read(code: Scalar, values: Iterator[Any]) -> PeerFrame:
     match code:
+        case PeerCode.FETCH:
+            session, epoch, sorted_through, kinds = _numbers(values, 4)
+            places = _numbers(values, 3 * kinds)
+            return Fetch(session, epoch, _ends(places[: 2 * kinds]), tuple(places[2 * kinds :]), sorted_through)
+        case PeerCode.DATA:
+            session, epoch, kinds = _numbers(values, 3)
+            places = _numbers(values, 4 * kinds)
+            start, committed = _ends(places[: 2 * kinds]), _ends(places[2 * kinds :])
+            if type(has_cargo := next(values)) is not bool:
+                raise ValueError(f"{type(has_cargo).__name__} where a bool is expected")
+            return Data(session, epoch, start, committed, _cargo(values) if has_cargo else None)
+        case PeerCode.FETCH_AHEAD:
+            session, epoch, kinds = _numbers(values, 3)
+            places = _numbers(values, 3 * kinds)
+            return FetchAhead(session, epoch, _ends(places[: 2 * kinds]), tuple(places[2 * kinds :]))
+        case PeerCode.STORED:
+            session, epoch, sorted_through, kinds = _numbers(values, 4)
+            return Stored(session, epoch, _ends(_numbers(values, 2 * kinds)), sorted_through)
         case PeerCode.HELLO:
             version, cluster, shard, node, run = _typed(values, int, bytes, int, str, str)
             return PeerHello(cluster, shard, node, run, version)
@@ -172,29 +213,13 @@ def _read(code: Scalar, values: Iterator[Any]) -> PeerFrame:
         case PeerCode.JOINED:
             number, session, epoch = _numbers(values, 3)
             return Joined(number, session, epoch, _logs(values))
-        case PeerCode.FETCH:
-            session, epoch, sorted_through, kinds = _numbers(values, 4)
-            return Fetch(session, epoch, _ends(values, kinds), tuple(_numbers(values, kinds)), sorted_through)
-        case PeerCode.DATA:
-            session, epoch, kinds = _numbers(values, 3)
-            start, committed = _ends(values, kinds), _ends(values, kinds)
-            (has_cargo,) = _typed(values, bool)
-            return Data(session, epoch, start, committed, _cargo(values) if has_cargo else None)
-        case PeerCode.FETCH_AHEAD:
-            session, epoch, kinds = _numbers(values, 3)
-            return FetchAhead(session, epoch, _ends(values, kinds), tuple(_numbers(values, kinds)))
-        case PeerCode.STORED:
-            session, epoch, sorted_through, kinds = _numbers(values, 4)
-            return Stored(session, epoch, _ends(values, kinds), sorted_through)
         case PeerCode.NOT_LEADING:
             return NotLeading(*_numbers(values, 1))
         case PeerCode.FILE_WANTED:
             return FileWanted(*_numbers(values, 5))
         case PeerCode.FILE_BYTES:
             (number,), data = _numbers(values, 1), next(values)
-            if data is not None and not isinstance(data, bytes):
-                raise ValueError(f"{type(data).__name__} where bytes are expected")
-            return FileBytes(number, data)
+            return FileBytes(number, None if data is None else _bytes(data))
     raise ValueError(f"code {code!r}")
 
 
@@ -220,8 +245,7 @@ def _numbers(values: Iterator[Any], count: int) -> list[int]:
     return found
 
 
-def _ends(values: Iterator[Any], kinds: int) -> LogEnds:
-    found = _numbers(values, 2 * kinds)
+def _ends(found: list[int]) -> LogEnds:
     return tuple(zip(found[::2], found[1::2], strict=True))
 
 
@@ -235,23 +259,27 @@ def _logs(values: Iterator[Any]) -> tuple[LastEpoch, ...]:
 
 
 def _cargo(values: Iterator[Any]) -> Cargo:
-    events, messages = (_payload(values, kind) for kind in _KINDS)
-    return events, messages, _documents(values)
+    return _payload(values, EVENTS), _payload(values, MESSAGES), _documents(values)
 
 
 def _payload(values: Iterator[Any], kind: int) -> Payload | None:
     (count,) = _numbers(values, 1)
     if not count:
         return None
-    (key,) = _typed(values, bytes)
-    return Payload(key, tuple(_piece(values, kind) for _ in range(count)))
+    key = _bytes(next(values))
+    return Payload(key, tuple([_piece(values, kind) for _ in range(count)]))  # no generator: it may not end with StopIteration
 
 
 def _piece(values: Iterator[Any], kind: int) -> Piece:
     chunk, offset = _numbers(values, 2)
-    begun, completed = _header(next(values), kind), _header(next(values), kind)
-    (data,) = _typed(values, bytes)
-    return Piece(chunk, offset, data, begun, completed)
+    begun, completed = next(values), next(values)
+    return Piece(chunk, offset, _bytes(next(values)), _header(begun, kind), _header(completed, kind))
+
+
+def _bytes(value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise ValueError(f"{type(value).__name__} where bytes are expected")
+    return value
 
 
 def _header(raw: Any, kind: int) -> ChunkHeader | None:
@@ -263,5 +291,5 @@ def _documents(values: Iterator[Any]) -> Documents | None:
     if count is None:
         return None
     end = _numbers(values, 2)
-    found = tuple((str(name), raw) for name, raw in (_typed(values, str, bytes) for _ in range(int(count))))
-    return Documents((end[0], end[1]), found)
+    found = [_typed(values, str, bytes) for _ in range(int(count))]
+    return Documents((end[0], end[1]), tuple([(str(name), raw) for name, raw in found]))

@@ -124,6 +124,14 @@ def test_a_frame_that_lacks_a_value_or_has_one_too_many_is_refused(frame: PeerFr
 
 
 @pytest.mark.parametrize("frame", TAKEN)
+def test_a_frame_that_ends_after_any_of_its_values_is_refused(frame: PeerFrame) -> None:
+    values = values_of(frame)
+    for count in range(len(values)):
+        with pytest.raises(ProtocolError, match="not a frame of another replica"):
+            PeerDecoder().decode(flat.encode(values[:count]))
+
+
+@pytest.mark.parametrize("frame", TAKEN)
 def test_a_value_of_another_type_is_refused(frame: PeerFrame) -> None:
     values = values_of(frame)
     for place, value in enumerate(values):

@@ -70,9 +70,9 @@ class LeaderDocuments(OsFiles):
 
     def after(self, start: LogEnd) -> Documents | None:
         """Returns what changed after this version; None if nothing did."""
+        if start >= self.end:
+            return None
         with self._lock:
             end = self.end
-            if start >= end:
-                return None
             changed = [(name, raw) for name, (number, raw) in self._latest.items() if (self._epoch, number) > start]
         return Documents(end, tuple(changed))

@@ -64,12 +64,13 @@ class LeaderLog:
         self._last_crc = last_crc
         self._kept: deque[_Kept] = deque()
         self._kept_bytes = 0
+        self._latest: Payload | None = None  # the last segment that is kept
         self._grown, self._durable, self._failed = grown, durable, failed
 
     # the group commit
 
     def taken(self, segment: Segment) -> None:
-        self.writing_since = time.monotonic()
+        self.writing_since, self._latest = time.monotonic(), None
         if segment.begins_chunk:  # its header is not known before it is written: this one is read from the file
             self._kept.clear()
             self._kept_bytes = 0
@@ -111,6 +112,12 @@ class LeaderLog:
         """
         if start == self.end and last_crc != self._last_crc:
             raise Differs
+        if self._kept and _place(last := self._kept[-1]) == start:  # as of a follower that is level: often there are several
+            if last.before != last_crc:
+                raise Differs
+            if self._latest is None:
+                self._latest = Payload(self._key(), (Piece(*start, b"".join(last.segment.buffers)),))
+            return self._latest
         following: list[_Kept] = []
         if self._kept and _place(self._kept[0]) <= start:
             for each in reversed(self._kept):  # most followers are nearly level

@@ -70,12 +70,15 @@ _TRAILER: Final = TRAILER.struct
 def is_small(cargo: Cargo) -> bool:
     """Whether the cargo is stored by a short write to each log."""
     *payloads, documents = cargo
-    pieces = [piece for payload in payloads if payload is not None for piece in payload.pieces]
-    return (
-        documents is None
-        and not any(piece.begun for piece in pieces)
-        and sum(len(each.data) for each in pieces) <= _SMALL_BYTES
-    )
+    if documents is not None:
+        return False
+    size = 0
+    for payload in payloads:
+        for piece in () if payload is None else payload.pieces:
+            if piece.begun is not None:
+                return False
+            size += len(piece.data)
+    return size <= _SMALL_BYTES
 
 
 def end_of(cargo: Cargo, start: LogEnds, last_crcs: tuple[int, ...]) -> tuple[LogEnds, tuple[int, ...]]:
