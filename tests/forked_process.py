@@ -36,7 +36,8 @@ from tests.waiting import DEADLINE_SECONDS
 ROOT = Path(__file__).parents[1]
 MODULE = "eventstore"
 _PACKAGES = ("eventstore", "eventstore_mailbox", "eventstore_cluster")
-_LIBRARIES = ("typer._adapters", "anyio._backends._trio", "numpy")  # those that our modules import when they use them
+# Those that our modules import when they use them.
+_LIBRARIES = ("typer._adapters", "anyio._backends._trio", "numpy", "cryptography.x509", "rich.progress")
 
 
 class _Forking:
