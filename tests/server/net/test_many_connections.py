@@ -48,11 +48,11 @@ def test_a_connection_over_the_limit_is_refused_with_an_error(serve: Serve) -> N
 
 @contextmanager
 def descriptors() -> Iterator[int]:
-    """Raises the limit of open files; returns how many connections that allows with both ends here, 5,000 at most."""
+    """Raises the limit of open files; returns how many connections that allows with both ends here, 2,000 at most."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        yield min(5_000, hard // 2 - 100)
+        yield min(2_000, hard // 2 - 100)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -99,7 +99,7 @@ class Ends(trio.abc.Instrument):
 @pytest.mark.parametrize("by", ["the clients", "timeouts"])
 @pytest.mark.parametrize("kind", ["pulls", "subscriptions"])
 def test_what_ends_with_many_connections_does_not_end_at_once(serve: Serve, kind: str, by: str) -> None:
-    server, many = serve(frame_timeout_s=0.5), 30
+    server, many = serve(frame_timeout_s=0.5), 20
     with es.blocking.connect(server.address) as store, ExitStack() as stack:
         store.broker.create_topic("orders", 1)
         waits = Pull(1, 4096, 60_000, wants=(("orders", 0, 0, None),)) if kind == "pulls" else Subscribe()
