@@ -103,7 +103,8 @@ def encode_commit(
         check_text("command_id", command_id)
     if timestamp is not None:
         timestamp = check_int("timestamp", micros(timestamp), TIME_MIN, TIME_MAX)
-    condition = _on(replicas, _checked_version(expected_version))
+    expected = _checked_version(expected_version)
+    condition = expected if replicas is None else _on_all(replicas, expected)
     return aggregate_id, condition, command_id, timestamp, _encode_events(events)
 
 
@@ -117,7 +118,7 @@ def encode_commits(commits: Sequence[Commit], replicas: Replicas | None = None) 
     if replicas is None:
         return encoded
     return [
-        each if isinstance(each, InvalidArgument) else (each[0], _on(replicas, cast("ExpectedVersion", each[1])), *each[2:])
+        each if isinstance(each, InvalidArgument) else (each[0], _on_all(replicas, cast("ExpectedVersion", each[1])), *each[2:])
         for each in encoded
     ]
 
@@ -193,9 +194,7 @@ def _checked_version(expected: ExpectedVersion) -> ExpectedVersion:
     )
 
 
-def _on(replicas: Replicas | None, expected: ExpectedVersion) -> AppendCondition:
-    if replicas is None:
-        return expected
+def _on_all(replicas: Replicas, expected: ExpectedVersion) -> OnAllReplicas:
     if replicas != "all":
         raise InvalidArgument(
             f'replicas is {shown(replicas)}; it is "all", or left out', field="replicas", value=shown(replicas)

@@ -177,11 +177,14 @@ class BlockingLink:
     def send(self, data: bytes, take: Callable[[bytes], None]) -> None:
         """Sends all of it, and passes what arrives meanwhile to `take`. Raises TimedOut, or as `receive`."""
         sock = self._connected()
-        rest = memoryview(data)
+        rest: bytes | memoryview = data
         try:
             while rest:
                 try:
-                    rest = rest[sock.send(rest) :]
+                    sent = sock.send(rest)
+                    if sent == len(rest):  # nearly always
+                        return
+                    rest = memoryview(rest)[sent:]
                 except BlockingIOError:
                     if self._wait(sock, select.POLLIN | select.POLLOUT, self.timeout_s) & ~select.POLLOUT:
                         take(self.receive(self.timeout_s))
@@ -197,8 +200,10 @@ class BlockingLink:
             data = self._spin(sock)
             while data is None:
                 self._wait(sock, select.POLLIN, timeout_s)
-                with contextlib.suppress(BlockingIOError):
+                try:
                     data = sock.recv(self._receive_bytes)
+                except BlockingIOError:
+                    continue
         finally:
             _receiving.discard(self)
         if not data:

@@ -220,16 +220,15 @@ class ClientSession(Generic[S]):
 
     def data_to_send(self) -> bytes:
         """Returns what may be sent now."""
+        appends, sends = self.appends, self.sends
         if self.welcome is None:
             return b""
         if self.dropped:
             self._unsubscribe_unwanted()
-        own: tuple[BatchQueue[S, Any, Any], ...] = (self.appends, self.sends)
-        queues = self._queues if self._messages or self._routed else own
-        waiting = [queue for queue in queues if queue.waiting_rows]
-        if not (waiting or self._unsent or self._notices):
+        others = [queue for queue in self._queues[2:] if queue.waiting_rows] if self._messages or self._routed else ()
+        if not (appends.waiting_rows or sends.waiting_rows or others or self._unsent or self._notices):
             return b""
-        for queue in waiting:
+        for queue in (appends, sends, *others):
             while queue.waiting_rows and (batch := queue.next()):
                 self.add(batch)
                 queue.left(batch)
