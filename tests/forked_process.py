@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[1]
 MODULE = "eventstore"
 _PACKAGES = ("eventstore", "eventstore_mailbox", "eventstore_cluster")
 # Those that our modules import when they use them.
-_LIBRARIES = ("typer._adapters", "anyio._backends._trio", "numpy", "cryptography.x509", "rich.progress")
+_LIBRARIES = ("prometheus_client", "anyio._backends._trio", "numpy", "cryptography.x509", "rich.progress")
 
 
 class _Forking:
