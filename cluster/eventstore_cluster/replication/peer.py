@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -43,7 +44,7 @@ class Peer:
         """`waiting`: frames that came with the first frame."""
         self.number, self.hello = number, hello
         self._wire, self._waiting = wire, waiting
-        self._unsent: list[bytes] = []
+        self._unsent: deque[memoryview] = deque()
         self._more = trio.Event()
         self.closed = False
 
@@ -51,18 +52,17 @@ class Peer:
         """Sends the frame, some of it perhaps later. Does nothing once the connection is closed."""
         if self.closed:
             return
-        data = encode_peer_frame(frame)
+        data, sent = encode_peer_frame(frame), 0
         if not self._unsent:
             try:
                 sent = self._wire.socket.send(data)
             except BlockingIOError:
-                sent = 0
+                pass
             except OSError:
                 self.close()
                 return
-            data = data[sent:]
-        if data:
-            self._unsent.append(data)
+        if sent < len(data):
+            self._unsent.append(memoryview(data)[sent:])
             self._more.set()
 
     async def flush_later(self) -> None:
@@ -79,8 +79,9 @@ class Peer:
                 except (OSError, trio.ClosedResourceError):
                     self.close()
                     return
-                rest = self._unsent[0][sent:]
-                self._unsent[:1] = [rest] if rest else []
+                self._unsent[0] = self._unsent[0][sent:]
+                if not self._unsent[0]:
+                    self._unsent.popleft()
 
     async def frames(self) -> AsyncIterator[PeerFrame]:
         """Yields what the other side sends; ends with the connection. Raises ProtocolError."""

@@ -25,6 +25,7 @@ from eventstore_cluster.nodes.options import node_security
 from eventstore_cluster.replication.peer import Peer, Peers
 from eventstore_cluster.replication.peer_frames import (
     VERSION,
+    FileBytes,
     FileWanted,
     PeerDecoder,
     PeerFrame,
@@ -202,6 +203,38 @@ async def test_a_replica_leaves_one_that_speaks_a_version_that_it_does_not_know(
         with pytest.raises(ProtocolError, match=f"n1 speaks version {known}, this one 2 to {VERSION}; install the same"):
             await one.connect("127.0.0.1", listeners[0].socket.getsockname()[1])
         nursery.cancel_scope.cancel()
+
+
+async def test_a_frame_that_the_kernel_does_not_take_at_once_is_sent_whole_and_later_frames_after_it(tmp_path: Path) -> None:
+    one, other = (
+        Peers(PeerHello(uuid.UUID(int=1).bytes, 0, node, f"run of {node}"), Security(ServerSettings(data=tmp_path)))
+        for node in ("n1", "n2")
+    )
+    data = bytes(range(256)) * 100_000
+    sent = [FileBytes(1, data), FileBytes(2, b"after"), FileBytes(3, data), FileBytes(4, None)]
+    seen: list[PeerFrame] = []
+
+    async def accept(stream: trio.SocketStream) -> None:
+        peer = await one.accept(stream.socket)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.flush_later)
+            for frame in sent:
+                peer.send(frame)
+            assert peer._unsent, "the kernel took all of it"
+            await ended.wait()
+            peer.close()
+
+    ended = trio.Event()
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, accept, 0)
+        peer = await other.connect("127.0.0.1", listeners[0].socket.getsockname()[1])
+        async for frame in peer.frames():
+            seen.append(frame)
+            if len(seen) == len(sent):
+                ended.set()
+        peer.close()
+        nursery.cancel_scope.cancel()
+    assert seen == sent
 
 
 async def heard(folder: Path, said: PeerHello | FileWanted | None) -> list[PeerFrame]:

@@ -33,15 +33,25 @@ class AppendOrder:
         order = np.argsort(found["sequence"], kind="stable")
         self._places = np.concatenate(offsets)[order]
         self._lengths = found["length"].astype(np.int64)[order]
-        self._starts = RECORDS_FROM + self._lengths.cumsum() - self._lengths
+        self._bounds = RECORDS_FROM + np.concatenate(([0], self._lengths.cumsum()))
         self._view = file.map()
 
     def read(self, offset: int, length: int) -> bytes:
         """Returns up to `length` bytes from where byte `offset` was."""
-        first = int(np.searchsorted(self._starts, offset, "right")) - 1
-        behind = int(np.searchsorted(self._starts, offset + length, "left"))
+        first = self._at_or_before(offset)
+        skipped = offset - int(self._bounds[first])
+        return self._joined(first, int(np.searchsorted(self._bounds, offset + length)))[skipped : skipped + length]
+
+    def records(self, offset: int, bytes_max: int) -> bytes:
+        """Returns whole records from where byte `offset` was, where one began: at least one, about `bytes_max` bytes."""
+        first = self._at_or_before(offset)
+        return self._joined(first, max(self._at_or_before(offset + bytes_max), first + 1))
+
+    def _at_or_before(self, offset: int) -> int:
+        """Returns which record began there, or contained that byte."""
+        return int(np.searchsorted(self._bounds, offset, "right")) - 1
+
+    def _joined(self, first: int, behind: int) -> bytes:
         places, sizes = self._places[first:behind].tolist(), self._lengths[first:behind].tolist()
         view = self._view
-        data = b"".join([view[place : place + size] for place, size in zip(places, sizes, strict=True)])
-        skipped = offset - int(self._starts[first])
-        return data[skipped : skipped + length]
+        return b"".join([view[place : place + size] for place, size in zip(places, sizes, strict=True)])

@@ -69,7 +69,7 @@ class LogReader:
         end = written[1] if written[0] == header.number else header.end
         wanted = min(end - offset, bytes_max)
         while True:
-            data = self._bytes(header, offset, wanted)
+            data = self._order(header).records(offset, wanted) if header.sorted else self._bytes(header, offset, wanted)
             found = slab.walk(data, offset, UNORDERED, self._header_bytes)
             if found.offsets:
                 return data[: found.end - offset]
