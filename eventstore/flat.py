@@ -73,11 +73,11 @@ class Decoder:
     keeps a truncated value and completes it with the bytes of the next input, which may come from another client, and its
     position does not reveal this. So a secret end mark is fed after each input and must be the last value.
 
-    Not thread-safe. Its buffer grows to at most `size_bytes_max`, and is released after a large input.
+    Not thread-safe. Its buffer grows to at most `size_bytes_max`, and is released after an input of more than `kept_bytes_max`.
     """
 
-    def __init__(self, size_bytes_max: int, values_max: int) -> None:
-        self._size_bytes_max = size_bytes_max
+    def __init__(self, size_bytes_max: int, values_max: int, kept_bytes_max: int = _KEPT_BUFFER_BYTES_MAX) -> None:
+        self._size_bytes_max, self._kept_bytes_max = size_bytes_max, kept_bytes_max
         self._values_max = values_max
         self._end = os.urandom(_END_BYTES)
         self._packed_end = msgpack.packb(self._end)
@@ -116,7 +116,7 @@ class Decoder:
         if not values or values.pop() != self._end:
             self._renew()
             raise Malformed(f"the last value is cut off, or there are more than {self._values_max} values")
-        if len(payload) > _KEPT_BUFFER_BYTES_MAX:
+        if len(payload) > self._kept_bytes_max:
             self._renew()
         return values
 

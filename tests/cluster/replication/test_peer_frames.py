@@ -108,6 +108,14 @@ def test_a_frame_is_read_as_it_was_written(frame: PeerFrame) -> None:
     assert PeerDecoder().decode(payload_of(frame)) == frame
 
 
+def test_large_frames_are_read_as_they_were_written_one_after_the_other_and_beside_small_ones() -> None:
+    large = Payload(KEY, (Piece(*EVENTS_END, RECORD * 10_000), Piece(3, 4096, RECORD), Piece(4, 4096, RECORD * 9_999)))
+    frames = [Data(10, 2, ENDS, ENDS, cargo) for cargo in ((large, None, None), (None, large, CARGO[2]), EVENTS_CARGO, None)]
+    decoder = PeerDecoder()
+    for frame in (*frames, *reversed(frames), frames[0]):
+        assert decoder.decode(payload_of(frame)) == frame
+
+
 def test_every_code_is_documented() -> None:
     rows = re.findall(r"^\| (\d+) \| (\w+) \|", TEXT, flags=re.M)
     assert {name: int(code) for code, name in rows} == {
