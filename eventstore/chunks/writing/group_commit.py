@@ -192,7 +192,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         """Starts to write the submitted records. While a batch is being written they wait for the next one."""
         if self._writing is not None or self._syncing or self._delivering:
             return  # each of these kicks when it ends
-        if (segment := self._log.take()) is None:
+        if not self._log.front.segments or (segment := self._log.take()) is None:
             return
         self._writing = segment
         if self._replication is not None:
@@ -210,6 +210,14 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         if self._sync and not lone:
             return False  # a sync blocks the event loop; a write into the page cache does not
         return self._log.writer.zero_ahead.try_claim(segment.offset, segment.end)  # otherwise it would wait for zeros
+
+    def tell(self, tell: Callable[[], None] | None) -> None:
+        """Has the writer thread call `tell` after each write instead of waking trio; call `collect` then, on the event loop."""
+        self._thread.tell(tell)
+
+    def collect(self) -> None:
+        """Delivers the outcomes of what the thread has written."""
+        self._thread.collect()
 
     # -- the writer ---------------------------------------------------------------------------------------------------
 
@@ -337,8 +345,9 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         written = self._log.mark_written(segment, durable=self._sync)
         self._deliver(self._visible(), None)
         self._batch_written(written)
-        self.advanced.unpark_all()
-        if not self.full:
+        if self.advanced:
+            self.advanced.unpark_all()
+        if self._room and not self.full:
             self._room.unpark_all()
 
     def _fail(self, error: EventStoreError) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
@@ -79,6 +80,8 @@ class WriterThread(Generic[Result]):
     def __init__(self, name: str, write: Callable[[Segment], Result], done: Callable[[Segment, Result], None]) -> None:
         self._write, self._done = write, done
         self._jobs: queue.SimpleQueue[Segment | None] = queue.SimpleQueue()
+        self._written: deque[tuple[Segment, Result]] = deque()
+        self._tell: Callable[[], None] | None = None
         self.token: trio.lowlevel.TrioToken | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -89,6 +92,19 @@ class WriterThread(Generic[Result]):
     def put(self, segment: Segment) -> None:
         self._jobs.put(segment)
 
+    def tell(self, tell: Callable[[], None] | None) -> None:
+        """Has the thread call `tell` after each write, upon which the event loop calls `collect`. None: trio calls that."""
+        self._tell = tell
+        if tell is None and self.token is not None:  # the last call of another one may be lost
+            self.token.run_sync_soon(self.collect)
+
+    @trio.lowlevel.enable_ki_protection
+    def collect(self) -> None:
+        """Calls `done` with what was written since the last call."""
+        written = self._written
+        while written:
+            self._done(*written.popleft())
+
     async def stop(self) -> None:
         """Waits until all segments are written."""
         self._jobs.put(None)
@@ -97,8 +113,12 @@ class WriterThread(Generic[Result]):
     def _run(self) -> None:
         assert self.token is not None
         while (segment := self._jobs.get()) is not None:
-            result = self._write(segment)
+            self._written.append((segment, self._write(segment)))  # before `_tell` is read, see `tell`
             try:
-                self.token.run_sync_soon(self._done, segment, result)
+                (self._tell or self._tell_trio)()
             except trio.RunFinishedError:
                 return
+
+    def _tell_trio(self) -> None:
+        assert self.token is not None
+        self.token.run_sync_soon(self.collect)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import selectors
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -177,7 +176,7 @@ class MessagePulls:
             pending.bytes_max = min(pending.bytes_max, bytes_max)
             yield
         self._charge(waiting)
-        if self._settle(waiting) and not waiting.connection.watched & selectors.EVENT_READ:
+        if self._settle(waiting) and not waiting.connection.is_read:
             self._gate.flush()  # reading resumes, although nothing is sent
 
     def _pieces(self, request_id: int, request: Pull, pulled: Sequence[QueueRead]) -> list[bytes]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import selectors
+import select
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
@@ -30,17 +30,20 @@ _log = logging.getLogger(__name__)
 
 
 class Acceptor:
-    """A listener registered in a gate's selector, where its key has no data. `connections`: the open ones.
-    `make`: what makes a connection of a socket.
+    """A listener registered in a gate's epoll. `connections`: the open ones. `make`: what makes a connection of a socket.
+    `drop` closes one and removes it from `connections`.
 
-    `accepted`, `turned_away` and `gave_way` count connections since the start. `drop` closes one and removes it from
-    `connections`.
+    Attributes:
+        fd: of the listener.
+        accepted: connections since the start.
+        turned_away: of these, at the limit.
+        gave_way: idle ones that were closed for new ones.
     """
 
     def __init__(
         self,
         listener: socket.socket,
-        selector: selectors.BaseSelector,
+        poll: select.epoll,
         connections: Collection[ServerConnection],
         connections_max: int,
         drop: Callable[[ServerConnection], None],
@@ -48,8 +51,8 @@ class Acceptor:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         listener.setblocking(False)
-        self._listener = listener
-        self._selector = selector
+        self._listener, self.fd = listener, listener.fileno()
+        self._poll = poll
         self._connections = connections
         self._connections_max = connections_max
         self._drop = drop
@@ -63,7 +66,7 @@ class Acceptor:
         """Begins to accept, or resumes after a pause; does nothing after `stop`."""
         if not self._watched and not self._closed:
             self._watched = True
-            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._poll.register(self._listener, select.EPOLLIN)
 
     def accept(self, now: float) -> Iterator[ServerConnection]:
         """Yields new connections. Add each to `connections` before the next is requested."""
@@ -126,13 +129,13 @@ class Acceptor:
         self.turned_away += 1
         limit = self._connections_max
         connection.send(encode_error(0, Overloaded(f"{limit} connections are open, the limit; try later", limit=limit)))
-        connection.flush(now)
+        connection.flush()
         connection.hang_up()
 
     def _pause(self) -> None:
         if self._watched:
             self._watched = False
-            self._selector.unregister(self._listener)
+            self._poll.unregister(self._listener)
 
     def stop(self) -> None:
         """Stops accepting for good."""

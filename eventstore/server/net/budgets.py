@@ -21,7 +21,6 @@ waiting pages get room in turn.
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import Final, Protocol, TypeVar
@@ -50,6 +49,12 @@ class Backlog(Protocol):
 
     async def wait_for_room(self) -> None: ...
 
+    def tell(self, written: Callable[[], None] | None) -> None:
+        """Has a thread call `written` after each write, if there is one; None: no longer."""
+
+    def collect(self) -> None:
+        """Delivers the outcomes of what was written."""
+
 
 class NoBacklog:
     """Never full: for a server without a disk of its own."""
@@ -60,11 +65,20 @@ class NoBacklog:
     async def wait_for_room(self) -> None:
         await trio.lowlevel.checkpoint()
 
+    def tell(self, written: Callable[[], None] | None) -> None:
+        pass
+
+    def collect(self) -> None:
+        pass
+
 
 class InboundBudget:
     """Bounds the bytes held for requests. Checked every 10 ms; between two checks the total may exceed the bound.
 
     `holding`: the connections with unprocessed bytes. `turn_away` sends a connection an error and closes it.
+
+    Attributes:
+        due: when to check next.
     """
 
     def __init__(
@@ -73,17 +87,11 @@ class InboundBudget:
         self._bytes_max = bytes_max
         self._holding = holding
         self._turn_away = turn_away
-        self._checked = 0.0
+        self.due = float("-inf")
 
-    def end_turn(self) -> None:
-        """Checks the bound, if the last check was long enough ago."""
-        now = time.monotonic()
-        if now - self._checked >= _INBOUND_CHECK_SECONDS:
-            self._checked = now
-            self.enforce()
-
-    def enforce(self) -> None:
+    def enforce(self, now: float) -> None:
         """Closes connections until the total is within the bound."""
+        self.due = now + _INBOUND_CHECK_SECONDS
         held = {connection: size for connection in self._holding if (size := connection.held_bytes)}
         total, limit = sum(held.values()), self._bytes_max
         if total <= limit:
@@ -145,24 +153,24 @@ class OutboundBudget:
         """`connections_max`: as many have a `share`, the bytes of a page for one that holds nothing; 0: none has."""
         self.share = bytes_max // 4 // connections_max if connections_max else 0
         self._connection_bytes_max = connection_bytes_max
-        self._bytes_max = bytes_max - self.share * connections_max
+        self.bytes_max = bytes_max - self.share * connections_max
         self._waiting: dict[ServerConnection, deque[trio.Event]] = {}
         self.bytes = 0
 
     @property
     def full(self) -> bool:
         """Whether no page may be begun, except within the share of a connection."""
-        return self.bytes >= self._bytes_max
+        return self.bytes >= self.bytes_max
 
     def limits_now(self, requests_max: int, bytes_max: int) -> tuple[int, int]:
         """Returns how many unanswered requests, and of how many bytes of answers, are a reason not to take more from a
         connection: as given, or one and its share, while the answers of all are over the bound.
         """
-        return (1, min(self.share, bytes_max)) if self.bytes >= self._bytes_max else (requests_max, bytes_max)
+        return (1, min(self.share, bytes_max)) if self.bytes >= self.bytes_max else (requests_max, bytes_max)
 
     def allowance(self, connection: ServerConnection) -> int | None:
         """Returns how many bytes a page may have that is made now; None: as many as it wants. 0: it has to wait."""
-        if not self.full:
+        if self.bytes < self.bytes_max:
             return None
         return 0 if _holds_any(connection) else self.share // 2
 
@@ -199,7 +207,7 @@ class OutboundBudget:
         while not connection.closed:
             if not self.has_room(connection):
                 self._wake_next()
-                await connection.room.park()
+                await connection.wait_for_room()
             elif self.full and may_share and self.share and not _holds_any(connection):
                 return self._take(connection, min(size, self.share))
             elif self.full:
@@ -219,7 +227,7 @@ class OutboundBudget:
         """Undoes a `reserve`: the page was made, or will not be."""
         connection.reserved_bytes -= size
         self.bytes -= size
-        if connection.room and self.has_room(connection):
+        if connection.room_wanted and self.has_room(connection):
             connection.room.unpark_all()
         self._wake_next_of(connection)
 
@@ -231,7 +239,8 @@ class OutboundBudget:
         """Adjusts the total to the connection's unsent bytes."""
         self.bytes += connection.unsent_bytes - connection.counted_bytes
         connection.counted_bytes = connection.unsent_bytes
-        self._wake_next_of(connection)
+        if self._waiting:
+            self._wake_next_of(connection)
 
     def forget(self, connection: ServerConnection) -> None:
         """Subtracts what a closed connection did not read."""

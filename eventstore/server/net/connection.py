@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import selectors
+import select
 import socket
 import time
 from collections import deque
@@ -73,6 +73,7 @@ class ServerConnection:
       took everything the last time, or has room again.
     - `durability`: of what is committed, for its answers; None: they do not say. `doing`: its last kind of request, or a text.
     - `uses`: what it has sent to and consumed from, the first `USES_MAX`, for people. `since_us`: when it was accepted.
+    - `room`: pages wait there for room to be sent, `room_wanted` of them.
     - `charge`: counts a request against the limits of its identity; None: there are none, and then nothing is called.
     - `request_bytes`: of the request that is being handled. `waiting_bytes`: of its commands that are not answered.
     - `held`: why nothing is read until there is room; TCP then holds back the sender.
@@ -91,6 +92,7 @@ class ServerConnection:
         "doing",
         "due_s",
         "durability",
+        "fd",
         "frame_began",
         "frame_since",
         "greeted",
@@ -111,6 +113,7 @@ class ServerConnection:
         "rested_at",
         "resting",
         "room",
+        "room_wanted",
         "sent_of_first",
         "since_us",
         "slow_answer_s",
@@ -129,7 +132,7 @@ class ServerConnection:
         """`address`: of the peer, as `accept` returns it."""
         own_socket.setblocking(False)
         own_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket = own_socket
+        self.socket, self.fd = own_socket, own_socket.fileno()
         self.host, self.port = address[:2]
         self.peer = network_of(self.host)
         self.reader = FrameReader(HELLO_BYTES_MAX)
@@ -152,6 +155,7 @@ class ServerConnection:
         self.unsent: deque[bytes | memoryview] = deque()
         self.unsent_bytes = self.sent_of_first = self.reserved_bytes = self.counted_bytes = 0
         self.room = trio.lowlevel.ParkingLot()
+        self.room_wanted = 0
         self.bound: dict[int, ConnectionBound] = {}
         self.uses: set[str] = set()
         self.since_us = time.time_ns() // 1_000
@@ -183,12 +187,12 @@ class ServerConnection:
 
     def keep(self, payloads: list[bytes]) -> None:
         """Adds to `pending`."""
-        self.pending.extend(payloads)
+        self.pending += payloads
         self.pending_bytes += sum(map(len, payloads)) + OBJECT_BYTES * len(payloads)
 
     def note_use(self, use: str) -> None:
         """Notes what the client does."""
-        if len(self.uses) < USES_MAX:
+        if use not in self.uses and len(self.uses) < USES_MAX:
             self.uses.add(use)
 
     def can_bind(self, request_id: int) -> bool:
@@ -223,6 +227,11 @@ class ServerConnection:
         return f"{self.name or 'no hello'}, {self.host}:{self.port}"
 
     @property
+    def is_read(self) -> bool:
+        """Whether its requests are received now."""
+        return bool(self.watched & select.EPOLLIN)
+
+    @property
     def is_idle(self) -> bool:
         """Whether it has no request, subscription or answer under way."""
         return not (self.owed or self.bound or self.holds_bytes or self.unsent or self.queued)
@@ -250,25 +259,36 @@ class ServerConnection:
         if self.blocked_since is not None:
             self.blocked_since = now
 
-    def watch(self, selector: selectors.BaseSelector, wanted: int) -> None:
+    def watch(self, poll: select.epoll, wanted: int) -> None:
         """Registers the connection for the wanted events; for none, removes it."""
         if not self.watched:
-            selector.register(self.socket, wanted, self)
+            poll.register(self.socket, wanted)
         elif wanted:
-            selector.modify(self.socket, wanted, self)
+            poll.modify(self.socket, wanted)
         else:
-            selector.unregister(self.socket)
+            poll.unregister(self.socket)
         self.watched = wanted
+
+    async def wait_for_room(self) -> None:
+        """Returns when answers were sent, or the connection is closed."""
+        self.room_wanted += 1
+        try:
+            await self.room.park()
+        finally:
+            self.room_wanted -= 1
 
     def send(self, frame: bytes) -> None:
         """Queues a frame; `flush` sends it."""
         self.unsent.append(frame)
         self.unsent_bytes += len(frame)
 
-    def flush(self, now: float) -> bool:
+    def flush(self) -> bool:
         """Sends as much as the socket takes. Returns False if the client is gone."""
-        while self.unsent and self.writable:
-            data = self._next_piece()
+        unsent = self.unsent
+        while unsent and self.writable:
+            data = unsent.popleft()
+            if unsent:
+                data = self._with_next(data)
             try:
                 sent = self.socket.send(data)
             except (BlockingIOError, InterruptedError):
@@ -279,11 +299,11 @@ class ServerConnection:
                 self._keep_rest(data, sent)
                 self.writable = False
                 if sent or self.blocked_since is None:
-                    self.blocked_since = now
+                    self.blocked_since = trio.current_time()
             else:
-                self.unsent_bytes -= sent
-                self._forget_sent()
-        if not self.unsent:
+                self.unsent_bytes -= sent + self.sent_of_first
+                self.sent_of_first = 0
+        if not unsent:
             self.blocked_since = None
         return True
 
@@ -300,11 +320,10 @@ class ServerConnection:
         self.unsent_bytes -= self.sent_of_first
         self.sent_of_first = 0
 
-    def _next_piece(self) -> bytes | memoryview:
-        """Takes the next bytes to send: frames joined as long as that is cheap."""
+    def _with_next(self, first: bytes | memoryview) -> bytes | memoryview:
+        """Joins the next frames to the first one, as long as that is cheap."""
         unsent = self.unsent
-        first = unsent.popleft()
-        if not unsent or len(first) + len(unsent[0]) > _JOINED_BYTES_MAX:
+        if len(first) + len(unsent[0]) > _JOINED_BYTES_MAX:
             return first
         pieces, size = [first], len(first)
         while unsent and size + len(unsent[0]) <= _JOINED_BYTES_MAX:

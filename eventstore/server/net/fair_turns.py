@@ -10,28 +10,27 @@ and a quarter at least. So a client whose requests are few never rests, and one 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Mapping
 from heapq import heappop, heappush
 from itertools import count, zip_longest
 from math import inf
 from time import perf_counter
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 
 from eventstore.fields import counted
 from eventstore.server.net.answer_turns import AnswerTurns
-from eventstore.server.net.busy_polling import Ready
 from eventstore.server.net.connection import BUSY, ServerConnection
 from eventstore.server.net.run_queue import ACTIVE_S, SLICE_S, TURN_S, RunQueue
 
 _ALONE_S: Final = 0.25
 _NEWCOMERS_S: Final = 0.005
 _FEW_READY: Final = 4  # the handshakes of so many fit into that
-_TAKEN_S_MAX: Final = 0.010
+TAKEN_S_MAX: Final = 0.010
 _LEFT_S: Final = 0.005  # a rest ends when this much is left: rests are not shorter than a few turns
 _TAKEN_S_CAP: Final = 0.2
-NOTED_S: Final = 0.0001  # less than this in a turn is not added up: a client that waits for each answer
+NOTED_S: Final = 0.0001  # less than this is not worth a call
 _SHARE_MIN: Final = 0.25
 _SHARE_OF_ANOTHER: Final = 0.1
 _LOG_S: Final = 60.0
@@ -39,9 +38,21 @@ _AGAIN_S: Final = 1.0
 """The log names a connection that rests again within this time: one long request, as a STATS on a busy machine, is no news."""
 _log = logging.getLogger(__name__)
 
+Ready: TypeAlias = list[tuple[int, int]]
+"""Descriptors and their events, as epoll returns them."""
+
 
 class FairTurns:
-    """Measures what the connections of a gate take. `slowed` counts how often one had to rest."""
+    """Measures what the connections of a gate take.
+
+    Attributes:
+        now: trio's time; a running gate has a shorter way to it.
+        at: by `clock`, up to when time was charged to a connection.
+        slice_s: how long one connection is served in this turn.
+        served_queue: whether this turn has served some of those who wait.
+        slowed: how often one had to rest.
+        last_slowed: which one that was, for people.
+    """
 
     def __init__(self, connections: Collection[ServerConnection], clock: Callable[[], float] = perf_counter) -> None:
         self._connections = connections
@@ -52,18 +63,26 @@ class FairTurns:
         self._waits = trio.CancelScope()
         self._order = count()
         self._log_due = self._newcomers_end = self._queue_began = self._queue_ended = 0.0
+        self.at = self.slice_s = 0.0
+        self.served_queue = False
+        self.now: Callable[[], float] = trio.current_time
         self.slowed = 0
         self.last_slowed: str | None = None
 
     def begin(self) -> float:
         """Begins a turn; returns when."""
         self._newcomers_end = 0.0
-        self.queue.begin_turn()
-        return trio.current_time()
+        queue = self.queue
+        if queue.quick:
+            queue.begin_turn()
+        queue.spent_s = 0.0
+        self.at = self.clock()
+        self.slice_s = SLICE_S if len(self._connections) > 1 else _ALONE_S
+        return self.now()
 
     async def wait(self, descriptor: int) -> None:
         """Returns when a socket is ready, or the run queue may be served."""
-        if not self.queue:
+        if not self.queue.peers:
             await trio.lowlevel.wait_readable(descriptor)
         elif self.queue.rests_until > trio.current_time():
             with trio.move_on_at(self.queue.rests_until):
@@ -76,18 +95,17 @@ class FairTurns:
         since they were served before.
         """
         queue = self.queue
-        if queue and queue.rests_until <= now:
-            self._queue_began = self.clock()
+        if queue.rests_until <= now:
+            self.served_queue, self._queue_began = True, self.clock()
             for connection in queue.served():
                 receive(connection, now)
 
     def end(self) -> None:
-        """Ends a turn, whose answers are sent."""
-        if self._queue_began:
-            now, took, self._queue_began = trio.current_time(), self.clock() - self._queue_began, 0.0
-            if self.queue.quick_at > self._queue_ended:
-                self.queue.rests_until = now + took * (2 if self.queue.serves_several(now) else 1)
-            self._queue_ended = now
+        """Ends a turn that served those who wait. Its answers are sent."""
+        now, took, self.served_queue = trio.current_time(), self.clock() - self._queue_began, False
+        if self.queue.quick_at > self._queue_ended:
+            self.queue.rests_until = now + took * (2 if self.queue.serves_several(now) else 1)
+        self._queue_ended = now
 
     def newcomers_wait(self) -> bool:
         """Whether those who have not said hello had their time in this turn: a handshake of TLS computes, and all that are
@@ -98,53 +116,53 @@ class FairTurns:
             self._newcomers_end = now + _NEWCOMERS_S
         return now >= self._newcomers_end
 
-    def in_order(self, events: Ready) -> Ready:
+    def in_order(self, events: Ready, by_fd: Mapping[int, ServerConnection], newcomers: Container[ServerConnection]) -> Ready:
         """Returns what is ready, those who have not said hello last, of each peer in rotation: one that begins hundreds of
-        handshakes at once does not keep out the others, whose time of this turn it would take.
+        handshakes at once does not keep out the others, whose time of this turn it would take. `newcomers`: those.
         """
         if len(events) <= _FEW_READY:
             return events
         others: Ready = []
-        newcomers: dict[str, Ready] = {}
+        waiting: dict[str, Ready] = {}
         for event in events:
-            connection = event[0].data
-            known = connection is None or connection.greeted
-            (others if known else newcomers.setdefault(connection.peer, [])).append(event)
-        if len(newcomers) <= 1:
+            connection = by_fd.get(event[0])
+            new = None if connection is None or connection not in newcomers else connection.peer
+            (others if new is None else waiting.setdefault(new, [])).append(event)
+        if len(waiting) <= 1:
             return events
-        rounds = zip_longest(*sorted(newcomers.values(), key=len))
+        rounds = zip_longest(*sorted(waiting.values(), key=len))
         return [*others, *(event for one in rounds for event in one if event is not None)]
-
-    def slice_ends(self, started: float) -> float:
-        """Returns when the slice of a connection ends that is served from `started` on."""
-        return started + (SLICE_S if len(self._connections) > 1 else _ALONE_S)
 
     def served(self, connection: ServerConnection, took: float) -> None:
         """Notes a slice that was long, or ended before the requests did."""
         connection.busy = BUSY if connection.pending else min(connection.busy + 1, BUSY) if took > TURN_S else 0
-        if took > NOTED_S:
-            self.charge(connection, took)
 
     def charge(self, connection: ServerConnection, seconds: float) -> None:
         """Adds to what a connection took; it may have to rest."""
-        taken = self.took_lately(connection) + seconds
-        connection.taken_s, connection.taken_at = taken, self.clock()
-        if taken > _TAKEN_S_MAX and not connection.resting and not connection.closed:
-            self._consider(connection, taken)
+        connection.taken_s += seconds
+        if connection.taken_s > TAKEN_S_MAX:
+            self.settle(connection)
 
     def took_lately(self, connection: ServerConnection) -> float:
         """Returns what a connection took, less what has drained since, in seconds."""
         return max(0.0, connection.taken_s - (self.clock() - connection.taken_at) * _SHARE_MIN)
 
-    def _consider(self, connection: ServerConnection, taken: float) -> None:
-        now = trio.current_time()
+    def settle(self, connection: ServerConnection) -> None:
+        """Subtracts from what a connection took what its share allowed since the last time. It rests until the rest of that is
+        allowed, too.
+        """
+        now, at = trio.current_time(), self.clock()
         others = self._others(connection, now)
         share = max(_SHARE_MIN, 1.0 - _SHARE_OF_ANOTHER * others)
-        if share == 1.0:
-            connection.taken_s = _LEFT_S
+        allowed = (at - (connection.taken_at or at)) * share
+        taken = max(0.0, connection.taken_s - allowed)
+        connection.taken_s, connection.taken_at = taken, at
+        if taken <= TAKEN_S_MAX or connection.resting or connection.closed:
             return
-        rest = (min(taken, _TAKEN_S_CAP) - _LEFT_S) / _SHARE_MIN * (1.0 - share) / share
         connection.taken_s = _LEFT_S
+        if share == 1.0:
+            return
+        rest = (min(taken, _TAKEN_S_CAP) - _LEFT_S) / share
         connection.resting = True
         heappush(self._resting, (now + rest, next(self._order), connection))
         self._waits.deadline = min(self._waits.deadline, now + rest)

@@ -25,24 +25,27 @@ ACTIVE_S: Final = 0.05
 
 
 class RunQueue:
-    """`spent_s`: what this turn took so far, and what its requests will still take. `quick_at`: when one was served that did
-    not wait here; `quick`: how many in this turn. `rests_until`: no connection that waits is served before.
+    """Connections that wait.
+
+    Attributes:
+        peers: by peer.
+        spent_s: what this turn took so far, and what its requests will still take.
+        quick_at: when one was served that did not wait here.
+        quick: how many of them in this turn.
+        rests_until: no connection that waits is served before.
     """
 
     def __init__(self) -> None:
-        self._peers: dict[str, deque[ServerConnection]] = {}
+        self.peers: dict[str, deque[ServerConnection]] = {}
         self.spent_s = 0.0
         self.rests_until = self.quick_at = self._several_at = 0.0
         self.quick = 0
 
-    def __len__(self) -> int:
-        """How many peers wait."""
-        return len(self._peers)
-
     def begin_turn(self) -> None:
+        """Notes how many were quick in the turn before."""
         if self.quick >= _SEVERAL:
             self._several_at = self.quick_at
-        self.spent_s, self.quick = 0.0, 0
+        self.quick = 0
 
     def serves_others(self, now: float) -> bool:
         """Whether clients are served as well that do not wait here."""
@@ -57,12 +60,12 @@ class RunQueue:
     def add(self, connection: ServerConnection) -> None:
         """Has a connection wait, until `served` yields it. It is not read meanwhile."""
         connection.queued = True
-        self._peers.setdefault(connection.peer, deque()).append(connection)
+        self.peers.setdefault(connection.peer, deque()).append(connection)
 
     def check_invariants(self, connections: Iterable[ServerConnection]) -> None:
         """For tests. Raises AssertionError unless those of these connections wait here, once, that are `queued`."""
-        waiting = [each for peer in self._peers.values() for each in peer]
-        assert all(self._peers.values()), f"peers are waited for without a connection: {list(self._peers)}"
+        waiting = [each for peer in self.peers.values() for each in peer]
+        assert all(self.peers.values()), f"peers are waited for without a connection: {list(self.peers)}"
         assert len(waiting) == len(set(waiting)), f"one waits twice: {[each.title for each in waiting]}"
         for each in connections:
             assert each.queued == (each in waiting), f"{each.title}: queued is {each.queued}, it waits: {each in waiting}"
@@ -70,13 +73,13 @@ class RunQueue:
     def served(self) -> Iterator[ServerConnection]:
         """Yields the connections whose turn it is. Add to `spent_s` what each took before the next is requested."""
         end = self.spent_s + TURN_S
-        while self._peers and self.spent_s < end:
-            yield self._next_of(next(iter(self._peers)))
+        while self.peers and self.spent_s < end:
+            yield self._next_of(next(iter(self.peers)))
 
     def _next_of(self, peer: str) -> ServerConnection:
-        waiting = self._peers.pop(peer)
+        waiting = self.peers.pop(peer)
         connection = waiting.popleft()
         connection.queued = False
         if waiting:
-            self._peers[peer] = waiting
+            self.peers[peer] = waiting
         return connection

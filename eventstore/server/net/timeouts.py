@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import selectors
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -87,7 +86,7 @@ class Timeouts:
         limits = self._limits
         if connection.blocked_since is not None and now - connection.blocked_since > limits.slow_client_timeout_s:
             return f"it has not read its answers for {limits.slow_client_timeout_s:g} s"
-        is_read = connection.watched & selectors.EVENT_READ  # otherwise the server makes it wait
+        is_read = connection.is_read  # otherwise the server makes it wait
         if is_read and connection.frame_since is not None and now - connection.frame_since > limits.frame_timeout_s:
             return f"a frame has been incomplete for {limits.frame_timeout_s:g} s"
         if not connection.greeted and now - connection.accepted > limits.hello_timeout_s:

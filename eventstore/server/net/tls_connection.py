@@ -10,6 +10,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
+import trio
+
 from eventstore.errors import ProtocolError
 from eventstore.protocol import encode_error
 from eventstore.security.handshakes import NOT_ENDED, PLAIN, FailedHandshakes
@@ -87,18 +89,18 @@ class TlsConnection(ServerConnection):
             self._noted = True
             self._failed.note(self.host, why)
 
-    def flush(self, now: float) -> bool:
+    def flush(self) -> bool:
         """As `ServerConnection.flush`. What the handshake left unsent is sent first."""
         if self.writable and self.tls.owes and not self.unsent:
             try:
                 if not self.tls.push():
                     self.unsent.append(b"")  # so that the gate waits for the socket to take more
                     self.writable = False
-                    self.blocked_since = self.blocked_since or now
+                    self.blocked_since = self.blocked_since or trio.current_time()
                     return True
             except OSError:
                 return False
-        return super().flush(now)
+        return super().flush()
 
 
 def connections_over(tls: ServerTls | None) -> MakeConnection:

@@ -12,10 +12,11 @@ import trio
 import trio.testing
 
 from eventstore.protocol.frames import LENGTH
+from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from tests.invariants import checked
-from tests.server.net.test_gate import LIMITS, NeverFull
+from tests.server.net.test_gate import LIMITS
 
 KIB, MIB = 1 << 10, 1 << 20
 CLIENTS, REQUESTS = 8, 200
@@ -38,7 +39,7 @@ async def answering() -> AsyncIterator[tuple[Gate, list[ServerConnection], int]]
 
     gate = Gate(listener, replace(LIMITS, connections_max=CLIENTS + 1, requests_max=REQUESTS, outgoing_bytes_max=4 * MIB))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(gate.run, handle, lambda: None, NeverFull())
+        nursery.start_soon(gate.run, handle, lambda: None, NoBacklog())
         with checked(lambda: check_owed(gate, owed)):
             yield gate, owed, listener.getsockname()[1]
         nursery.cancel_scope.cancel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import selectors
+import select
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,10 +16,11 @@ from eventstore.protocol import encode_ok
 from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.frames import LENGTH
 from eventstore.server.net.acceptor import Acceptor
+from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.fair_turns import SLICE_S, FairTurns
 from eventstore.server.net.gate import Gate
-from tests.server.net.test_gate import LIMITS, NeverFull, echoing
+from tests.server.net.test_gate import LIMITS, echoing
 
 FLOOD = 40_000
 
@@ -174,7 +175,7 @@ async def test_those_who_have_not_said_hello_share_a_slice_of_each_turn() -> Non
     clients = [socket.create_connection(listener.getsockname()) for _ in range(MANY)]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
-            gate.run, lambda connection, _: turns[-1].append(connection), lambda: turns.append([]), NeverFull()
+            gate.run, lambda connection, _: turns[-1].append(connection), lambda: turns.append([]), NoBacklog()
         )  # fmt: skip
         while len(gate.connections) < MANY:
             await trio.lowlevel.checkpoint()
@@ -195,10 +196,10 @@ async def test_those_who_have_not_said_hello_share_a_slice_of_each_turn() -> Non
 
 
 def test_connections_are_accepted_for_a_slice_of_a_turn() -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=MANY) as listener, selectors.DefaultSelector() as selector:
+    with socket.create_server(("127.0.0.1", 0), backlog=MANY) as listener, select.epoll() as poll:
         clients = [socket.create_connection(listener.getsockname()) for _ in range(MANY)]
         refused: list[ServerConnection] = []
-        acceptor = Acceptor(listener, selector, refused, 0, refused.append, clock=Clock(SLICE_S / 3))
+        acceptor = Acceptor(listener, poll, refused, 0, refused.append, clock=Clock(SLICE_S / 3))
         for turn in range(1, 4):
             assert list(acceptor.accept(0.0)) == []
             assert acceptor.turned_away == 3 * turn, "the others wait for the next turn"
@@ -210,21 +211,24 @@ def test_those_who_have_not_said_hello_are_served_in_rotation_by_address_after_t
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
 
-        def ready(peer: str, *, greeted: bool = False) -> tuple[selectors.SelectorKey, int]:
+        by_fd: dict[int, ServerConnection] = {}
+
+        def ready(peer: str, *, greeted: bool = False) -> tuple[int, int]:
             stack.enter_context(socket.create_connection(listener.getsockname()))
             connection = ServerConnection(*listener.accept(), 0.0)
             stack.callback(connection.close)
             connection.peer, connection.greeted = peer, greeted
-            return selectors.SelectorKey(connection.socket, connection.socket.fileno(), selectors.EVENT_READ, connection), 1
+            by_fd[connection.fd] = connection
+            return connection.fd, select.EPOLLIN
 
-        accepts = (selectors.SelectorKey(listener, listener.fileno(), selectors.EVENT_READ, None), 1)
+        accepts = (listener.fileno(), select.EPOLLIN)
         flood, others = [ready("flood") for _ in range(20)], [ready("one"), ready("two")]
         known = [ready("flood", greeted=True), ready("one", greeted=True)]
-        turns = FairTurns([])
-        ordered = turns.in_order([*flood, accepts, known[0], *others, known[1]])
+        turns, newcomers = FairTurns([]), {each for each in by_fd.values() if not each.greeted}
+        ordered = turns.in_order([*flood, accepts, known[0], *others, known[1]], by_fd, newcomers)
         assert ordered == [accepts, *known, *others, *flood]
-        assert turns.in_order([*flood, accepts]) == [*flood, accepts]
-        assert turns.in_order([flood[0], others[0]]) == [flood[0], others[0]]
+        assert turns.in_order([*flood, accepts], by_fd, newcomers) == [*flood, accepts]
+        assert turns.in_order([flood[0], others[0]], by_fd, newcomers) == [flood[0], others[0]]
 
 
 class Counting(set[ServerConnection]):
@@ -241,7 +245,7 @@ def test_room_for_many_connections_is_looked_for_once() -> None:
     """It takes longer than to accept ten; what waits to be accepted must not wait for that."""
     with (
         socket.create_server(("127.0.0.1", 0), backlog=2 * MANY) as listener,
-        selectors.DefaultSelector() as selector,
+        select.epoll() as poll,
         ExitStack() as stack,
     ):
         for _ in range(2 * MANY):
@@ -254,7 +258,7 @@ def test_room_for_many_connections_is_looked_for_once() -> None:
             connections.discard(connection)
             gone.append(connection)
 
-        acceptor = Acceptor(listener, selector, connections, MANY, drop, clock=Clock())
+        acceptor = Acceptor(listener, poll, connections, MANY, drop, clock=Clock())
         for connection in acceptor.accept(1_000.0):
             connections.add(connection)
             if len(gone) == 3:

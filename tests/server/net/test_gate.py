@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import trio
@@ -14,20 +16,13 @@ import trio.testing
 from eventstore.protocol import encode_ok
 from eventstore.protocol.frames import LENGTH
 from eventstore.protocol.requests import Ping, Read, Version
+from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.connection import GateLimits, ServerConnection
 from eventstore.server.net.gate import Gate
 from tests.server.conftest import Serve
 from tests.server.raw import Ok, Page, RawClient, append_frame, commit
 
 LIMITS = GateLimits(10, 10, 1 << 20, 1 << 28, 1 << 28, 10, 10, 10, 10)
-
-
-class NeverFull:
-    full = False
-    writing = False
-
-    async def wait_for_room(self) -> None:
-        """There is always room."""
 
 
 @asynccontextmanager
@@ -43,7 +38,7 @@ async def echoing(limits: GateLimits = LIMITS) -> AsyncIterator[tuple[Gate, int]
 
     gate = Gate(listener, limits)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(gate.run, handle, lambda: None, NeverFull())
+        nursery.start_soon(gate.run, handle, lambda: None, NoBacklog())
         yield gate, port
         nursery.cancel_scope.cancel()
 
@@ -121,7 +116,7 @@ async def owing() -> AsyncIterator[tuple[Gate, int]]:
 
     gate = Gate(listener, replace(LIMITS, requests_max=1, frame_timeout_s=5))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(gate.run, handle, lambda: None, NeverFull())
+        nursery.start_soon(gate.run, handle, lambda: None, NoBacklog())
         nursery.start_soon(gate.run_timeouts)
         yield gate, port
         nursery.cancel_scope.cancel()
@@ -200,3 +195,69 @@ async def test_while_nothing_may_be_sent_answers_wait_also_those_to_a_client_tha
         assert await good.receive_some() == encode_ok(3)
         await good.aclose()
         await bad.aclose()
+
+
+async def test_other_tasks_run_while_a_single_client_sends_again_and_again() -> None:
+    asked, seen, news = 0, list[int](), trio.Event()
+
+    async def follow() -> None:
+        nonlocal news
+        while True:
+            await news.wait()
+            news = trio.Event()
+            seen.append(asked)
+
+    def handle(connection: ServerConnection, payload: bytes) -> None:
+        nonlocal asked
+        asked += 1
+        news.set()
+        gate.send(connection, encode_ok(len(payload)))
+
+    def ask_often() -> None:
+        with socket.create_connection(listener.getsockname()) as client:
+            for _ in range(500):
+                client.sendall(LENGTH.pack(1) + b"x")
+                assert client.recv(100)
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    gate = Gate(listener, LIMITS)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(gate.run, handle, lambda: None, NoBacklog())
+        nursery.start_soon(follow)
+        await trio.to_thread.run_sync(ask_often)
+        nursery.cancel_scope.cancel()
+    assert asked == 500
+    assert max(later - earlier for earlier, later in pairwise([0, *seen, asked])) <= 2, "it runs after each request"
+
+
+async def test_a_thread_wakes_the_gate_and_trio_once_the_gate_has_ended() -> None:
+    """As the writer thread does: nothing of what it tells is lost while the gate ends."""
+    told = list[int]()
+
+    class Written(NoBacklog):
+        def __init__(self) -> None:
+            self.written, self.wake = deque[int](), list[Callable[[], None] | None]([None])
+
+        def tell(self, written: Callable[[], None] | None) -> None:
+            self.wake.append(written)
+
+        def collect(self) -> None:
+            told.extend(self.written)
+            self.written.clear()
+
+    backlog, listener = Written(), socket.create_server(("127.0.0.1", 0))
+    gate = Gate(listener, LIMITS)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(gate.run, lambda *_: None, lambda: None, backlog)
+        await trio.testing.wait_all_tasks_blocked()
+        wake = backlog.wake[-1]
+        assert wake is not None
+        for number in range(100):
+            backlog.written.append(number)
+            await trio.to_thread.run_sync(wake)
+        while len(told) < 100:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert backlog.wake[-1] is None, "it is told no more"
+    wake()  # a thread that was just about to: the descriptor may belong to another file by now
+    assert told == list(range(100))

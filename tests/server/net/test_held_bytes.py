@@ -44,7 +44,7 @@ def held(connection: ServerConnection) -> int:
     return sum(len(frame) for frame in whole if isinstance(frame, bytes))
 
 
-def test_a_frame_that_is_taken_a_little_at_a_time_counts_as_long_as_it_is_held() -> None:
+async def test_a_frame_that_is_taken_a_little_at_a_time_counts_as_long_as_it_is_held() -> None:
     sizes = [9 * MIB, 100_000, 50_000, 8 * MIB, 1_000]
     with pair() as (connection, client):
         for size in sizes:
@@ -52,7 +52,7 @@ def test_a_frame_that_is_taken_a_little_at_a_time_counts_as_long_as_it_is_held()
         received, most = 0, 0
         while connection.unsent:
             connection.writable = True
-            assert connection.flush(0.0)
+            assert connection.flush()
             assert held(connection) == connection.unsent_bytes
             remaining = sum(map(len, connection.unsent))
             most = max(most, connection.unsent_bytes - remaining)

@@ -11,12 +11,13 @@ from dataclasses import replace
 import trio
 
 from eventstore.protocol.frames import LENGTH
+from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.net.peers import network_of
 from eventstore.server.net.run_queue import QUICK_S_MAX, SLICE_S, TURN_S, RunQueue
 from tests.server.net.test_fair_turns import Clock
-from tests.server.net.test_gate import LIMITS, NeverFull
+from tests.server.net.test_gate import LIMITS
 
 SMALL = LENGTH.pack(1) + b"x"
 SLICES_MAX = round(TURN_S / SLICE_S) + 1
@@ -50,7 +51,7 @@ def test_peers_are_served_in_rotation_and_their_connections_too() -> None:
         assert not a3.queued
         assert a1.queued
         assert served(queue) == [a1]
-        assert not queue
+        assert not queue.peers
 
 
 def test_a_turn_serves_several_of_the_only_peer_and_as_many_peers_as_its_time_allows() -> None:
@@ -79,7 +80,7 @@ async def gate_of(many: int, clock: Clock) -> AsyncIterator[tuple[Gate, list[lis
     gate = Gate(listener, replace(LIMITS, connections_max=many))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
-            gate.run, lambda connection, _: turns[-1].append(connection.port), lambda: turns.append([]), NeverFull()
+            gate.run, lambda connection, _: turns[-1].append(connection.port), lambda: turns.append([]), NoBacklog()
         )  # fmt: skip
         clients = [await trio.open_tcp_stream(*listener.getsockname()[:2]) for _ in range(many)]
         while len(gate.connections) < many:
@@ -187,7 +188,7 @@ async def test_clients_that_are_gone_leave_the_queue_and_the_others_go_on() -> N
     async with gate_of(8, Clock(SLICE_S / 4)) as (gate, turns, (*gone, last)):
         for flooder in gone:
             await flooder.send_all(SMALL * 400)
-        while not gate.turns.queue:
+        while not gate.turns.queue.peers:
             await trio.lowlevel.checkpoint()
         for flooder in gone:
             await flooder.aclose()
@@ -196,4 +197,4 @@ async def test_clients_that_are_gone_leave_the_queue_and_the_others_go_on() -> N
         await last.send_all(SMALL)
         while not handled(turns)[port_of(last)]:
             await trio.lowlevel.checkpoint()
-        assert not gate.turns.queue
+        assert not gate.turns.queue.peers
