@@ -154,7 +154,7 @@ def check_flag(field: str, value: object) -> bool:
     Raises:
         InvalidArgument
     """
-    if not isinstance(value, bool):
+    if value is not True and value is not False:
         raise InvalidArgument(f"{field} must be true or false, not {shown(value)}", field=field, value=shown(value))
     return value
 

@@ -113,9 +113,10 @@ class Decoder:
         except BaseException:  # a signal's handler
             self._renew()
             raise
-        if not values or values.pop() != self._end:
+        if not values or values[-1] != self._end:
             self._renew()
             raise Malformed(f"the last value is cut off, or there are more than {self._values_max} values")
+        del values[-1]
         if len(payload) > self._kept_bytes_max:
             self._renew()
         return values

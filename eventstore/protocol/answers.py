@@ -123,7 +123,11 @@ def outcome_values(
 
 def encode_outcomes(request_id: int, values: Sequence[Scalar]) -> bytes:
     """Encodes outcomes: three values for each commit, command or message, in the order of the request."""
-    return encode_frame(request_id, _OUTCOMES, values)
+    payload = flat.encode((request_id, _OUTCOMES, *values))
+    length = len(payload)
+    if length > FRAME_BYTES_MAX:
+        raise bad_length(length, FRAME_BYTES_MAX)
+    return LENGTH.pack(length) + payload
 
 
 def encode_some_outcomes(request_id: int, values: Sequence[Scalar]) -> bytes:

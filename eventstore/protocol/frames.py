@@ -24,12 +24,17 @@ _HTTP: Final = frozenset(LENGTH.unpack(word)[0] for word in (b"HTTP", b"GET ", b
 
 
 class FrameReader:
-    """Splits bytes into payloads. Use one per connection."""
+    """Splits bytes into payloads. Use one per connection.
+
+    Attributes:
+        buffered_bytes: the bytes received of an incomplete frame.
+        failed: why nothing more can be read.
+    """
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
         self._pieces: list[bytes | bytearray] = []
-        self._kept_bytes = 0
+        self.buffered_bytes = 0
         self._wanted_bytes = LENGTH_BYTES
         self.failed: ProtocolError | None = None
 
@@ -45,17 +50,11 @@ class FrameReader:
             raise self.failed
         if self._pieces:
             self._keep(data)
-            if self._kept_bytes < self._wanted_bytes:
+            if self.buffered_bytes < self._wanted_bytes:
                 return []
-            if self._kept_bytes == self._wanted_bytes > LENGTH_BYTES:
+            if self.buffered_bytes == self._wanted_bytes > LENGTH_BYTES:
                 return [self._joined(LENGTH_BYTES)]  # the usual case of a large frame: one copy instead of two
             data = self._joined(0)
-        payloads = self._split(data)
-        if self.failed is not None and not payloads:
-            raise self.failed
-        return payloads
-
-    def _split(self, data: bytes) -> list[bytes]:
         payloads: list[bytes] = []
         unpack, limit = LENGTH.unpack_from, self._frame_bytes_max
         position, size = 0, len(data)
@@ -63,8 +62,13 @@ class FrameReader:
             (length,) = unpack(data, position)
             if not 0 < length <= limit:
                 self.failed = bad_length(length, limit)
+                if not payloads:
+                    raise self.failed
                 return payloads
             following = position + LENGTH_BYTES + length
+            if following == size and not position:
+                self._wanted_bytes = LENGTH_BYTES
+                return [data[LENGTH_BYTES:]]  # one whole frame: most have no other
             if following > size:
                 self._wanted_bytes = LENGTH_BYTES + length
                 break
@@ -77,7 +81,7 @@ class FrameReader:
         return payloads
 
     def _keep(self, piece: bytes) -> None:
-        self._kept_bytes += len(piece)
+        self.buffered_bytes += len(piece)
         if len(piece) >= _MERGED_BYTES_MAX:
             self._pieces.append(piece)
         elif self._pieces and isinstance(self._pieces[-1], bytearray):
@@ -87,7 +91,7 @@ class FrameReader:
 
     def _joined(self, start: int) -> bytes:
         """Returns the kept bytes from `start` on, in one piece."""
-        pieces, self._pieces, self._kept_bytes = self._pieces, [], 0
+        pieces, self._pieces, self.buffered_bytes = self._pieces, [], 0
         if len(pieces[0]) < start:
             return b"".join(pieces)[start:]
         return b"".join((memoryview(pieces[0])[start:], *pieces[1:]))
@@ -96,11 +100,6 @@ class FrameReader:
         """Raises the limit of a frame to `frame_bytes_max`."""
         assert frame_bytes_max >= self._frame_bytes_max
         self._frame_bytes_max = frame_bytes_max
-
-    @property
-    def buffered_bytes(self) -> int:
-        """The bytes received of an incomplete frame."""
-        return self._kept_bytes
 
 
 def bad_length(length: int, limit: int) -> ProtocolError:

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from inspect import signature
+from operator import attrgetter
 from typing import (
     Annotated,
     Any,
@@ -174,9 +175,11 @@ def _attach_checks(kind: type[Request], checks: list[tuple[str, Check]]) -> None
     """Gives the class a `__post_init__` that runs the checks of all fields, then the class's own check of several fields."""
     together: Callable[[Any], None] | None = kind.__dict__.get("__post_init__")
 
+    values_of = attrgetter(*(name for name, _ in checks), "__class__", "__class__")  # a tuple, however few fields there are
+
     def check_fields(self: Request) -> None:
-        for name, check in checks:
-            check(name, getattr(self, name))
+        for (name, check), value in zip(checks, values_of(self), strict=False):
+            check(name, value)
         if together is not None:
             together(self)
 

@@ -94,7 +94,8 @@ class ArrivalOrder:
         self.collecting: Batcher | None = None
 
     def switch_to(self, batcher: Batcher) -> None:
-        self.end_turn()
+        if self.collecting is not None:
+            self.end_turn()
         self.collecting = batcher
 
     def end_turn(self) -> None:

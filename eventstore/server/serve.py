@@ -225,9 +225,10 @@ async def _listening(
         verifying = Verifying(settings, verified_folders(store, broker))
 
         def end_turn() -> None:
-            order.end_turn()
-            if service is not None:
-                service.end_turn()
+            if order.collecting is not None:
+                order.end_turn()
+            if service is not None and service.messages.batches:
+                service.messages.end_turn()
 
         reports = Reports(lambda: store.engine.failed is None and not appends.stopping, reactions)
         operators = reaction_routes(gate, nursery, WithPublications(reactions, publishing))
@@ -278,7 +279,8 @@ async def _listening(
                 served = http_server(settings.http, reports.application(), reports.health, security, about)
                 http_address = stack.enter_context(served)
             listen(listener, settings.listen)
-            begin(features, nursery, gate, dispatch.handle, end_turn, ServerBacklog(store.committer, mailboxes))
+            committers = () if broker is None else (broker.committer,)
+            begin(features, nursery, gate, dispatch.handle, end_turn, ServerBacklog(store.committer, mailboxes, *committers))
             address = f"{security.scheme}://{host}:{port}"
             told = maps, layout, reports, security, slots, publishing, verifying
             yield Server(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import add as concat
 from operator import itemgetter
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from crc32c import crc32c
 
@@ -107,7 +107,8 @@ class Appender:
         rows: list[Row] = []
         self._version_cache.asked += len(commits)
         self._version_cache.take_offers()
-        self._warm(commits)
+        if len(commits) >= _WARM_COMMITS_MIN:
+            self._warm(commits)
         try:
             self._accept(commits, now, outcomes, rows)
         finally:  # accepted commits are in the tail already, and must not be there without a record
@@ -117,10 +118,17 @@ class Appender:
     def _accept(self, commits: Sequence[NewCommit], now: int, outcomes: list[AppendOutcome], rows: list[Row]) -> None:
         """Makes the first pass: adds an outcome for each commit, and a row for each accepted one."""
         front, cached, any_version, end, limit = self._front, self._version_cache.young.get, ANY, 0, -1
-        for aggregate_id, condition, command_id, when, given in commits:
+        every: Sequence[Any] = commits  # mypy follows `isinstance` only, which is a call for each commit
+        for aggregate_id, condition, command_id, when, given in every:
             try:
-                ids, command = _ids(aggregate_id, command_id)
-                if isinstance(given, tuple):
+                try:
+                    ids, command = aggregate_id.encode(), command_id.encode()
+                except (UnicodeEncodeError, AttributeError):
+                    raise _bad_ids(aggregate_id, command_id) from None
+                id_bytes, command_bytes = len(ids), len(command)
+                if not (0 < id_bytes <= ID_BYTES_MAX and 0 < command_bytes <= ID_BYTES_MAX):
+                    raise _bad_ids(aggregate_id, command_id)
+                if given.__class__ is tuple:
                     events, count, fingerprint = given
                 elif aggregate_id[0] == RESERVED:
                     raise reserved_id_refused(aggregate_id)
@@ -128,9 +136,10 @@ class Appender:
                     events, count, fingerprint = given, 1, NO_FINGERPRINT
                 else:
                     events, count, fingerprint = self._checked(given)
-                length = FIXED_BYTES + len(ids) + len(command) + len(events)
+                length = FIXED_BYTES + id_bytes + command_bytes + len(events)
                 if end + length > limit:
-                    self._frame(rows)
+                    if rows:
+                        self._frame(rows)
                     file = self._room_for(length)
                     heads, commands, versions, previous = file.heads, file.commands, file.versions, file.previous
                     end, limit, sequence, several = front.end, front.limit, front.next_sequence, len(self._tail.files) > 1
@@ -172,7 +181,7 @@ class Appender:
 
     def _warm(self, commits: Sequence[NewCommit]) -> None:
         """Looks up the aggregates of a large batch in one pass over the directory, at a third of the cost of single lookups."""
-        if len(commits) < _WARM_COMMITS_MIN or not len(self._files.ranges):
+        if not len(self._files.ranges):
             return
         young = self._version_cache.young
         missing = set(map(_aggregate_id, commits)).difference(young)
@@ -296,15 +305,14 @@ def refused(commits: Sequence[NewCommit], why: EventStoreError) -> list[NewCommi
     return [cast("NewCommit", (commit[0], _Refused(why), *commit[2:])) for commit in commits]
 
 
-def _ids(aggregate_id: str, command_id: str) -> tuple[bytes, bytes]:
-    """Returns both ids as checked bytes."""
+def _bad_ids(aggregate_id: str, command_id: str) -> EventStoreError:
+    """Returns the error of the first id that is refused, with its name and the reason."""
     try:
-        ids = aggregate_id.encode(), command_id.encode()
-        if 0 < len(ids[0]) <= ID_BYTES_MAX and 0 < len(ids[1]) <= ID_BYTES_MAX:
-            return ids
-    except (UnicodeEncodeError, AttributeError):
-        pass
-    return check_id("aggregate_id", aggregate_id), check_id("command_id", command_id)  # raises with the name and the reason
+        check_id("aggregate_id", aggregate_id)
+        check_id("command_id", command_id)
+    except EventStoreError as error:
+        return error
+    raise AssertionError("both ids are valid")
 
 
 def _without_frames(error: EventStoreError) -> EventStoreError:

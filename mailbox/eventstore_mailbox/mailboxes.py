@@ -10,7 +10,6 @@ from weakref import WeakSet
 
 import trio
 
-from eventstore_mailbox.core.append_call import Deliver, DeliverSome
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import A, AnyPorts, C, O, Ports, X
 from eventstore_mailbox.core.state import AnyEntry, Entry
@@ -59,17 +58,21 @@ class Mailboxes(Generic[C, A, X, O]):
         deliver: Callable[[list[O]], None],
         source: object = None,
         deliver_some: Callable[[Sequence[int], list[O]], None] | None = None,
+        size_bytes: int | None = None,
     ) -> Sequence[int]:
         """Accepts plain appends: changes with the sender's own expected version.
 
         `deliver` gets one outcome each, in order, together, if no aggregate has commands in its mailbox. Otherwise
-        `deliver_some` gets all outcomes, each with its place and as soon as it is there. Returns the places of the appends that
-        wait for commands. An append that a mailbox has no room for has the outcome `Ports.refusal(MailboxFull)`.
+        `deliver_some` gets all outcomes, each with its place and as soon as it is there. `size_bytes`: of all, at most; None:
+        each is measured. Returns the places of the appends that wait for commands. An append that a mailbox has no room for has
+        the outcome `Ports.refusal(MailboxFull)`.
 
         Raises:
             Stopping, MailboxFull: none was accepted.
         """
-        return self._machine.append(changes, cast("Deliver", deliver), source, cast("DeliverSome | None", deliver_some))
+        machine: Any = self._machine
+        waiting: Sequence[int] = machine.append(changes, deliver, source, deliver_some, size_bytes)
+        return waiting
 
     @trio.lowlevel.enable_ki_protection
     def kick(self) -> None:

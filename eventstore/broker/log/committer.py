@@ -62,10 +62,11 @@ class MessageCommitter(GroupCommit[SendOutcome, WriteResult]):
         finally:
             if engine.failed is not None:
                 self.poisoned.set()
-        if engine.barrier == before:  # all of them were refused, which depends on no write
+        barrier = engine.barrier
+        if barrier == before:  # all of them were refused, which depends on no write
             deliver(outcomes)
         else:
-            self._wait_for(engine.barrier, outcomes, deliver)
+            self._wait_for(barrier, outcomes, deliver)
 
     def begin_chunk(self) -> None:
         """Begins a new chunk, as the first thing that is written: an epoch of the log begins with it."""

@@ -136,7 +136,8 @@ class Sender:
             values: bytes = _pack((tag, key, name, body, properties))[1:]
             length = FIXED_BYTES + len(values)
             if end + length > limit:
-                self._frame(topic_id, rows)
+                if rows:
+                    self._frame(topic_id, rows)
                 self._make_room(length)
                 end, limit, base = front.end, front.limit, position_of(front.chunk, 0)
             tail, position = log.tail, base + end
@@ -150,7 +151,8 @@ class Sender:
             used.add(log)
             end += length
         self._round_robin[topic_id] = turn
-        self.changed_queues.update(log.key for log in used)
+        for log in used:
+            self.changed_queues.add(log.key)
 
     def _frame(self, topic_id: int, rows: list[_Row]) -> None:
         """Turns accepted messages into records of the current chunk, which has room for them."""

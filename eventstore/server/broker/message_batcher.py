@@ -13,6 +13,7 @@ import trio
 
 from eventstore.broker.broker import Broker
 from eventstore.broker.log.sender import SendOutcome
+from eventstore.broker.topics import Topic
 from eventstore.errors import EventStoreError, ShuttingDown, copy_error
 from eventstore.flat import Scalar
 from eventstore.protocol import encode_error, sent_values
@@ -21,7 +22,7 @@ from eventstore.records.topic_names import check_name
 from eventstore.server.net.connection import HELD_BY_MESSAGES, ServerConnection
 from eventstore.server.net.deferred_replies import explain_failure
 from eventstore.server.net.gate import Gate
-from eventstore.server.requests.batch_replies import BatchReplies
+from eventstore.server.requests.batch_replies import BatchReplies, error_text_bytes_max
 
 _log = logging.getLogger(__name__)
 
@@ -29,11 +30,12 @@ _log = logging.getLogger(__name__)
 class _Batch(BatchReplies):
     """Messages for one topic, with the requests that sent them."""
 
-    __slots__ = ("messages",)
+    __slots__ = ("messages", "topic")
     of_commits = False
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, topic: Topic) -> None:
         super().__init__(gate, _values)
+        self.topic = topic
         self.messages: list[WireMessage] = []
 
 
@@ -44,7 +46,7 @@ class MessageBatcher:
         self._gate = gate
         self._broker = broker
         self._nursery = nursery
-        self._batches: dict[str, _Batch] = {}
+        self.batches: dict[str, _Batch] = {}
         self._creating: dict[str, list[tuple[ServerConnection, int, SendMessages]]] = {}
         self._creating_bytes = 0
         self._created = trio.lowlevel.ParkingLot()
@@ -84,28 +86,24 @@ class MessageBatcher:
             self._wait_for_topic(connection, request_id, request)
             self._nursery.start_soon(self._create, topic)
         else:
-            broker.check_sendable(topic)
+            found = broker.check_sendable(topic)
             self._gate.owe(connection)
-            self._take(connection, request_id, request)
+            self._take(connection, request_id, request, found)
         connection.note_use(f"sends to {topic}")
-        if self._full:
-            self._hold(connection)
 
-    def _take(self, connection: ServerConnection, request_id: int, request: SendMessages) -> None:
-        batch = self._batches.get(request.topic)
+    def _take(self, connection: ServerConnection, request_id: int, request: SendMessages, topic: Topic) -> None:
+        batch = self.batches.get(request.topic)
         if batch is None:
-            batch = self._batches[request.topic] = _Batch(self._gate)
-        batch.requests.append((connection, request_id, len(request.messages)))
+            batch = self.batches[request.topic] = _Batch(self._gate, topic)
+        batch.requests.append((connection, request_id, len(request.messages), connection.request_bytes))
         batch.messages += request.messages
 
     def end_turn(self) -> None:
         """Hands the batches to the broker."""
-        if not self._batches:
-            return
-        batches, self._batches = self._batches, {}
-        for topic, batch in batches.items():
+        batches, self.batches = self.batches, {}
+        for batch in batches.values():
             try:
-                self._broker.submit(topic, batch.messages, batch.deliver, batch.source)
+                self._broker.committer.submit(batch.topic, batch.messages, batch.deliver, batch.source)
             except EventStoreError as error:
                 batch.refuse(error)
             except Exception:  # a bug of ours that one client triggered; only the connections of its batch are affected
@@ -114,7 +112,7 @@ class MessageBatcher:
         self._broker.committer.kick()
         if self._full:
             for batch in batches.values():
-                for connection, _, _ in batch.requests:
+                for connection, _, _, _ in batch.requests:
                     self._hold(connection)
 
     # -- flow control -------------------------------------------------------------------------------------------------
@@ -142,20 +140,23 @@ class MessageBatcher:
         self._gate.owe(connection)
         self._creating[request.topic].append((connection, request_id, request))
         self._creating_bytes += _bytes_of(request)
+        if self._full:
+            self._hold(connection)
 
     async def _create(self, topic: str) -> None:
         """Creates the topic; messages sent to it meanwhile wait, in order."""
-        refusal: EventStoreError | None = None
+        found: Topic | EventStoreError
         try:
             await self._broker.administration.ensure_topic(topic, self._broker.settings.default_queues)
+            found = self._broker.check_sendable(topic)
         except Exception as error:
-            refusal = explain_failure(error)
+            found = explain_failure(error)
         for connection, request_id, request in self._creating.pop(topic):
             self._creating_bytes -= _bytes_of(request)
-            if refusal is None:
-                self._take(connection, request_id, request)
+            if isinstance(found, EventStoreError):
+                self._gate.answer(connection, encode_error(request_id, found))
             else:
-                self._gate.answer(connection, encode_error(request_id, refusal))
+                self._take(connection, request_id, request, found)
         self.end_turn()
         self._created.unpark_all()
         self._gate.flush()
@@ -166,8 +167,11 @@ def _bytes_of(request: SendMessages) -> int:
     return sum(len(value) for message in request.messages for value in message[:4] if isinstance(value, bytes | str))
 
 
-def _values(outcomes: Sequence[SendOutcome], text_bytes_max: int) -> list[Scalar]:
+def _values(outcomes: Sequence[SendOutcome], count: int) -> list[Scalar]:
     values: list[Scalar] = []
     for outcome in outcomes:
-        values += sent_values(outcome, text_bytes_max) if isinstance(outcome, EventStoreError) else outcome
+        if isinstance(outcome, EventStoreError):
+            values += sent_values(outcome, error_text_bytes_max(count))
+        else:
+            values += outcome
     return values

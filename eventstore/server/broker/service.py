@@ -54,7 +54,6 @@ class BrokerService:
         self._shard = shard
         self.messages = MessageBatcher(gate, broker, nursery)
         self.pulls = MessagePulls(gate, broker, nursery)
-        self.end_turn = self.messages.end_turn
         changes, lookups = DeferredReplies(gate, nursery), DeferredReplies(gate, nursery, at_once=_LOOKUPS_AT_ONCE)
         routes: dict[type[Request], Route] = {
             SendMessages: self.messages.send,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from itertools import islice
 from operator import itemgetter
 from time import perf_counter
 from typing import Final, TypeAlias, cast
@@ -24,9 +23,9 @@ from eventstore.records.raw_commit import RawCommit
 from eventstore.server.feature import Feature
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, refused_append
 from eventstore.server.net.connection import ServerConnection
-from eventstore.server.net.fair_turns import NOTED_S
+from eventstore.server.net.fair_turns import NOTED_S, TAKEN_S_MAX
 from eventstore.server.net.gate import Gate
-from eventstore.server.requests.batch_replies import BatchReplies
+from eventstore.server.requests.batch_replies import BatchReplies, error_text_bytes_max
 from eventstore.server.requests.commands import CommandReplies, PendingSend, ReplyValues
 from eventstore.store.append import REFUSED, AppendOutcome
 from eventstore_mailbox import MailboxError
@@ -63,7 +62,7 @@ class AppendReplies(BatchReplies):
         for place, outcome in zip(places, outcomes, strict=True):
             request, own = pending[place]
             try:
-                self._late.put(request, own, cast("ReplyValues", tuple(self._values((outcome,), request.text_bytes_max))))
+                self._late.put(request, own, cast("ReplyValues", tuple(self._values((outcome,), len(request.values)))))
             except Exception:  # the other requests of the batch are answered
                 _log.exception("an answer failed; its connection is closed")
                 self._gate.drop(request.connection)
@@ -71,7 +70,7 @@ class AppendReplies(BatchReplies):
 
     def _pending(self) -> list[tuple[PendingSend, int]]:
         if not self._places:
-            for connection, request_id, count in self.requests:
+            for connection, request_id, count, _ in self.requests:
                 request = PendingSend(connection, request_id, count)
                 self._places += [(request, place) for place in range(count)]
         return self._places
@@ -83,6 +82,7 @@ _EVENT_S: Final = 0.4e-6
 _MANY_BYTES: Final = 32 * 1024  # less has few events
 _SAMPLES: Final = 4
 _SAMPLE_BYTES: Final = 4096
+_ENVELOPE_BYTES: Final = 128  # what a record has besides what is in the request
 _BEGINS_DATA: Final = b"\xc4"  # of at most 255 bytes, in MessagePack
 _events_of: Final[Callable[[RawCommit], bytes]] = itemgetter(4)
 
@@ -97,6 +97,7 @@ class AppendBatcher:
         self._order = order
         self._replies = AppendReplies(gate, append_values, late)
         self._commits: list[RawCommit] = []
+        self._bytes = 0
         self.stopping = False
         self.feature = Feature(routes={Append: self.append}, stop=self._stop)
 
@@ -113,21 +114,24 @@ class AppendBatcher:
             raise ShuttingDown("the server is stopping; connect again later")
         if self._order.collecting is not self:
             self._order.switch_to(self)
-        commits = request.commits
-        self._gate.owe(connection, due_s(commits))
-        self._replies.requests.append((connection, request_id, len(commits)))
+        commits, size = request.commits, connection.request_bytes
+        count = len(commits)
+        self._gate.owe(connection, count * _COMMIT_S if size < _MANY_BYTES else due_s(size, commits))
+        self._replies.requests.append((connection, request_id, count, size))
         self._commits += commits
+        self._bytes += size
 
     def hand_over(self) -> None:
         """Hands the batch to the mailboxes."""
-        replies, commits = self._replies, self._commits
-        self._commits, self._replies = [], AppendReplies(self._gate, append_values, self._late)
-        self._submit(replies, commits)
+        replies, commits, size = self._replies, self._commits, self._bytes
+        self._commits, self._replies, self._bytes = [], AppendReplies(self._gate, append_values, self._late), 0
+        self._submit(replies, commits, size)
 
-    def _submit(self, replies: BatchReplies, commits: list[RawCommit]) -> None:
+    def _submit(self, replies: BatchReplies, commits: list[RawCommit], size: int) -> None:
+        """`size`: of their requests, in bytes."""
         started = perf_counter()
         try:
-            self._append(replies, commits, replies.source)
+            self._append(replies, commits, replies.source, size)
         except mailbox.MailboxFull as error:
             if len(replies.requests) == 1:
                 _refuse(replies, commits, error)
@@ -136,24 +140,20 @@ class AppendBatcher:
         except Exception as error:
             _refuse(replies, commits, error)
         more = perf_counter() - started - len(commits) * _COMMIT_S
-        if more > NOTED_S and (more := more - _events_s(commits)) > NOTED_S:
-            self._charge(replies, commits, more)
+        if more > NOTED_S:
+            turns = self._gate.turns
+            for connection, _, _, own in replies.requests:  # what they took beyond what was due, by bytes
+                connection.taken_s += more * own / size
+                if connection.taken_s > TAKEN_S_MAX:
+                    turns.settle(connection)
         self._mailboxes.kick()
 
-    def _charge(self, replies: BatchReplies, commits: list[RawCommit], seconds: float) -> None:
-        """Charges what commits of many events took beyond small ones, to their connections, by bytes."""
-        sizes, rest = [], iter(commits)
-        for connection, _, count in replies.requests:
-            sizes.append((connection, sum(len(commit[4]) for commit in islice(rest, count))))
-        every = sum(size for _, size in sizes)
-        for connection, size in sizes:
-            self._gate.turns.charge(connection, seconds * size / max(1, every))
-
-    def _append(self, replies: BatchReplies, commits: list[RawCommit], source: object) -> None:
+    def _append(self, replies: BatchReplies, commits: list[RawCommit], source: object, size: int) -> None:
         changes = cast("list[CommitRow]", commits)
+        size += len(commits) * _ENVELOPE_BYTES
         if not isinstance(replies, AppendReplies):
-            self._mailboxes.append(changes, replies.deliver, source)
-        elif late := self._mailboxes.append(changes, replies.deliver, source, replies.deliver_some):
+            self._mailboxes.append(changes, replies.deliver, source, size_bytes=size)
+        elif late := self._mailboxes.append(changes, replies.deliver, source, replies.deliver_some, size):
             replies.wait_for(late)
 
     def _append_separately(self, replies: BatchReplies, commits: list[RawCommit]) -> None:
@@ -165,21 +165,19 @@ class AppendBatcher:
             own = commits[first : first + request[2]]
             first += request[2]
             try:
-                self._append(single, own, request[0])
+                self._append(single, own, request[0], request[3])
             except Exception as refused:
                 _refuse(single, own, refused)
 
 
-def due_s(commits: Sequence[RawCommit]) -> float:
-    """Returns about how long it takes to check, store and answer these commits."""
-    return len(commits) * _COMMIT_S + _events_s(commits)
+def due_s(size: int, commits: Sequence[RawCommit]) -> float:
+    """Returns about how long it takes to check, store and answer the commits of a request of `size` bytes."""
+    return len(commits) * _COMMIT_S + (0.0 if size < _MANY_BYTES else _events_s(commits))
 
 
 def _events_s(commits: Sequence[RawCommit]) -> float:
     """Returns about what their many small events add: they are not counted, but what begins the data of one is, in samples."""
     size = sum(map(len, map(_events_of, commits)))
-    if size < _MANY_BYTES:
-        return 0.0
     found = sampled = 0
     for number in range(_SAMPLES):
         events = _events_of(commits[number * len(commits) // _SAMPLES])
@@ -197,14 +195,14 @@ def _refuse(replies: BatchReplies, commits: list[RawCommit], error: Exception) -
         replies.give_up()
 
 
-def append_values(outcomes: Sequence[AppendOutcome], text_bytes_max: int) -> list[Scalar]:
-    """Encodes outcomes; the engine's status numbers are those of the protocol."""
+def append_values(outcomes: Sequence[AppendOutcome], count: int) -> list[Scalar]:
+    """Encodes outcomes, of a frame with `count`; the engine's status numbers are those of the protocol."""
     values: list[Scalar] = []
     for outcome in outcomes:
         if outcome[0] == REFUSED:
             error = outcome[1]
             assert isinstance(error, EventStoreError)
-            values += outcome_values(error, text_bytes_max)
+            values += outcome_values(error, error_text_bytes_max(count))
         else:
             values += outcome  # type: ignore[arg-type] # without an error it is three ints
     return values

@@ -22,10 +22,10 @@ assert _MANY_OUTCOMES * _ERROR_TEXTS_MAX * ERROR_TEXT_BYTES_MAX <= FRAME_BYTES_M
 
 
 class BatchReplies:
-    """The requests of a batch in order: connection, request id, and how many outcomes of the batch are its answer.
+    """The requests of a batch in order: connection, request id, how many outcomes of the batch are its answer, and its bytes.
 
-    `values` encodes outcomes as flat values; its second argument bounds the bytes of each text of an error. `of_commits`: the
-    answer says how durable they are, to clients that ask for it.
+    `values` encodes so many outcomes, which are all of a frame, as flat values. `of_commits`: the answer says how durable they
+    are, to clients that ask for it.
     """
 
     __slots__ = ("_gate", "_values", "requests")
@@ -34,25 +34,30 @@ class BatchReplies:
     def __init__(self, gate: Gate, values: Callable[[Sequence[Any], int], list[Scalar]]) -> None:
         self._gate = gate
         self._values = values
-        self.requests: list[tuple[ServerConnection, int, int]] = []
+        self.requests: list[tuple[ServerConnection, int, int, int]] = []
 
     @property
     def source(self) -> object:
         """The batch's connection if it has a single one, else the batch itself."""
         first = self.requests[0][0]
-        return first if all(connection is first for connection, _, _ in self.requests) else self
+        for connection, _, _, _ in self.requests:
+            if connection is not first:
+                return self
+        return first
 
     def deliver(self, outcomes: Sequence[Any]) -> None:
         """Answers each request with its part of the outcomes, in one frame."""
-        gate, first = self._gate, 0
-        for connection, request_id, count in self.requests:
+        gate, first, durability = self._gate, 0, None
+        for connection, request_id, count, _ in self.requests:
             part = outcomes[first : first + count]
             first += count
             if not connection.closed:
                 try:
-                    values = self._values(part, error_text_bytes_max(count))
+                    values = self._values(part, count)
                     if self.of_commits and connection.durability is not None:
-                        values.append(connection.durability())
+                        if durability is None:
+                            durability = connection.durability()
+                        values += (durability,)
                     gate.answer(connection, encode_outcomes(request_id, values))
                 except Exception:  # the other requests of the batch are answered
                     _log.exception("an answer failed; its connection is closed")
@@ -61,13 +66,13 @@ class BatchReplies:
 
     def refuse(self, error: EventStoreError) -> None:
         """Answers all requests with `error`: nothing of the batch was stored."""
-        for connection, request_id, _ in self.requests:
+        for connection, request_id, _, _ in self.requests:
             self._gate.answer(connection, encode_error(request_id, error))
         self._gate.flush()
 
     def give_up(self) -> None:
         """Closes the connections of all requests; clients that retry learn the outcomes."""
-        for connection, _, _ in self.requests:
+        for connection, _, _, _ in self.requests:
             self._gate.drop(connection)
 
 

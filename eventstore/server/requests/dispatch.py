@@ -87,17 +87,16 @@ class Dispatch:
             return
         kind = connection.doing = request.__class__
         try:
-            route = self._routes.get(kind)
             if not connection.greeted and kind is not Hello:
                 raise ProtocolError("the first request of a connection is HELLO")
-            if route is None:
+            if kind not in self._routes:
                 name = kind.__name__
                 raise UnknownOperation(
                     f"{name} is not served here: a worker accepts only commands, and a server with broker = false no messages; "
                     "ask the store, or a server with a broker",
                     operation=name,
                 )
-            route(connection, request_id, request)
+            self._routes[kind](connection, request_id, request)
         except EventStoreError as error:
             self.gate.send(connection, encode_error(request_id, error))
 

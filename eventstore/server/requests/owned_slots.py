@@ -33,7 +33,7 @@ from eventstore.server.requests.appends import (
     append_values,
     due_s,
 )
-from eventstore.server.requests.batch_replies import BatchReplies, error_text_bytes_max
+from eventstore.server.requests.batch_replies import BatchReplies
 from eventstore.server.requests.commands import CommandBatcher, CommandReplies, WaitingCommands
 from eventstore.store.append import REFUSED, AppendOutcome
 
@@ -127,11 +127,11 @@ class CheckedAppends(AppendBatcher):
             return
         self._order.end_turn()  # what came before keeps its place
         own = [commit for place, commit in enumerate(commits) if place not in refused]
-        self._gate.owe(connection, due_s(commits))
+        self._gate.owe(connection, due_s(connection.request_bytes, commits))
         replies = BatchReplies(self._gate, _with(refused, len(commits)))
-        replies.requests.append((connection, request_id, len(own)))
+        replies.requests.append((connection, request_id, len(own), connection.request_bytes))
         if own:
-            self._submit(replies, own)
+            self._submit(replies, own, connection.request_bytes)
         else:
             replies.deliver([])
 
@@ -142,7 +142,7 @@ def _with(refused: Mapping[int, EventStoreError], count: int) -> Callable[[Seque
     def values(outcomes: Sequence[AppendOutcome], _: int) -> list[Scalar]:
         others = iter(outcomes)
         merged: list[Any] = [(REFUSED, refused[place], 0) if place in refused else next(others) for place in range(count)]
-        return append_values(merged, error_text_bytes_max(count))
+        return append_values(merged, count)
 
     return values
 

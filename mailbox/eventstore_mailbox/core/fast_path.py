@@ -115,19 +115,22 @@ class FastPath:
             batch.fail(error)
 
     def _persisted(self, call: FastPathCall, result: Sequence[object] | BaseException) -> None:
-        if not isinstance(result, BaseException) and len(result) != len(call.changes):
-            result = OutcomesMissing(len(call.changes), len(result))
+        count = len(call.changes)
         if isinstance(result, BaseException):
             self._failed(call, result)
             return
+        if len(result) != count:
+            self._failed(call, OutcomesMissing(count, len(result)))
+            return
         self._backoff.reset()
-        self.depth -= len(call.changes)
-        self.total += len(call.changes)
+        self.depth -= count
+        self.total += count
         for lane in call.lanes:
             lane.fast_path_calls -= 1
             self._unblocked(lane)
         self._deliver(call, list(result))
-        self._schedule_retry()
+        if self._queued:
+            self._schedule_retry()
 
     def _deliver(self, call: FastPathCall, outcomes: list[object]) -> None:
         try:

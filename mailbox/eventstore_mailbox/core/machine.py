@@ -117,20 +117,25 @@ class Machine:
         return refused
 
     def append(
-        self, changes: Sequence[object], deliver: Deliver, source: object, deliver_some: DeliverSome | None = None
+        self,
+        changes: Sequence[object],
+        deliver: Deliver,
+        source: object,
+        deliver_some: DeliverSome | None = None,
+        size_bytes: int | None = None,
     ) -> Sequence[int]:
         """Accepts plain appends, in order.
 
         `deliver` gets all outcomes together, if no aggregate has commands in its mailbox. Otherwise `deliver_some` gets each
-        outcome as soon as it is there. Returns the places of the appends that wait for commands. Appends that a mailbox has no
-        room for are refused alone (see `Ports.refusal`).
+        outcome as soon as it is there. `size_bytes`: of all changes, at most; None: each is measured. Returns the places of
+        the appends that wait for commands. Appends that a mailbox has no room for are refused alone (see `Ports.refusal`).
 
         Raises:
             Stopping, MailboxFull: none was accepted.
         """
         if self.stopping:
             raise self.refuse()
-        return self._appends.append(changes, deliver, source, deliver_some)
+        return self._appends.append(changes, deliver, source, deliver_some, size_bytes)
 
     def stop(self) -> None:
         """Accepts no more commands. Commands that were accepted are finished."""
@@ -196,9 +201,10 @@ class Machine:
             raise
         finally:
             self._pumping = False
-        if self.lanes.too_many:
+        if too_many := self.lanes.too_many:
             self.lanes.shrink()
-        if delivered or processor.active or processor.dirty or self.lanes.too_many:
+            too_many = self.lanes.too_many
+        if delivered or processor.active or processor.dirty or too_many:
             self._driver.wake()
 
     def _persist_drafts(self) -> None:

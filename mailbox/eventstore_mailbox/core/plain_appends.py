@@ -44,7 +44,12 @@ class PlainAppends:
         self._mailbox_of = mailbox_of
 
     def append(
-        self, changes: Sequence[object], deliver: Deliver, source: object, deliver_some: DeliverSome | None
+        self,
+        changes: Sequence[object],
+        deliver: Deliver,
+        source: object,
+        deliver_some: DeliverSome | None,
+        size_bytes: int | None,
     ) -> Sequence[int]:
         """Same as `Machine.append`.
 
@@ -55,13 +60,13 @@ class PlainAppends:
         if fast_path.full:
             raise MailboxFull("the fast path of plain appends", fast_path.depth, self._options.fast_path_max)
         ids, unloaded = set(map(aggregate_id_of, changes)), self._ports.unloaded
-        busy = set[str]() if by_id.keys().isdisjoint(ids) else self._busy(ids)
+        busy = set[str]() if not by_id or by_id.keys().isdisjoint(ids) else self._busy(ids)
         if unloaded is not None and (to_load := unloaded(ids)):
             busy.update(to_load)
             self._open_lanes(to_load)
         if busy:
             return self._append_to_lanes(changes, busy, AppendCall(len(changes), deliver, source, deliver_some))
-        if self._fits_one_batch(changes):
+        if self._fits_one_batch(changes, size_bytes):
             fast_path.send(list(changes), ids, deliver, source)
         else:
             self._send_in_parts(changes, range(len(changes)), AppendCall(len(changes), deliver, source))
@@ -158,11 +163,12 @@ class PlainAppends:
             self._fast_path.send(part, set(map(aggregate_id_of, part)), partial(call.put, places[first:end]), call.source)
             first = end
 
-    def _fits_one_batch(self, changes: Sequence[object]) -> bool:
-        size = self._ports.size
-        return len(changes) <= self._options.batch_changes_max and (
-            size is None or sum(map(size, changes)) <= self._options.batch_bytes_max
-        )
+    def _fits_one_batch(self, changes: Sequence[object], size_bytes: int | None) -> bool:
+        if len(changes) > self._options.batch_changes_max:
+            return False
+        if size_bytes is None or size_bytes > self._options.batch_bytes_max:
+            size_bytes = 0 if self._ports.size is None else sum(map(self._ports.size, changes))
+        return size_bytes <= self._options.batch_bytes_max
 
     def _fitting(self, changes: Sequence[object], first: int) -> int:
         """Returns how many changes from `first` on fit into one batch; at least one."""

@@ -145,9 +145,9 @@ def test_a_turn_takes_frames_that_are_much_work_of_one_or_two_clients_however_ma
     turns, submit = list[list[ServerConnection]](), AppendBatcher._submit
     event = flat.encode(es.NewEvent("T", b"")) * events
 
-    def watched(batcher: AppendBatcher, replies: BatchReplies, commits: list[RawCommit]) -> None:
-        turns.append([connection for connection, _, _ in replies.requests])
-        submit(batcher, replies, commits)
+    def watched(batcher: AppendBatcher, replies: BatchReplies, commits: list[RawCommit], size: int) -> None:
+        turns.append([connection for connection, _, _, _ in replies.requests])
+        submit(batcher, replies, commits, size)
 
     def frame(client: int, number: int) -> bytes:
         commits = ((f"a-{client}-{number}-{each}", 0, "c", None, event) for each in range(commits_of_each))
@@ -175,7 +175,7 @@ def test_what_appends_will_take_is_known_about_before_they_are_made(
     commits: int, data: bytes, least: float, most: float
 ) -> None:
     each = flat.encode(es.NewEvent("T", data)) * (1 if data else COMMIT_EVENTS_MAX // commits)
-    assert least <= due_s([("a", 0, "c", None, each)] * commits) <= most
+    assert least <= due_s(len(each) * commits, [("a", 0, "c", None, each)] * commits) <= most
 
 
 def test_who_appends_commits_of_many_events_rests_and_is_named(serve: Serve) -> None:
