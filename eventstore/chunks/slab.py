@@ -25,7 +25,7 @@ from eventstore.chunks.record import (
 )
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
-Rows: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.void]]"
+SlabRows: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.void]]"
 
 _CHECKED: Final = ("mark", "own_mark", "crc", "length", "durable", "sequence", "count")
 _LENGTH: Final = PREFIX.part("length", start=LENGTH_AT, stop=PREFIX["length"].end)
@@ -51,7 +51,7 @@ def walk(data: bytes, base: int, next_sequence: int, header_bytes: int) -> Walk:
     return _followed(data, base, next_sequence, header_bytes, rows[:many], places[:many], ends[many - 1] if many else 0)
 
 
-def _followed(data: bytes, base: int, next_sequence: int, header_bytes: int, rows: Rows, places: Ints, end: int) -> Walk:
+def _followed(data: bytes, base: int, next_sequence: int, header_bytes: int, rows: SlabRows, places: Ints, end: int) -> Walk:
     """Joins the good records of the slab with the result of `record.walk` from `end` on."""
     if next_sequence != UNORDERED:
         next_sequence += int(rows["count"].sum(dtype=np.uint64))
@@ -68,10 +68,10 @@ def _followed(data: bytes, base: int, next_sequence: int, header_bytes: int, row
     )
 
 
-def gather(data: bytes | memoryview, starts: Ints, layout: np.dtype[np.void]) -> Rows:
+def gather(data: bytes | memoryview, starts: Ints, layout: np.dtype[np.void]) -> SlabRows:
     """Returns the structs of this layout that begin at `starts` in `data`; all of them must lie within it."""
     size = layout.itemsize
-    everywhere: Rows = np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))  # one begins at every byte
+    everywhere: SlabRows = np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))  # one begins at every byte
     return everywhere[starts].view(layout)
 
 

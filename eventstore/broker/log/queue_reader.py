@@ -24,7 +24,7 @@ from eventstore.records.tag_filter import TagFilter
 EXAMINED_MAX: Final = 16_384
 """Entries that one read visits: skipping an entry costs little, but not nothing."""
 
-Column: TypeAlias = "npt.NDArray[np.uint32]"
+_Column: TypeAlias = "npt.NDArray[np.uint32]"
 _TIME: Final = HEADER.part("time")
 _TIME_AND_OFFSET: Final = HEADER.part("time", "queue_offset")
 
@@ -238,7 +238,7 @@ class QueueReader:
         while end > log.first:
             if end > tail.base:
                 start = max(tail.base, log.first, end - PAGE_ENTRIES)
-                keys: Column = np.frombuffer(tail.keys[start - tail.base : end - tail.base], np.uint32)
+                keys: _Column = np.frombuffer(tail.keys[start - tail.base : end - tail.base], np.uint32)
             else:
                 start = max(log.first, self._index.page_start(end - 1))
                 keys = self._index.entries(log.key, start, end)["key_hash"]

@@ -20,7 +20,7 @@ _PLACES: Final = 16_384
 _PLACES_OF_A_FILE: Final = (16, 512)
 """At least and at most. Each costs three or four pages of an index, which may have to come from the disk."""
 
-Ints: TypeAlias = "npt.NDArray[np.integer[Any]]"
+_Ints: TypeAlias = "npt.NDArray[np.integer[Any]]"
 
 
 class ForeignBytes:
@@ -73,7 +73,7 @@ def _part(index: EventIndex, own: SlotFilter, places: int) -> float:
     columns, rows = index.columns, index.header.rows
     if not rows:
         return 0.0
-    records = cast(Ints, columns["record"])
+    records = cast(_Ints, columns["record"])
     first, end = int(records[0]), int(records[rows - 1]) + int(columns["length"][rows - 1])
     offsets = first + (np.arange(places) + 0.5) * max(end - first, 0) / places
     at = np.clip(np.searchsorted(records, offsets.astype(records.dtype), side="right") - 1, 0, rows - 1)

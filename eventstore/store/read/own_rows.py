@@ -20,29 +20,29 @@ _OWN: Final = 1
 _FOREIGN: Final = 2
 _SPECIAL: Final = (b"{", b"$")
 
-Ints: TypeAlias = "npt.NDArray[np.integer[Any]]"
+_Ints: TypeAlias = "npt.NDArray[np.integer[Any]]"
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
-States: TypeAlias = "npt.NDArray[np.uint8]"
+_States: TypeAlias = "npt.NDArray[np.uint8]"
 
 
 class OwnRows:
     """The decisions for one filter at a time. With another filter it begins again."""
 
     def __init__(self) -> None:
-        self._files: tuple[SlotFilter | None, dict[int, States]] = None, {}
+        self._files: tuple[SlotFilter | None, dict[int, _States]] = None, {}
 
-    def of(self, number: int, index: EventIndex, rows: Ints, own: SlotFilter) -> Ints:
+    def of(self, number: int, index: EventIndex, rows: _Ints, own: SlotFilter) -> _Ints:
         """Returns the rows in `rows` that the filter lets pass. For threads."""
-        ordinals = cast(Ints, index.checked("ordinal").take(rows))
+        ordinals = cast(_Ints, index.checked("ordinal").take(rows))
         states = self._states(number, index, own)
         missing = np.unique(ordinals[states.take(ordinals) == _UNKNOWN])
         if len(missing):
             states[missing] = np.where(_owned(index, missing, own), _OWN, _FOREIGN)
-        sequences = cast(Ints, index.checked("sequence").take(rows))
+        sequences = cast(_Ints, index.checked("sequence").take(rows))
         passing = cast(Mask, (states.take(ordinals) == _OWN) | (sequences > own.through))
         return rows[passing]
 
-    def _states(self, number: int, index: EventIndex, own: SlotFilter) -> States:
+    def _states(self, number: int, index: EventIndex, own: SlotFilter) -> _States:
         made_for, files = self._files
         if made_for is not own:
             files = {}
@@ -53,7 +53,7 @@ class OwnRows:
         return states
 
 
-def _owned(index: EventIndex, ordinals: Ints, own: SlotFilter) -> Mask:
+def _owned(index: EventIndex, ordinals: _Ints, own: SlotFilter) -> Mask:
     """Returns for each aggregate whether the filter has its slot."""
     ends, ids = index.checked("id_ends"), index.checked("ids")
     begins, stops = ends.take(ordinals), ends.take(ordinals + 1)

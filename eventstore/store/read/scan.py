@@ -36,7 +36,7 @@ _LOG_RECORDS = LOG_RECORDS.encode()
 _FIRST_RECORD_BYTES = 1024
 """A file's first record has its id, which is short, in this number of bytes, if it is the log's own."""
 
-Ints: TypeAlias = "npt.NDArray[np.integer[Any]]"
+_Ints: TypeAlias = "npt.NDArray[np.integer[Any]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class LogScanner:
             aggregate_id is None or number in ranges.holding(aggregate_id.encode())
         )
 
-    def _gather(self, number: int, starts: Ints, lengths: Ints, sequences: list[int]) -> bytes:
+    def _gather(self, number: int, starts: _Ints, lengths: _Ints, sequences: list[int]) -> bytes:
         """Returns records from anywhere in the file, in the given order."""
         data, name = self._files.map(number), self._files.name(number)
         _touch(data, starts, lengths)
@@ -221,16 +221,16 @@ class LogScanner:
         return joined
 
 
-def _window(index: EventIndex, header: ChunkHeader, after: int) -> tuple[Ints, int]:
+def _window(index: EventIndex, header: ChunkHeader, after: int) -> tuple[_Ints, int]:
     """Returns the rows of the next sequences after `after`, in their order, and the last of these sequences."""
     sequences = index.checked("sequence")
-    permutation = cast(Ints, index.checked("permutation"))
+    permutation = cast(_Ints, index.checked("permutation"))
     window = min(after + _WINDOW_EVENTS, header.last_sequence) - header.first_sequence
     end = int(sequences[index.commit_end(int(permutation[window])) - 1])  # a window ends where a commit does
     return permutation[after + 1 - header.first_sequence : end + 1 - header.first_sequence], end
 
 
-def _rows_of(index: EventIndex, aggregate_id: str, after: int) -> Ints:
+def _rows_of(index: EventIndex, aggregate_id: str, after: int) -> _Ints:
     """Returns the rows of one aggregate after sequence `after`: they are neighbours, and in the order of their sequence."""
     ordinal = index.find(aggregate_id.encode())
     first, last = (0, 0) if ordinal is None else index.rows_of(ordinal)
@@ -238,12 +238,12 @@ def _rows_of(index: EventIndex, aggregate_id: str, after: int) -> Ints:
     return rows[int(np.searchsorted(_taken(index, "sequence", rows), after, side="right")) :]
 
 
-def _taken(index: EventIndex, column: str, rows: Ints) -> Ints:
+def _taken(index: EventIndex, column: str, rows: _Ints) -> _Ints:
     """Returns an index column's values for these rows."""
-    return cast(Ints, index.checked(column).take(rows))
+    return cast(_Ints, index.checked(column).take(rows))
 
 
-def _touch(data: memoryview, starts: Ints, lengths: Ints) -> None:
+def _touch(data: memoryview, starts: _Ints, lengths: _Ints) -> None:
     """Reads the pages of these extents into memory without holding the GIL."""
     if not len(starts):
         return
@@ -261,7 +261,7 @@ def _type_ordinals(index: EventIndex, wanted: EventFilter) -> list[int] | None:
     return [place for place, name in enumerate(index.type_names()) if name in wanted.types]
 
 
-def _mask(index: EventIndex, rows: Ints, wanted: EventFilter, types: list[int] | None) -> npt.NDArray[np.bool_]:
+def _mask(index: EventIndex, rows: _Ints, wanted: EventFilter, types: list[int] | None) -> npt.NDArray[np.bool_]:
     mask = np.ones(len(rows), bool)
     if types is not None:
         mask &= np.isin(_taken(index, "type", rows), types)

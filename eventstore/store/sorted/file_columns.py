@@ -17,7 +17,7 @@ from eventstore.records.commit import HEADER, HEADER_BYTES
 from eventstore.store.sorted.command_hash import CommandHash, hash_all
 
 _FIELDS = ("length", "sequence", "count", "time", "first_version", "id_length", "command_length")
-Ints: TypeAlias = "npt.NDArray[np.int64]"
+_Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class FileColumns:
@@ -58,7 +58,7 @@ class FileColumns:
         self._parts.append({**commit, **self._events(values, starts, counts, payload_at)})
 
     def _events(
-        self, values: tuple[flat.Scalar, ...], starts: Ints, counts: Ints, payload_at: Ints
+        self, values: tuple[flat.Scalar, ...], starts: _Ints, counts: _Ints, payload_at: _Ints
     ) -> dict[str, npt.NDArray[np.generic]]:
         within = within_group(counts)
         at = np.repeat(starts + 3, counts) + 4 * within
@@ -92,13 +92,13 @@ class FileColumns:
         return {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
 
 
-def within_group(counts: Ints) -> Ints:
+def within_group(counts: _Ints) -> _Ints:
     """Counts from 0 within each group: [2, 3] → [0, 1, 0, 1, 2]."""
     starts = np.cumsum(counts) - counts
     return np.arange(int(counts.sum())) - np.repeat(starts, counts)
 
 
-def _pick(values: tuple[flat.Scalar, ...], places: Ints) -> tuple[flat.Scalar, ...]:
+def _pick(values: tuple[flat.Scalar, ...], places: _Ints) -> tuple[flat.Scalar, ...]:
     first, last = int(places[0]), int(places[-1])
     step = (last - first) // max(1, len(places) - 1) or 1
     if np.array_equal(places, np.arange(first, last + 1, step)):  # commits of one event each: a slice is six times as fast
@@ -111,13 +111,13 @@ def _encoded(values: tuple[flat.Scalar, ...]) -> list[bytes]:
     return list(map(str.encode, values))  # type: ignore[arg-type] # the column is all text
 
 
-def _lengths(values: tuple[flat.Scalar, ...]) -> Ints:
+def _lengths(values: tuple[flat.Scalar, ...]) -> _Ints:
     return np.fromiter(map(len, values), np.int64, len(values))  # type: ignore[arg-type] # the column is all bytes
 
 
-def _text_head(lengths: Ints) -> Ints:
+def _text_head(lengths: _Ints) -> _Ints:
     return np.where(lengths < 32, 1, np.where(lengths < 256, 2, 3))
 
 
-def _bytes_head(lengths: Ints) -> Ints:
+def _bytes_head(lengths: _Ints) -> _Ints:
     return np.where(lengths < 256, 2, np.where(lengths < 65536, 3, 5))

@@ -31,7 +31,7 @@ from eventstore.store.sorted.file_columns import FileColumns, within_group
 from eventstore.store.sorted.file_names import INDEX, temporary
 
 _SLAB_BYTES = 8 * 1024 * 1024
-Ints: TypeAlias = "npt.NDArray[np.int64]"
+_Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class CommitOrder:
     """
 
     ids: list[bytes]
-    places: Ints
-    ordinals: Ints
-    offsets: Ints
-    lengths: Ints
-    counts: Ints
+    places: _Ints
+    ordinals: _Ints
+    offsets: _Ints
+    lengths: _Ints
+    counts: _Ints
 
 
 def sort_file(folder: ChunkFolder, number: int, token: str = "") -> None:

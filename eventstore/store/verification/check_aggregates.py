@@ -16,9 +16,10 @@ from typing import Final, Protocol
 
 from eventstore.arrays import np, npt
 from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.slab import Ints
 from eventstore.store.sorted.event_index import EventIndex
 from eventstore.store.verification.check_commits import command_of
-from eventstore.store.verification.file_contents import FileContents, Ints
+from eventstore.store.verification.file_contents import FileContents
 from eventstore.store.verification.findings import Findings
 
 _GROUP: Final = 20_000

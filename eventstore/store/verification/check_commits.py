@@ -11,8 +11,9 @@ from eventstore.arrays import np
 from eventstore.chunks.files import File
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import ChunkHeader
+from eventstore.chunks.slab import Ints
 from eventstore.records.commit import decode
-from eventstore.store.verification.file_contents import FileContents, Ints
+from eventstore.store.verification.file_contents import FileContents
 from eventstore.store.verification.findings import Findings
 
 _TRAILER_BYTES: Final = 5

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 from eventstore.arrays import np, npt
 from eventstore.chunks import record
@@ -18,6 +18,7 @@ from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM, ChunkHeader, check_footer, decode_header
 from eventstore.chunks.header import HEADER_BYTES as CHUNK_HEADER_BYTES
 from eventstore.chunks.recovery import OnRecords, read_records, recover
+from eventstore.chunks.slab import Ints
 from eventstore.chunks.witness import NO_KEY, Judge
 from eventstore.errors import Corrupt, EventStoreError, ReadFailed
 from eventstore.records.commit import HEADER_BYTES
@@ -30,7 +31,6 @@ from eventstore.store.verification.findings import FINDINGS_MAX, Findings
 # Errors that decoding bytes of another shape than a commit's may raise (`flat.Malformed` is a ValueError).
 _MALFORMED: Final = (ValueError, TypeError, IndexError, AttributeError)
 _SEARCH_BYTES: Final = record.RECORD_BYTES_MAX + 8 * 1024 * 1024
-Ints: TypeAlias = "npt.NDArray[np.int64]"
 OnBytes = Callable[[int], None]
 
 

@@ -19,7 +19,7 @@ class AppendOrder:
     def __init__(self, header: ChunkHeader, file: File, name: str, header_bytes: int) -> None:
         """Reads all records. Raises Corrupt, ReadFailed."""
         offsets: list[slab.Ints] = []
-        rows: list[slab.Rows] = []
+        rows: list[slab.SlabRows] = []
 
         def note(data: memoryview, base: int, found: Walk) -> None:
             places = np.array(found.offsets)

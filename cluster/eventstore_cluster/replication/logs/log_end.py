@@ -48,7 +48,7 @@ class LogEndReader:
         Raises:
             Corrupt, ReadFailed
         """
-        every: list[slab.Rows] = []
+        every: list[slab.SlabRows] = []
 
         def note(data: memoryview, base: int, found: Walk) -> None:
             every.append(slab.gather(data, np.array(found.offsets) - base, PREFIX.dtype(*_COLUMNS)))
@@ -61,7 +61,7 @@ class LogEndReader:
         lengths = rows["length"].astype(np.int64)
         self._add(header.number, rows, RECORDS_FROM + lengths.cumsum() - lengths)
 
-    def _add(self, chunk: int, rows: slab.Rows, offsets: slab.Ints) -> None:
+    def _add(self, chunk: int, rows: slab.SlabRows, offsets: slab.Ints) -> None:
         epochs, ends = rows["epoch"].astype(np.int64), offsets + rows["length"].astype(np.int64)
         firsts = [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]
         for first, behind in zip(firsts, [*firsts[1:], len(rows)], strict=True):
