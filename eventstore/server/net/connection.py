@@ -25,6 +25,7 @@ HELD_BY_COMMANDS: Final = 2
 BOUND_MAX: Final = 64  # requests in `ServerConnection.bound`: subscriptions, pulls and MAPs that wait
 USES_MAX: Final = 16
 BUSY: Final = 2  # `ServerConnection.busy` of one that waits for its slice: one long slice may be the fault of the machine
+SHARE_MIN: Final = 0.25  # of the server's time, that each has at least
 _RECEIVE_BYTES: Final = 256 * 1024
 _FIRST_RECEIVE_BYTES: Final = LENGTH_BYTES + HELLO_BYTES_MAX
 _JOINED_BYTES_MAX: Final = 256 * 1024  # copying more than that costs more than another call of the kernel
@@ -189,6 +190,11 @@ class ServerConnection:
         """Adds to `pending`."""
         self.pending += payloads
         self.pending_bytes += sum(map(len, payloads)) + OBJECT_BYTES * len(payloads)
+
+    def took(self, seconds: float, now: float) -> None:
+        """Adds to what it took of the server's time, which drains by the share that each has at least."""
+        left = self.taken_s - (now - self.taken_at) * SHARE_MIN
+        self.taken_s, self.taken_at = (left if left > 0.0 else 0.0) + seconds, now
 
     def note_use(self, use: str) -> None:
         """Notes what the client does."""

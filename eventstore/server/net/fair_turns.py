@@ -21,7 +21,7 @@ import trio
 
 from eventstore.fields import counted
 from eventstore.server.net.answer_turns import AnswerTurns
-from eventstore.server.net.connection import BUSY, ServerConnection
+from eventstore.server.net.connection import BUSY, SHARE_MIN, ServerConnection
 from eventstore.server.net.run_queue import ACTIVE_S, SLICE_S, TURN_S, RunQueue
 
 _ALONE_S: Final = 0.25
@@ -30,8 +30,7 @@ _FEW_READY: Final = 4  # the handshakes of so many fit into that
 TAKEN_S_MAX: Final = 0.010
 _LEFT_S: Final = 0.005  # a rest ends when this much is left: rests are not shorter than a few turns
 _TAKEN_S_CAP: Final = 0.2
-NOTED_S: Final = 0.0001  # less than this is not worth a call
-_SHARE_MIN: Final = 0.25
+NOTED_S: Final = 0.0001  # less than this in a turn is not added up: a client that waits for each answer
 _SHARE_OF_ANOTHER: Final = 0.1
 _LOG_S: Final = 60.0
 _AGAIN_S: Final = 1.0
@@ -139,30 +138,25 @@ class FairTurns:
 
     def charge(self, connection: ServerConnection, seconds: float) -> None:
         """Adds to what a connection took; it may have to rest."""
-        connection.taken_s += seconds
+        connection.took(seconds, self.clock())
         if connection.taken_s > TAKEN_S_MAX:
-            self.settle(connection)
+            self.consider(connection)
 
     def took_lately(self, connection: ServerConnection) -> float:
         """Returns what a connection took, less what has drained since, in seconds."""
-        return max(0.0, connection.taken_s - (self.clock() - connection.taken_at) * _SHARE_MIN)
+        return max(0.0, connection.taken_s - (self.clock() - connection.taken_at) * SHARE_MIN)
 
-    def settle(self, connection: ServerConnection) -> None:
-        """Subtracts from what a connection took what its share allowed since the last time. It rests until the rest of that is
-        allowed, too.
-        """
-        now, at = trio.current_time(), self.clock()
-        others = self._others(connection, now)
-        share = max(_SHARE_MIN, 1.0 - _SHARE_OF_ANOTHER * others)
-        allowed = (at - (connection.taken_at or at)) * share
-        taken = max(0.0, connection.taken_s - allowed)
-        connection.taken_s, connection.taken_at = taken, at
-        if taken <= TAKEN_S_MAX or connection.resting or connection.closed:
+    def consider(self, connection: ServerConnection) -> None:
+        """Has a connection rest that took more than `TAKEN_S_MAX`, if others are served."""
+        if connection.resting or connection.closed:
             return
+        now, taken = trio.current_time(), connection.taken_s
+        others = self._others(connection, now)
+        share = max(SHARE_MIN, 1.0 - _SHARE_OF_ANOTHER * others)
         connection.taken_s = _LEFT_S
         if share == 1.0:
             return
-        rest = (min(taken, _TAKEN_S_CAP) - _LEFT_S) / share
+        rest = (min(taken, _TAKEN_S_CAP) - _LEFT_S) / SHARE_MIN * (1.0 - share) / share
         connection.resting = True
         heappush(self._resting, (now + rest, next(self._order), connection))
         self._waits.deadline = min(self._waits.deadline, now + rest)

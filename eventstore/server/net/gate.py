@@ -28,7 +28,7 @@ from eventstore.protocol import encode_error, encode_goodbye
 from eventstore.server.net.acceptor import Acceptor
 from eventstore.server.net.budgets import Backlog, InboundBudget, OutboundBudget
 from eventstore.server.net.connection import BUSY, OBJECT_BYTES, GateLimits, ServerConnection
-from eventstore.server.net.fair_turns import TAKEN_S_MAX, FairTurns, Ready
+from eventstore.server.net.fair_turns import NOTED_S, TAKEN_S_MAX, FairTurns, Ready
 from eventstore.server.net.run_queue import QUICK_S_MAX, TURN_S
 from eventstore.server.net.timeouts import Timeouts
 from eventstore.server.net.tls_connection import MakeConnection
@@ -241,7 +241,6 @@ class Gate:
         elif fd == self.acceptor.fd:  # else it was closed in this turn
             for newcomer in self.acceptor.accept(now):
                 self.connections[newcomer] = self._newcomers[newcomer] = None
-                newcomer.taken_at = self.turns.clock()
                 self._by_fd[newcomer.fd] = newcomer
                 self._watch(newcomer)
         self.turns.at = self.turns.clock()
@@ -281,13 +280,14 @@ class Gate:
             took = at - began + connection.due_s
             connection.due_s = 0.0
             turns.queue.spent_s += took
-            connection.taken_s += took
             if pending or took > TURN_S:
                 turns.served(connection, took)
             else:
                 connection.busy = 0
-            if connection.taken_s > TAKEN_S_MAX:
-                turns.settle(connection)
+            if took > NOTED_S:
+                connection.took(took, at)
+                if connection.taken_s > TAKEN_S_MAX:
+                    turns.consider(connection)
             if connection.reader.failed is not None and not pending:
                 raise connection.reader.failed
         except EventStoreError as error:  # the framing is broken: report it, then hang up

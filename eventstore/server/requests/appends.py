@@ -139,13 +139,14 @@ class AppendBatcher:
                 self._append_separately(replies, commits)
         except Exception as error:
             _refuse(replies, commits, error)
-        more = perf_counter() - started - len(commits) * _COMMIT_S
-        if more > NOTED_S:
+        now = perf_counter()
+        more = now - started - len(commits) * _COMMIT_S
+        if more > NOTED_S and (size < _MANY_BYTES or (more := more - _events_s(commits)) > NOTED_S):
             turns = self._gate.turns
             for connection, _, _, own in replies.requests:  # what they took beyond what was due, by bytes
-                connection.taken_s += more * own / size
+                connection.took(more * own / size, now)
                 if connection.taken_s > TAKEN_S_MAX:
-                    turns.settle(connection)
+                    turns.consider(connection)
         self._mailboxes.kick()
 
     def _append(self, replies: BatchReplies, commits: list[RawCommit], source: object, size: int) -> None:
