@@ -267,6 +267,7 @@ class Gate:
                     at = turns.clock()
                 else:
                     connection.keep(received)
+                    at = turns.clock()  # taking thousands of records of TLS apart takes long, also if they are no request yet
             end = began + turns.slice_s
             while pending and at < end:
                 if connection.owed >= requests_max or connection.unsent_bytes >= bytes_max or connection.held:
