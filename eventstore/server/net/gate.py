@@ -248,7 +248,8 @@ class Gate:
     def _receive(self, connection: ServerConnection, now: float) -> None:
         """Handles received or pending payloads, until the connection reaches a limit."""
         turns = self.turns
-        began = at = turns.at
+        began, completes = turns.at, True
+        at = began
         outbound = self.outbound
         requests_max, bytes_max = self._limits.requests_max, self._served_bytes_max
         if outbound.bytes >= outbound.bytes_max:
@@ -267,7 +268,8 @@ class Gate:
                     at = turns.clock()
                 else:
                     connection.keep(received)
-                    at = turns.clock()  # taking thousands of records of TLS apart takes long, also if they are no request yet
+                    at = turns.clock()
+                    completes = bool(received)
             end = began + turns.slice_s
             while pending and at < end:
                 if connection.owed >= requests_max or connection.unsent_bytes >= bytes_max or connection.held:
@@ -285,7 +287,9 @@ class Gate:
                 turns.served(connection, took)
             else:
                 connection.busy = 0
-            if took > NOTED_S:
+            if (
+                took > NOTED_S or not completes
+            ):  # thousands of tiny records of TLS, each of which is quick, need not be a request
                 connection.took(took, at)
                 if connection.taken_s > TAKEN_S_MAX:
                     turns.consider(connection)
