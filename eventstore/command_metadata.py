@@ -12,6 +12,7 @@ from typing import Final
 
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_text, shown
+from eventstore.import_marks import MARKS
 from eventstore.json_values import bytes_of, parsed
 
 METADATA_BYTES_MAX: Final = 16 * 1024
@@ -35,7 +36,7 @@ def encode_metadata(metadata: Mapping[str, object]) -> bytes:
 
 def check_metadata(encoded: bytes) -> None:
     """Raises InvalidArgument unless it is a JSON object of at most 16 KiB, whose correlation and causation ids are text of 1 to
-    255 bytes, and without `schema`, which the domain adds to events itself."""
+    255 bytes, and without `schema`, which the domain adds to events itself, and the marks of imported events."""
     if len(encoded) > METADATA_BYTES_MAX:
         raise InvalidArgument(
             f"the metadata has {len(encoded)} bytes, the limit is {METADATA_BYTES_MAX}",
@@ -51,6 +52,9 @@ def check_metadata(encoded: bytes) -> None:
         raise _refused(f"is {shown(given)}, not an object")
     if SCHEMA in given:
         raise _refused(f"has {SCHEMA!r}, where an event keeps the version of its class; use another name")
+    for mark in MARKS:
+        if mark in given:
+            raise _refused(f"has {mark!r}, which marks imported events; use another name")
     for name in (CORRELATION_ID, CAUSATION_ID):
         if name in given:
             check_text(name, given[name])

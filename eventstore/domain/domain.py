@@ -55,6 +55,12 @@ class Domain:
         """What a server publishes to topics of its broker, by topic."""
         return MappingProxyType(self._publications)
 
+    @property
+    def event_types(self) -> Mapping[str, EventType[object]]:
+        """The types of events of its aggregates, reactions and publications, by name."""
+        self._event_types = self._find_event_types()
+        return MappingProxyType(self._event_types)
+
     def handles(self, command: type, *, id: str | None = None) -> Callable[[HF], HF]:  # `id`: the domain's word
         """Registers a function (command, aggregate), sync or async, for a class of commands.
 

@@ -320,6 +320,7 @@ def test_a_frame_of_too_many_commands_is_refused_by_name() -> None:
         (("T", "a", "c", b"", b"\xff"), "metadata"),
         (("T", "a", "c", b"", b"[]"), "metadata"),
         (("T", "a", "c", b"", b'{"schema":2}'), "metadata"),
+        (("T", "a", "c", b"", b'{"no_publish":true}'), "metadata"),
         (("T", "a", "c", b"", b'{"correlation_id":1}'), "correlation_id"),
         (("T", "a", "c", b"", b'{"causation_id":""}'), "causation_id"),
     ],

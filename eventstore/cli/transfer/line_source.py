@@ -9,6 +9,7 @@ A line whose command cannot be read may belong to any commit of its aggregate, b
 whose aggregate cannot be read to any commit at all. Were such a commit stored without it, it could never be completed: its
 command id would be taken. A narrower rule would have to guess where a commit may go on. So of these aggregates nothing is
 imported (`may_lack_lines`) until the line is corrected, which costs little: another import, and nothing that waits elsewhere.
+If the events have to fit a domain, nothing at all is imported unless every line does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from eventstore.arrays import np
-from eventstore.cli.transfer.event_lines import LineIds, LineRefused, ParsedLine, guess_ids, parse_line
+from eventstore.cli.transfer.event_lines import LineIds, LineRefused, ParsedLine, guess_ids
+from eventstore.cli.transfer.line_rules import LineRules
 from eventstore.cli.transfer.refusals import Refusal
 from eventstore.errors import EventStoreError
 from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, Commit, ExpectedVersion, NewEvent
@@ -140,8 +142,9 @@ class LineSource:
     Standard input is kept in a temporary file, because it cannot be read twice.
     """
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], rules: LineRules | None = None) -> None:
         self._paths = paths
+        self._rules = rules or LineRules()
         self._before = 0
         self._raw: BinaryIO | None = None
         self._spool: BinaryIO | None = None
@@ -168,7 +171,7 @@ class LineSource:
         Raises:
             OSError, SourceFailed: a file cannot be read. Which commits of it are whole is not known.
         """
-        runs = _Runs(self._unsure)
+        runs = _Runs(self._unsure, self._rules)
         for path in self._paths:
             if path == STANDARD_INPUT:
                 self._keep_standard_input()
@@ -194,7 +197,7 @@ class LineSource:
         """
         for path in self._paths:
             with self._opened(path) as lines:
-                yield from _groups(path, lines, self._apart)
+                yield from _groups(path, lines, self._apart, self._rules)
 
     def _keep_standard_input(self) -> None:
         if self._spool is None:
@@ -243,8 +246,9 @@ class _UnsureAggregates:
 class _Runs:
     """The runs of neighbouring lines of one command, of all files: the hash of their ids, and of the versions they span."""
 
-    def __init__(self, unsure: _UnsureAggregates) -> None:
+    def __init__(self, unsure: _UnsureAggregates, rules: LineRules) -> None:
         self._unsure = unsure
+        self._rules = rules
         self._keys = array("q")
         self._spans = array("q")
         self._files: list[int] = []  # each file's first run
@@ -255,8 +259,10 @@ class _Runs:
         self._files.append(len(self._keys))
         for _, raw in lines:
             try:
-                parsed = parse_line(_text(raw))
+                parsed = self._rules.parse(_text(raw))
             except LineRefused as refused:
+                if self._rules.checks:  # nothing is stored unless all events fit the domain
+                    self._unsure.add(None)
                 if None in refused.ids:
                     self._unsure.add(refused.ids.aggregate_id)
                 else:
@@ -401,11 +407,11 @@ class _Grouper:
             self._open_bytes -= group.size_bytes
 
 
-def _groups(path: str, lines: BinaryIO, apart: dict[int, int]) -> Iterator[CommandLines | Refusal]:
+def _groups(path: str, lines: BinaryIO, apart: dict[int, int], rules: LineRules) -> Iterator[CommandLines | Refusal]:
     grouper = _Grouper(path, apart)
     for number, raw in _numbered(path, lines):
         try:
-            parsed = parse_line(_text(raw))
+            parsed = rules.parse(_text(raw))
         except LineRefused as refused:
             yield from grouper.bad(number, refused)
         else:

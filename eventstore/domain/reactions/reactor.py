@@ -23,6 +23,7 @@ from eventstore.following.checkpoint import Checkpoint
 from eventstore.following.feed import Feed
 from eventstore.following.follower import Follower
 from eventstore.following.parking import ParkedEvents, Parking
+from eventstore.import_marks import NO_REACTIONS, is_marked
 from eventstore.model import Event
 from eventstore.protocol.reaction_info import ParkedEvent
 
@@ -248,7 +249,7 @@ class ReactionRun:
             raise errors[0]
 
     async def _handle_event(self, event: Event) -> None:
-        if await self.parked.park_behind(event):
+        if is_marked(event, NO_REACTIONS) or await self.parked.park_behind(event):
             return
         try:
             await self._attempt(event)

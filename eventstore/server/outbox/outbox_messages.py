@@ -11,6 +11,7 @@ from eventstore.domain.publication import Publication, PublishFunction, as_store
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.failures import is_fault
 from eventstore.fields import RESERVED, encodable
+from eventstore.import_marks import NO_PUBLISH, is_marked
 from eventstore.model import Event
 from eventstore.protocol.reaction_info import ParkedEvent
 from eventstore.records.event_message import EventMessages, marked_parked
@@ -51,7 +52,7 @@ class OutboxMessages(Protocol):
 
 
 class AllEvents:
-    """Every event but those that the server keeps for itself, as it is stored."""
+    """Every event but those that the server keeps for itself or that are marked, as it is stored."""
 
     parked = None
 
@@ -59,7 +60,7 @@ class AllEvents:
         self._encode = EventMessages(store)
 
     async def of(self, events: Sequence[Event]) -> MadeMessages:
-        published = [event for event in events if event.aggregate_id[0] != RESERVED]
+        published = [event for event in events if _is_published(event)]
         return MadeMessages(published, self._encode.of(published))
 
     async def late(self, parked: ParkedEvent) -> Late | None:
@@ -80,7 +81,7 @@ class PublishedEvents:
         failed: tuple[int, EventStoreError] | None = None
         for event in events:
             function = self._publication.function(event.type)
-            if function is None or event.aggregate_id[0] == RESERVED:
+            if function is None or not _is_published(event):
                 continue
             try:
                 held = not self.parked.is_quiet and await self.parked.holds(event)
@@ -139,6 +140,10 @@ class PublishedEvents:
             type=event.type,
             sequence=event.sequence,
         )
+
+
+def _is_published(event: Event) -> bool:
+    return event.aggregate_id[0] != RESERVED and not is_marked(event, NO_PUBLISH)
 
 
 def _why(error: BaseException) -> str:

@@ -76,6 +76,7 @@ def test_metadata_that_cannot_be_stored_are_refused_before_they_are_sent(host: B
     running = host()
     with running.connect() as store:
         refused: list[Any] = [
+            {"no_reactions": True},
             {"schema": 2}, {"correlation_id": 5}, {"causation_id": ""}, {"x": object()}, {"x": "y" * METADATA_BYTES_MAX}, [],
         ]  # fmt: skip
         for metadata in refused:

@@ -14,6 +14,7 @@ from eventstore.fields import counted
 
 if TYPE_CHECKING:
     from eventstore.cli.transfer.import_run import Summary
+    from eventstore.cli.transfer.line_source import LineSource
     from eventstore.errors import EventStoreError
 
 _REFUSALS_SHOWN = 10
@@ -28,6 +29,20 @@ def import_(
         Path | None,
         typer.Option(metavar="FILE", help="Write all refusals to this file, one JSON object per line; created with the first."),
     ] = None,
+    reactions: Annotated[
+        bool,
+        typer.Option("--reactions/--no-reactions", help="Mark the events, so that reactions never handle them."),
+    ] = True,
+    publish: Annotated[
+        bool, typer.Option("--publish/--no-publish", help="Mark the events, so that they are never published to topics.")
+    ] = True,
+    domain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="Store nothing unless all events fit the classes of this domain, such as bank:app.",
+        ),
+    ] = None,
     progress: ShowProgress = None,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
@@ -39,9 +54,12 @@ def import_(
     nothing, so run an interrupted import again. A refused line holds back what follows of its aggregate, and if its ids cannot
     be read, all that it may belong to; correct it and import the file again. The exit code is 1 if anything was refused.
 
+    Reactions and publishing take imported events as if they happened now, unless you switch that off.
+
     \b
     Example:
       eventstore import events.jsonl.gz more.jsonl
+      eventstore import old.jsonl.gz --no-reactions --no-publish --domain bank:app
     """
     import time
 
@@ -50,7 +68,7 @@ def import_(
 
     started = time.perf_counter()
     summary = Summary(refusals=Refusals(refusals))
-    failed = _run(store, files, summary, strict, progress)
+    failed = _run(store, _source(files, reactions, publish, domain), summary, strict, progress)
     if summary.interrupted:
         print_note(f"{_imported(summary)}; run it again to continue")
         raise KeyboardInterrupt
@@ -64,14 +82,29 @@ def import_(
     if summary.refused:
         refused, of_any = counted(summary.refused, "event was", "events were"), summary.refusals.of_any
         held = f", {summary.held_back:,} held back because of them" if summary.held_back else ""
-        if of_any is not None:
+        if domain is not None:
+            held += ", and nothing was imported: all events have to fit the domain"
+        elif of_any is not None:
             held += f" (line {of_any.line} of {of_any.file} may belong to any commit, so nothing was imported)"
         print_error(f"{refused} refused{held}; correct these lines and import the file again")
         raise typer.Exit(1)
 
 
+def _source(files: list[str], reactions: bool, publish: bool, domain: str | None) -> LineSource:
+    from eventstore.cli.transfer.line_rules import LineRules
+    from eventstore.cli.transfer.line_source import LineSource
+    from eventstore.import_marks import NO_PUBLISH, NO_REACTIONS
+
+    marks = ([] if reactions else [NO_REACTIONS]) + ([] if publish else [NO_PUBLISH])
+    if domain is None:
+        return LineSource(files, LineRules(marks))
+    from eventstore.domain.import_path import load
+
+    return LineSource(files, LineRules(marks, load(domain), domain))
+
+
 def _run(
-    store: str, files: list[str], summary: Summary, strict: bool, progress: bool | None
+    store: str, source: LineSource, summary: Summary, strict: bool, progress: bool | None
 ) -> EventStoreError | OSError | None:
     """Imports under a progress bar. Returns the error that ended it early, if any."""
     import time
@@ -80,10 +113,9 @@ def _run(
     import trio
 
     from eventstore.cli.transfer.import_run import run_import
-    from eventstore.cli.transfer.line_source import LineSource
     from eventstore.errors import EventStoreError
 
-    started, source = time.perf_counter(), LineSource(files)
+    started = time.perf_counter()
     with meter("import", progress) as bar, closing(summary.refusals):
 
         def on_progress() -> None:
