@@ -25,11 +25,12 @@ class ReactionInfo(NamedTuple):
 
 
 class ProjectionInfo(NamedTuple):
-    """A projection that a connected client keeps up to date, as that says every few seconds. `address`: of this client.
+    """A projection that a client keeps up to date, or a worker, as it says itself every few seconds. `address`: of the client.
 
     `position`: its events up to this sequence are in the table, or parked; `lag_events`: events of any type after that, 0 if
-    none of them is for it; `lag_microseconds`: age of the first that is; `parked`: keys; `shard`: that of these events, in an
-    answer about several.
+    none of them is for it; `lag_microseconds`: age of the first that is; `parked`: keys; `silent_microseconds`: since it said
+    so; `has_left`: its client has disconnected, and any event after `position` counts as one for it; `shard`: that of these
+    events, in an answer about several.
     """
 
     name: str
@@ -38,6 +39,8 @@ class ProjectionInfo(NamedTuple):
     lag_events: int
     lag_microseconds: int
     parked: int
+    silent_microseconds: int
+    has_left: bool
     shard: OfShard = None
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final, TypeAlias
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
 from eventstore.model import ID_BYTES_MAX, VERSION_MAX
-from eventstore.protocol.across import rows_of_each
+from eventstore.protocol.across import nothing, rows_of_each
 from eventstore.protocol.limits import INT64_MAX, INT64_MIN, SILENCE_S_MAX
 from eventstore.protocol.reaction_info import (
     AppendedRecord,
@@ -111,7 +111,7 @@ class ReplayReaction(Answered[int]):
 @request(72, needs=on(Permission.STATS))
 class NoteProjection(Answered[None]):
     """Says how far a projection is that the client runs: up to `position`. `oldest_us`: the time of the oldest of its events
-    after that, None if there is none. Counts until the connection ends.
+    after that, None if there is none. It is listed until a new connection says so of it, or it is forgotten.
     """
 
     projection: Name
@@ -120,11 +120,18 @@ class NoteProjection(Answered[None]):
     parked: Count
 
 
-@request(73, needs=on(Permission.STATS), across=rows_of_each())
+@request(75, needs=on(Permission.STATS), across=rows_of_each())
 class ListProjections(Answered[list[ProjectionInfo]]):
-    """Asks how far the projections are of those who are connected, after the first `skip` of them."""
+    """Asks how far the projections are that clients have told of, after the first `skip` of them."""
 
     skip: Count = 0
+
+
+@request(76, needs=on(Permission.STATS), across=nothing())
+class ForgetProjection(Answered[None]):
+    """Says that a projection ends for good: it is not listed any more, for those who have left and for this client."""
+
+    projection: Name
 
 
 @request(67, needs=on(Permission.STATS))

@@ -14,7 +14,7 @@ from eventstore.server.broker.service import BROKER_METRICS
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.outbox.publishing_metrics import PUBLICATION_LABELLED, PUBLISHING_METRICS
 from eventstore.server.process_metrics import DISK_METRICS, PROCESS_METRICS
-from eventstore.server.reactions.connected_projections import CONNECTED_PROJECTION_METRICS
+from eventstore.server.reactions.connected_projections import CONNECTED_PROJECTION_METRICS, PROJECTION_SILENT
 from eventstore.server.reactions.reaction_metrics import REACTION_LABELLED, REACTION_METRICS
 from eventstore.server.requests.commands import WAITING_METRICS
 from eventstore.server.requests.dispatch import DISPATCH_METRICS
@@ -46,5 +46,6 @@ LABELLED: Final[tuple[LabelledMetric, ...]] = (
     *QUEUE_METRICS,
     GROUP_BACKLOG,
     GROUP_IN_HAND,
+    PROJECTION_SILENT,
 )
-"""Those that `/metrics` has for each reaction, topic, queue and group."""
+"""Those that `/metrics` has for each reaction, topic, queue, group and projection."""

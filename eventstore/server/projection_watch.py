@@ -79,6 +79,11 @@ class ProjectionWatch:
                 with suppress(EventStoreError):  # it is away, older, or this identity may not: only a figure is missing
                     await told.note_projection(self.projection.name, part.sequence, part.oldest_us, part.parked_keys)
 
+    async def leave(self, store: NetworkStore) -> None:
+        """Tells the store that the projection was to end here: it is not missed."""
+        with suppress(EventStoreError):
+            await store.forget_projection(self.projection.name)
+
     async def look(self, store: Followable) -> None:
         """Finds out where the store ends, and the oldest event that is not folded; of all shards, unless one is away."""
         wanted, found, end, whole = self.projection, list[int](), 0, True

@@ -168,12 +168,12 @@ def test_an_aggregate_is_shown_as_the_domain_folds_it_at_any_version(serve: Serv
 def test_projections_of_connected_projectors_are_shown_with_their_lag_and_what_they_have_parked(serve: Serve) -> None:
     server = serve()
     visitor = Visitor(server.http)
-    assert "No projector is connected." in visitor.get("/console/reactions").words
+    assert "No projector or worker has connected." in visitor.get("/console/reactions").words
     with es.blocking.connect(server.address) as store:
         store.append("a", [es.NewEvent("T")] * 5, 0)
         store.note_projection("<balances>", 3, 1, 2)
         page = visitor.get("/console/reactions")
-        assert re.search(r"<balances> 127\.0\.0\.1:\d+ 3 2 [\d,.]+ d 2", page.words)
+        assert re.search(r"<balances> 127\.0\.0\.1:\d+ 3 2 [\d,.]+ d 2 [\d,.]+ \w+ ago", page.words)
         assert "<balances>" not in page.text
         assert "--retry-parked" in page.words
         wait_until(lambda: "Keys parked by projections 2" in visitor.get("/console").words, "the overview has them")

@@ -46,6 +46,7 @@ from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.message_answers import QueuePage, encode_messages, sent_values
 from eventstore.protocol.reaction_requests import (
     CheckParking,
+    ForgetProjection,
     ListAlarms,
     ListParked,
     ListProjections,
@@ -131,7 +132,9 @@ EXAMPLES = {
     "note-projection": encode_request(39, NoteProjection("balances", 7, 1_700_000_000_000_000, 1)),
     "note-projection-answer": encode_ok(39),
     "list-projections": encode_request(40, ListProjections()),
-    "list-projections-answer": encode_ok(40, "balances", "10.0.0.9:4711", 7, 2, 3_000_000, 1),
+    "list-projections-answer": encode_ok(40, "balances", "10.0.0.9:4711", 7, 2, 3_000_000, 1, 5, True),
+    "forget-projection": encode_request(41, ForgetProjection("balances")),
+    "forget-projection-answer": encode_ok(41),
     "list-alarms": encode_request(40, ListAlarms()),
     "list-alarms-answer": encode_ok(40, "slow_syncs", "", "quiet", 0, "write_seconds / batches > 0.1", None, None, None, None),
     "silence-alarm": encode_request(41, SilenceAlarm("slow_syncs", 3_600, "ada", "known")),

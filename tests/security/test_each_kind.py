@@ -255,7 +255,8 @@ def test_each_kind_of_request_is_in_the_table_and_each_permission_is_needed_by_s
 
 VERBS: Final = {
     "ADD CLOSE CREATE REMOVE": {Permission.TOPICS},
-    "FORGET RESET SET UNSET": {Permission.GROUPS},
+    "FORGET": {Permission.GROUPS, Permission.STATS},
+    "RESET SET UNSET": {Permission.GROUPS},
     "DELETE": {Permission.TOPICS, Permission.GROUPS},
     "REPLAY": {Permission.GROUPS, Permission.REACTIONS},
     "RETRY SKIP": {Permission.REACTIONS},

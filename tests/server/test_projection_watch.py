@@ -12,14 +12,17 @@ import pytest
 import trio
 
 import eventstore as es
+from eventstore.alarms.built_in_rules import BUILT_IN
+from eventstore.client.aio.store import NetworkStore
 from eventstore.domain.projections.projector import Progress
+from eventstore.protocol.reaction_info import ProjectionInfo
 from eventstore.protocol.reaction_requests import PROJECTION_ROWS_MAX
 from eventstore.server.projection_watch import ProjectionWatch
 from eventstore.server.reactions.connected_projections import PROJECTIONS_MAX
 from tests.domain.projections.test_projection import ByOwner
 from tests.security.access_file import give
 from tests.server_thread import ServerThread
-from tests.waiting import DEADLINE_SECONDS
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 MINUTE_US = 60_000_000
 
@@ -72,7 +75,7 @@ async def test_the_server_says_what_connected_projectors_tell_it_and_how_late_th
             assert does == f"projects {ByOwner.name}"
             watch.take(Progress(2, 1, 3, caught_up=True))
             await watch.tell(store)
-            assert [each[2:] for each in await other.projections()] == [(3, 0, 0, 0, None)]
+            assert [(*each[2:6], each.has_left) for each in await other.projections()] == [(3, 0, 0, 0, False)]
             for number in range(PROJECTIONS_MAX - 1):
                 await store.note_projection(f"p-{number:02}", number, None, 0)
             with pytest.raises(es.InvalidArgument, match="16 projections, the limit"):
@@ -81,9 +84,75 @@ async def test_the_server_says_what_connected_projectors_tell_it_and_how_late_th
             assert names == sorted(names)
             assert [each.name for each in await other.projections(10)] == names[10:]
         with trio.fail_after(DEADLINE_SECONDS):
-            while await other.projections():  # until the server has noticed that the projector has left
+            while not all(each.has_left for each in await other.projections()):  # until the server has noticed
                 await trio.lowlevel.checkpoint()
-        assert (await other.stats())["projections"] == 0
+        stats = await other.stats()
+        assert (stats["projections"], stats["projections_left"]) == (0, PROJECTIONS_MAX)
+
+
+async def left(store: NetworkStore, count: int) -> list[ProjectionInfo]:
+    """Returns those who have left once there are so many, by name."""
+    with trio.fail_after(DEADLINE_SECONDS):
+        while True:
+            found = [each for each in await store.projections() if each.has_left]
+            if len(found) == count:
+                return found
+
+
+async def test_a_projector_that_has_left_is_listed_as_that_and_falls_behind_until_it_is_back(server: ServerThread) -> None:
+    async with es.connect(server.address) as other:
+        async with es.connect(server.address) as first:
+            await first.append("a", [es.NewEvent("Opened", {})], es.ANY)
+            await first.note_projection("balances", 1, None, 0)
+        (row,) = await left(other, 1)
+        assert (row.position, row.lag_events, row.lag_microseconds) == (1, 0, 0)
+        await other.append("a", [es.NewEvent("Opened", {})] * 2, es.ANY)
+        (row,) = await left(other, 1)
+        assert (row.lag_events, row.lag_microseconds) == (2, row.silent_microseconds)
+        assert row.silent_microseconds > 0
+        async with es.connect(server.address) as again:
+            await again.note_projection("balances", 3, None, 0)
+            assert [(each.position, each.lag_events, each.has_left) for each in await other.projections()] == [(3, 0, False)]
+        await left(other, 1)
+        await other.forget_projection("totals")
+        assert len(await left(other, 1)) == 1, "another one is forgotten"
+        await other.forget_projection("balances")
+        assert await other.projections() == []
+
+
+async def test_a_projector_that_ends_as_it_should_is_not_missed(server: ServerThread) -> None:
+    watch = ProjectionWatch(ByOwner())
+    async with es.connect(server.address) as other, es.connect(server.address) as store:
+        watch.take(Progress(0, 0, 0, caught_up=True))
+        await watch.tell(store)
+        assert len(await other.projections()) == 1
+        await watch.leave(store)
+        assert await other.projections() == []
+
+
+async def test_one_that_continues_takes_the_place_of_one_that_left_and_of_no_other(server: ServerThread) -> None:
+    async with es.connect(server.address) as other, es.connect(server.address) as kept:
+        for _ in range(2):
+            async with es.connect(server.address) as store, es.connect(server.address) as second:
+                await store.note_projection("balances", 1, None, 0)
+                await second.note_projection("balances", 2, None, 0)
+            await left(other, 2)
+        await kept.note_projection("balances", 3, None, 0)
+        await kept.note_projection("balances", 4, None, 0)
+        assert sorted((each.position, each.has_left) for each in await other.projections()) == [(2, True), (4, False)]
+
+
+def test_a_projector_that_is_silent_for_5_minutes_is_an_alarm(tmp_path: Path) -> None:
+    assert BUILT_IN["projection_silent"].text == "projection_silent_seconds > 300"
+    rules = "projection_silent: projection_silent_seconds > 0"
+    with ServerThread(tmp_path / "data", alarm_rules=rules, alarm_interval_s=0.05, alarm_quiet_s=0.0) as server:
+        with es.blocking.connect(server.address) as other:
+            with es.blocking.connect(server.address) as store:
+                store.note_projection("balances", 0, None, 0)
+            wait_until(lambda: other.stats()["alarms"] == "projection_silent", "it is raised")
+            assert [each.subject for each in other.alarms.list() if each.state == "raised"] == ["projection=balances"]
+            other.forget_projection("balances")
+            wait_until(lambda: other.stats()["alarms"] is None, "it is over")
 
 
 async def test_who_may_not_see_figures_may_not_add_to_them(tmp_path: Path) -> None:
@@ -105,6 +174,6 @@ async def test_a_server_knows_no_more_projections_than_it_lists_at_once(server: 
         await store.note_projection(f"p-{number}", 7, None, 0)
         assert len(await last.projections()) == PROJECTION_ROWS_MAX
         await stack.aclose()
-        while await last.projections():  # until the server has noticed that they have left
-            pass
+        await left(last, PROJECTION_ROWS_MAX)
         await last.note_projection("one-more", 0, None, 0)
+        assert len(await left(last, PROJECTION_ROWS_MAX - 1)) == PROJECTION_ROWS_MAX - 1

@@ -12,7 +12,7 @@ from eventstore.client.blocking.reactions import BlockingAlarms, BlockingReactio
 from eventstore.client.blocking.routing import BlockingRouter, shards_broker, shards_reactions
 from eventstore.flat import Scalar
 from eventstore.protocol.reaction_info import ProjectionInfo
-from eventstore.protocol.reaction_requests import ListProjections, NoteProjection
+from eventstore.protocol.reaction_requests import ForgetProjection, ListProjections, NoteProjection
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import CLIENT_ROWS_MAX, ListClients, Map, Stats
 from eventstore.protocol.server_info import ClientInfo
@@ -53,8 +53,8 @@ class BlockingOperated:
 
     @limited
     def projections(self, skip: int = 0, *, timeout: float | None = None) -> list[ProjectionInfo]:
-        """Returns how far the projections are that connected clients run, by name: at most 1,000, after the first `skip`; of
-        several shards, those of each.
+        """Returns how far the projections and workers are that clients run, by name: at most 1,000, after the first `skip`; of
+        several shards, those of each. Those who have left are listed, too (see `ProjectionInfo`).
         """
         return self._ask(ListProjections(skip))
 
@@ -62,9 +62,10 @@ class BlockingOperated:
     def note_projection(
         self, name: str, position: int, oldest_us: int | None, parked: int, *, timeout: float | None = None
     ) -> None:
-        """Has `projections` say how far a projection is that this client runs, until it disconnects: its table has the events
-        up to `position`, the oldest that it lacks is of `oldest_us` (µs since 1970; None: it lacks none), and `parked` keys are
-        parked. Of several shards, each is told by itself: `store.shards[number].note_projection`.
+        """Has `projections` say how far a projection is that this client runs: its table has the events up to `position`, the
+        oldest that it lacks is of `oldest_us` (µs since 1970; None: it lacks none), and `parked` keys are parked. Repeat it
+        every few seconds: after 5 minutes of silence the server raises the alarm `projection_silent`. Of several shards, each
+        is told by itself: `store.shards[number].note_projection`.
 
         Raises:
             UnknownOperation: the server is older.
@@ -73,6 +74,13 @@ class BlockingOperated:
         """
         request = NoteProjection(name, position, oldest_us, parked)
         self._only("`note_projection`").call(request)
+
+    @limited
+    def forget_projection(self, name: str, *, timeout: float | None = None) -> None:
+        """Takes a projection off the list of `projections`: of those who have left, and of this client. Of several shards, off
+        that of each.
+        """
+        self._ask(ForgetProjection(name))
 
     @limited
     def cluster_map(self, *, timeout: float | None = None) -> ClusterMap:

@@ -1,28 +1,37 @@
-"""How far the projections are that clients keep up to date: as they say themselves, each while it is connected.
+"""How far the projections are that clients keep up to date, and the workers: as they say themselves, every few seconds.
 
 The table of a projection is elsewhere, and so is what it has parked: the server knows what its projector tells it every few
-seconds (NOTE_PROJECTION), and how old the event is by now that the projector has not folded. It knows as many as a page has:
-with 16 of each of 1,000 connections, a page took the event loop 40 ms, and the figures another 90.
+seconds (NOTE_PROJECTION), and how old the event is by now that the projector has not folded. One that has left stays: a table
+that nobody keeps up to date must not look like one that never was. It stays until the projection is told of by a new
+connection, is forgotten (FORGET_PROJECTION), or the server ends. The server knows as many as a page has: with 16 of each of
+1,000 connections, a page took the event loop 40 ms, and the figures another 90.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Final, Protocol
 
 from eventstore.errors import InvalidArgument, Overloaded
-from eventstore.metrics import Metric, MetricSource, gauge
+from eventstore.metrics import LabelledCollector, LabelledFigures, LabelledMetric, Metric, MetricSource, gauge
 from eventstore.protocol import encode_answer
 from eventstore.protocol.reaction_info import ProjectionInfo
-from eventstore.protocol.reaction_requests import PROJECTION_ROWS_MAX, ListProjections, NoteProjection
+from eventstore.protocol.reaction_requests import PROJECTION_ROWS_MAX, ForgetProjection, ListProjections, NoteProjection
 from eventstore.server.feature import Feature
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 
 PROJECTIONS_MAX: Final = 16
 """Of a connection."""
+PROJECTION_SILENT: Final = LabelledMetric(
+    "projection_silent_seconds",
+    "gauge",
+    "time since a projector or worker last said how far it is; it does so every few seconds",
+    ("projection",),
+)
 
 
 class ProjectedLog(Protocol):
@@ -30,52 +39,114 @@ class ProjectedLog(Protocol):
     def visible_sequence(self) -> int: ...
 
 
+@dataclass(slots=True)
+class _Told:
+    """What a connection said last of a projection, and when."""
+
+    connection: ServerConnection
+    request: NoteProjection
+    heard_us: int
+
+    @property
+    def has_left(self) -> bool:
+        return self.connection.closed
+
+    def row(self, end: int, now_us: int) -> ProjectionInfo:
+        """`end`: the last sequence of the log."""
+        said, since_us = self.request, self.request.oldest_us
+        if since_us is None and self.has_left and end > said.position:
+            since_us = self.heard_us  # what came since may be for it: nobody looks
+        lag = (0, 0) if since_us is None else (max(0, end - said.position), max(0, now_us - since_us))
+        address = f"{self.connection.host}:{self.connection.port}"
+        silent_us = max(0, now_us - self.heard_us)
+        return ProjectionInfo(said.projection, address, said.position, *lag, said.parked, silent_us, self.has_left)
+
+
 class ConnectedProjections:
     def __init__(self, gate: Gate, log: ProjectedLog) -> None:
         self._gate, self._log = gate, log
-        self._noted: dict[ServerConnection, dict[str, NoteProjection]] = {}
+        self._told: dict[tuple[ServerConnection, str], _Told] = {}
         self.feature = Feature(
-            routes={NoteProjection: self._note, ListProjections: self._list},
+            routes={NoteProjection: self._note, ListProjections: self._list, ForgetProjection: self._forget},
             metrics=[MetricSource(CONNECTED_PROJECTION_METRICS, lambda: self)],
+            collectors=[_SilenceCollector(self)],
         )
-
-    @property
-    def _count(self) -> int:
-        return sum(len(noted) for connection, noted in self._noted.items() if not connection.closed)
 
     def all(self) -> Iterator[ProjectionInfo]:
         """Yields them in any order, on any thread."""
-        end, now = self._log.visible_sequence, time.time_ns() // 1_000
-        for connection, noted in list(self._noted.items()):
-            for each in () if connection.closed else list(noted.values()):
-                lag = (0, 0) if each.oldest_us is None else (max(0, end - each.position), max(0, now - each.oldest_us))
-                address = f"{connection.host}:{connection.port}"
-                yield ProjectionInfo(each.projection, address, each.position, *lag, each.parked)
+        end, now_us = self._log.visible_sequence, time.time_ns() // 1_000
+        for each in list(self._told.values()):
+            yield each.row(end, now_us)
 
     def _note(self, connection: ServerConnection, request_id: int, request: NoteProjection) -> None:
-        noted = self._noted.get(connection)
-        if noted is None:
-            self._noted = {each: said for each, said in self._noted.items() if not each.closed}
-            noted = self._noted[connection] = {}
-        if request.projection not in noted and self._count >= PROJECTION_ROWS_MAX:
-            raise Overloaded(f"{PROJECTION_ROWS_MAX} projections are known here, the limit", limit=PROJECTION_ROWS_MAX)
-        if request.projection not in noted and len(noted) >= PROJECTIONS_MAX:
-            raise InvalidArgument(
-                f"this connection runs {PROJECTIONS_MAX} projections, the limit: use another one",
-                field="projection",
-                limit=PROJECTIONS_MAX,
-            )
-        noted[request.projection] = request
+        key = connection, request.projection
+        if key not in self._told:
+            if sum(each is connection for each, _ in self._told) >= PROJECTIONS_MAX:
+                raise InvalidArgument(
+                    f"this connection runs {PROJECTIONS_MAX} projections, the limit: use another one",
+                    field="projection",
+                    limit=PROJECTIONS_MAX,
+                )
+            self._make_room(connection, request.projection)
+        self._told[key] = _Told(connection, request, time.time_ns() // 1_000)
         connection.note_use(f"projects {request.projection}")
         self._gate.send(connection, encode_answer(request_id, NoteProjection, None))
+
+    def _make_room(self, connection: ServerConnection, name: str) -> None:
+        """Removes the one that left and that this one continues: of the same machine if there is one, else the longest silent
+        one. Raises Overloaded.
+        """
+        left = [key for key, each in self._told.items() if each.has_left]
+        before = [key for key in left if key[1] == name]
+        before.sort(key=lambda key: (key[0].host != connection.host, self._told[key].heard_us))
+        if not before and len(self._told) >= PROJECTION_ROWS_MAX:
+            before = sorted(left, key=lambda key: self._told[key].heard_us)
+        if before:
+            del self._told[before[0]]
+        elif len(self._told) >= PROJECTION_ROWS_MAX:
+            raise Overloaded(f"{PROJECTION_ROWS_MAX} projections are known here, the limit", limit=PROJECTION_ROWS_MAX)
 
     def _list(self, connection: ServerConnection, request_id: int, request: ListProjections) -> None:
         found = nsmallest(request.skip + PROJECTION_ROWS_MAX, self.all())
         self._gate.send(connection, encode_answer(request_id, ListProjections, found[request.skip :]))
 
+    def _forget(self, connection: ServerConnection, request_id: int, request: ForgetProjection) -> None:
+        for key, each in list(self._told.items()):
+            if key[1] == request.projection and (each.has_left or key[0] is connection):
+                del self._told[key]
+        self._gate.send(connection, encode_answer(request_id, ForgetProjection, None))
+
+
+class _SilenceCollector(LabelledCollector):
+    """Exports how long ago each projection was told of; of several of a name, the one that is silent for longest."""
+
+    declared = (PROJECTION_SILENT,)
+
+    def __init__(self, projections: ConnectedProjections) -> None:
+        self._projections = projections
+
+    def collect(self) -> Iterator[LabelledFigures]:
+        silent: dict[str, int] = {}
+        for each in self._projections.all():
+            silent[each.name] = max(silent.get(each.name, 0), each.silent_microseconds)
+        family = LabelledFigures(PROJECTION_SILENT)
+        for name, microseconds in sorted(silent.items()):
+            family.add([name], microseconds / 1_000_000)
+        yield family
+
 
 CONNECTED_PROJECTION_METRICS: Final[tuple[Metric[ConnectedProjections], ...]] = (
-    gauge("projections", "projections that connected clients keep up to date", lambda found: sum(1 for _ in found.all())),
+    gauge(
+        "projections",
+        "projections that connected clients keep up to date, and workers",
+        lambda found: sum(not each.has_left for each in found.all()),
+    ),
+    gauge(
+        "projections_left",
+        "projections and workers that have left",
+        lambda found: sum(each.has_left for each in found.all()),
+        "it is not 0: `eventstore projections` names them; start them again, or `--forget` them",
+    ),
     gauge(
         "projections_parked_keys",
         "keys that they have parked",

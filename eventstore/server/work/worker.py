@@ -12,6 +12,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -57,6 +58,7 @@ from eventstore.server.requests.owned_slots import commands_of
 from eventstore.server.work.remote_access import remote_access
 from eventstore.server.work.shard_mailboxes import ShardMailboxes
 from eventstore.server.work.shard_reactions import ShardReactions
+from eventstore.server.work.told_worker import tell_of_worker
 from eventstore.server.work.worked_shards import WorkedShards, least_of
 from eventstore.settings.server import ServerSettings
 
@@ -184,6 +186,7 @@ async def _working(
             features.append(reaction_feature(reactions, reaction_routes(gate, nursery, reactions), reactions.run))
         features += [
             shards.feature,
+            Feature(run=partial(tell_of_worker, str(settings.domain), shards, reactions)),
             process_feature(None),
             Feature(run=security.run),
             *security.features(door),

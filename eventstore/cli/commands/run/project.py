@@ -158,6 +158,8 @@ async def _project(
                 nursery.start_soon(watch.look_regularly, store)
                 nursery.start_soon(alarms.run)
             await run(store)
+            if watched is not None:
+                await watched[0].leave(store)
         nursery.cancel_scope.cancel()
     return stopped_by
 
