@@ -41,6 +41,7 @@ NAMES: Final = {
     "NetworkEventStream": "BlockingEventStream",
     "NetworkLogStream": "BlockingLogStream",
     "NetworkMember": "BlockingMember",
+    "NetworkOpened": "BlockingOpened",
     "NetworkOperated": "BlockingOperated",
     "NetworkSubscriptionStream": "BlockingSubscriptionStream",
     "MergedEvents": "BlockingMergedEvents",

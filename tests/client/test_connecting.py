@@ -291,14 +291,12 @@ def test_when_the_server_does_not_come_back_calls_fail_with_a_lost_connection(ru
             store.version("a")
 
 
-def test_a_client_that_is_not_open_raises_closed() -> None:
+def test_an_async_client_that_is_not_open_raises_closed() -> None:
     async def ask() -> None:
         with pytest.raises(Closed, match="async with"):
             await connect("tcp://127.0.0.1:1").version("a")
 
     trio.run(ask)
-    with pytest.raises(Closed, match="with"):
-        blocking.connect("tcp://127.0.0.1:1").version("a")
 
 
 def test_a_client_is_used_once() -> None:

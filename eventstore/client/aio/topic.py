@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from eventstore.client.aio.connection import NetworkConnection
-from eventstore.client.aio.routing import Router
+from eventstore.client.aio.operated import NetworkOperated
 from eventstore.client.limit import taken_in_time, within
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.message_rows import (
@@ -29,10 +29,9 @@ class NetworkTopic:
     at least once, in order. With `resend` False it fails instead with ConnectionLost, whose `outcome` is "unknown".
     """
 
-    def __init__(self, connection: NetworkConnection, name: str, *, resend: bool, router: Router | None = None) -> None:
-        """`router`: of a cluster. A message of a key goes to the shard of the key's slot, one without to the next."""
-        self._connection = connection
-        self._router = router
+    def __init__(self, store: NetworkOperated, name: str, *, resend: bool) -> None:
+        """`store`: of a cluster, a message of a key goes to the shard of the key's slot, one without to the next."""
+        self._store = store
         self._resend = resend
         self.name = check_topic(name)
 
@@ -59,10 +58,10 @@ class NetworkTopic:
         if timeout is not None:
             with within(timeout):
                 return await self.send(body, key=key, tag=tag, properties=properties, queue=queue)
-        row, router = encode_message(body, key, tag, properties, queue), self._router
-        if router is not None and router.has_several:
+        row = encode_message(body, key, tag, properties, queue)
+        if (router := self._store._several) is not None:
             return settled(await router.put_messages(self._messages, [row], without_queues, itemgetter(1)))
-        connection = self._only
+        connection = self._store._only("a broker")
         stored: SendResult = await connection.put(self._messages(connection), row)
         return stored
 
@@ -73,17 +72,12 @@ class NetworkTopic:
         if timeout is not None:
             with within(timeout):
                 return await self.send_many(messages)
-        router = self._router
-        if router is not None and router.has_several:
+        if (router := self._store._several) is not None:
             return await router.put_messages(
                 self._messages, encoded_messages(taken_in_time(messages)), without_queues, itemgetter(1)
             )
-        connection = self._only
+        connection = self._store._only("a broker")
         return await connection.put_many(self._messages(connection), messages, encoded_messages)
-
-    @property
-    def _only(self) -> NetworkConnection:
-        return self._connection if self._router is None else self._router.only("a broker")
 
     def _messages(self, connection: NetworkConnection) -> BatchQueue[Any, Any, Any]:
         return connection.session.messages(self.name, resend=self._resend)

@@ -66,7 +66,8 @@ class BlockingConnection:
         self._of_handlers: BlockingConnection | None = None
         self._apart: WeakSet[BlockingConnection] = WeakSet()
         self._closed = False
-        self._unusable: EventStoreError | None = Closed(f"the client of {addresses} is not open; use `with`")
+        self._entering = False
+        self._unusable: EventStoreError | None = None
         self._forked_within: EventStoreError | None = None  # what ends the call that this process was forked in
         tell_of_forks(self)
 
@@ -94,17 +95,36 @@ class BlockingConnection:
 
     @exclusive
     def __enter__(self) -> Self:
-        """Connects once. Raises Closed: it was open before; ConnectionLost; what the server refuses this client for."""
+        """Tries to connect once, unless a call has connected. Raises Closed: it was closed; ConnectionLost; what the server
+        refuses this client for.
+        """
         if self._closed:
             raise Closed(f"the client of {self.addresses} was closed; open another one")
-        if not self._connect(self.addresses.in_turn()):
-            raise not_opened(self._attempts)
-        self._unusable = None
+        if self._link.socket is None:
+            self._entering = True
+            try:
+                connected = self._connect(self.addresses.in_turn())
+            finally:
+                self._entering = False
+            if not connected:
+                raise not_opened(self._attempts)
         if self._closed:  # meanwhile: `close` notes that first
             self._unusable = self._closed_error()
             self._disconnect()
             raise self._closed_error()
         return self
+
+    @apart_in_handlers
+    def open(self) -> Welcome:
+        """Connects as a call does, unless it is connected, and returns the answer to the hello. Raises as a call."""
+        return self._open()
+
+    @exclusive
+    def _open(self) -> Welcome:
+        self.check()
+        while (welcome := self._session.welcome) is None:
+            self._reconnect()
+        return welcome
 
     def __exit__(self, *error: object) -> bool | None:
         self.close()
@@ -408,7 +428,7 @@ class BlockingConnection:
         """Notes an attempt that failed. Raises ConnectionLost once the reconnect timeout is over."""
         self._attempts.append((self.address, error))
         fatal = self._session.fatal
-        if self._unusable is None and (fatal or self._backoff.expired(time.monotonic(), others_left=others_left)):
+        if not self._entering and (fatal or self._backoff.expired(time.monotonic(), others_left=others_left)):
             self._backoff.recovered()  # the next call tries again
             failed = fatal or connection_lost(self._attempts)
             self._session.fail(failed)

@@ -10,21 +10,18 @@ from functools import partial
 from itertools import chain
 from operator import itemgetter
 from ssl import SSLContext
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo
-from eventstore.client.address import parse_addresses
-from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.consumer import BlockingConsumers
 from eventstore.client.blocking.limited import limited
 from eventstore.client.blocking.member import BlockingMember
+from eventstore.client.blocking.opened import BlockingOpened
 from eventstore.client.blocking.operated import BlockingOperated
 from eventstore.client.blocking.routing import (
     BlockingMergedEvents,
     BlockingMergedSubscription,
     follow_shards,
-    open_router,
     read_shards,
     shards_member,
 )
@@ -41,7 +38,6 @@ from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.limit import within
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.queues import appends, sends
-from eventstore.client.routing.table import is_entry
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.commit_rows import committed_of
 from eventstore.client.session.page_requests import aggregates_request
@@ -67,6 +63,7 @@ def connect(
     token: str | None = None,
 ) -> BlockingStore:
     """Returns the store of the server at tcp://host:port, or of the cluster at tcp://n1:7701,n2:7701, for use in `with`.
+    A blocking one may do without, see `BlockingStore`.
 
     Args:
         address: of several, the one that answered last is tried first; all are asked once it is silent for 2 seconds.
@@ -82,7 +79,7 @@ def connect(
     return BlockingStore(address, ClientOptions(connect_timeout, reconnect_timeout, silence_timeout, name, ssl_context, token))
 
 
-class BlockingStore(BlockingOperated, BlockingConsumers):
+class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
     """A store in another process. Tasks may share one, and their appends travel together. Threads may share a blocking one:
     that of a single server in turns.
 
@@ -90,47 +87,15 @@ class BlockingStore(BlockingOperated, BlockingConsumers):
     out; an append's command id settles it. The exception of a handler also closes the connection to a single server: what other
     threads wait for fails with ConnectionLost, and the next call connects again.
 
-    In a forked child a blocking store has a connection of its own, and what was under way at the fork fails; any other store is
-    refused with Closed.
+    A blocking store connects when it is entered, or else at its first call, as one that has lost its connection; then it is
+    open until `close` or the exit of the process. In a forked child it has a connection of its own, and what was under way at
+    the fork fails; any other store is refused with Closed.
 
     Each call takes a `timeout` in seconds, whatever it waits for: a lost connection (otherwise the reconnect timeout), a silent
     server (the silence timeout), or an answer (for ever). Then it raises TimedOut, or has it as the outcome of what was not
     answered; its `outcome` is "none" if nothing was changed or will be, and "unknown" if the request was sent. A subscription,
     and a consumer, wait for as long as there is nothing.
     """
-
-    def __init__(self, address: str, options: ClientOptions) -> None:
-        self._connection = BlockingConnection(parse_addresses(address), options)
-        self._router = None
-        self._layout: int | None = None  # of the slots of a shard of `shards`
-
-    def __enter__(self) -> Self:
-        self._connection.__enter__()
-        if is_entry(self._connection.welcome, self._connection.addresses):
-            try:
-                self._router = open_router(self._connection)
-            except BaseException as error:
-                self.__exit__(type(error), error, error.__traceback__)
-                raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        if self._router is not None:
-            self._router.close()
-        return self._connection.__exit__(kind, error, trace)
-
-    def close(self) -> None:
-        """Ends the connection. Callers that wait for an answer get Closed."""
-        if self._router is not None:
-            self._router.close()
-        self._connection.close()
-
-    @property
-    def connected(self) -> bool:
-        """Whether there is a connection now, in a cluster also to each shard that a call waits for, as calls do without one."""
-        return self._connection.welcome is not None and (self._router is None or self._router.connected)
 
     @property
     def store_uuid(self) -> bytes:
@@ -355,7 +320,7 @@ class BlockingStore(BlockingOperated, BlockingConsumers):
 
     def topic(self, name: str, *, resend: bool = True) -> BlockingTopic:
         """Returns a topic to send messages to. `resend`: see `BlockingTopic`. Raises InvalidArgument."""
-        return BlockingTopic(self._connection, name, resend=resend, router=self._router)
+        return BlockingTopic(self, name, resend=resend)
 
     def _new_member(self, options: MemberOptions) -> Any:
         return BlockingMember(self._connection, options) if self._router is None else shards_member(self._router, options)

@@ -1,4 +1,4 @@
-"""A service under gunicorn and Celery that opens its client where it is imported: in the process that forks the workers."""
+"""A service under gunicorn and Celery whose client is made where it is imported: in the process that forks the workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import eventstore as es
 from tests.client.forks.whole_files import celery_of
 
 store = es.blocking.connect(os.environ["SERVICE_STORE"], name="service", reconnect_timeout=60)
-store.__enter__()
 
 
 def _stay_busy() -> None:

@@ -1,0 +1,49 @@
+"""How a store is opened and closed: it connects, and finds out whether there is one server or a cluster."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from eventstore.client.address import parse_addresses
+from eventstore.client.aio.connection import NetworkConnection
+from eventstore.client.aio.routing import Router, open_router
+from eventstore.client.options import ClientOptions
+from eventstore.client.routing.table import is_entry
+
+
+class NetworkOpened:
+    """A store as a context. `_router`: None at a single server."""
+
+    def __init__(self, address: str, options: ClientOptions) -> None:
+        self._connection = NetworkConnection(parse_addresses(address), options)
+        self._router: Router | None = None
+        self._layout: int | None = None  # of the slots of a shard of `shards`
+
+    async def __aenter__(self) -> Self:
+        await self._connection.__aenter__()
+        if is_entry(self._connection.welcome, self._connection.addresses):
+            try:
+                self._router = await open_router(self._connection)
+            except BaseException as error:
+                await self.__aexit__(type(error), error, error.__traceback__)
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if self._router is not None:
+            self._router.close()
+        return await self._connection.__aexit__(kind, error, trace)
+
+    async def aclose(self) -> None:
+        """Ends the connection. Callers that wait for an answer get Closed."""
+        if self._router is not None:
+            self._router.close()
+        await self._connection.aclose()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now, in a cluster also to each shard that a call waits for, as calls do without one."""
+        return self._connection.welcome is not None and (self._router is None or self._router.connected)
