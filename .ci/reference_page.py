@@ -1,4 +1,4 @@
-"""Writes docs/REFERENCE.md from the declarations: settings, metrics, errors."""
+"""Writes docs/REFERENCE.md from the declarations: settings, metrics, alarms, errors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "mailbox"))
 
 from eventstore import errors
 from eventstore.alarms.alarm_metrics import ALARM, NODE_ALARM
-from eventstore.metrics import LabelledMetric, Metric
+from eventstore.alarms.built_in_rules import BUILT_IN
+from eventstore.metrics import LabelledMetric, Metric, labels_of
 from eventstore.server.metric_subjects import LABELLED, METRICS_BY_SUBJECT
 from eventstore.server.projection_watch import PROJECTION_METRICS
-from eventstore.server.prometheus import exported_name
+from eventstore.server.prometheus import exported_name, figure_name
 from eventstore.settings.server import ServerSettings
 from eventstore.settings.setting_declaration import DeclaredSetting, settings_by_group
 from eventstore_cluster.node_alarms import NODE_FIGURES
@@ -27,7 +28,7 @@ from eventstore_cluster.replication.replica_metrics import REPLICA_LABELLED, REP
 _HEAD = """\
 # Reference
 
-All settings, metrics and errors. Generated from their declarations by `make generate`;
+All settings, metrics, built-in alarms and errors. Generated from their declarations by `make generate`;
 how to use them: [OPERATIONS](OPERATIONS.md).
 
 ## Settings
@@ -75,6 +76,12 @@ DECLARED = (
     *PROJECTION_METRICS,
 )
 """All metrics that there are."""
+_ALARMS = """\
+## Built-in alarms
+
+The rules that there are without any configuration ([what a rule is](OPERATIONS.md#alarms)); `NAME: off` in `alarm_rules`
+removes one. Each is evaluated for every subject that has its figure, and `eventstore alarms list` shows its state.
+"""
 _ERRORS = """\
 ## Errors
 
@@ -86,7 +93,7 @@ the same call may succeed later. What an operator does about the serious ones:
 
 def reference_page() -> str:
     """The page as it must be."""
-    return "\n".join([_HEAD, *_settings(), *_metrics(), *_projection_metrics(), _ERRORS, *_errors(), ""])
+    return "\n".join([_HEAD, *_settings(), *_metrics(), *_projection_metrics(), *_alarms(), _ERRORS, *_errors(), ""])
 
 
 def _settings() -> Iterator[str]:
@@ -125,6 +132,18 @@ def _metrics() -> Iterator[str]:
 def _projection_metrics() -> Iterator[str]:
     yield _PROJECTION_METRICS
     yield from _metric_table(PROJECTION_METRICS)
+
+
+def _alarms() -> Iterator[str]:
+    declared = {figure_name(each.name): each for each in DECLARED}
+    yield _ALARMS
+    yield from _table(
+        ("alarm", "raised when", "of each", "the figure"),
+        (
+            (f"`{each.name}`", f"`{each.text}`", ", ".join(labels_of(declared[each.figure])), declared[each.figure].help)
+            for each in BUILT_IN.values()
+        ),
+    )
 
 
 def _metric_table(declared: Iterable[Metric[Any]]) -> Iterator[str]:

@@ -26,6 +26,8 @@ publishing_refused: publish_refused > 0
 publication_parked: publication_parked > 0
 publishing_late: publish_lag_seconds > 60 for 60
 group_behind: group_backlog > 100000 for 600
+group_without_members: group_unattended > 0 for 600
+dead_letters_grow: group_messages_dead > 0 for 600
 message_in_hand: group_oldest_in_hand_seconds > 300
 projection_late: projection_lag_seconds > 60 for 60
 projection_parked: projection_parked_keys > 0

@@ -17,7 +17,7 @@ from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.message_lookups import MessageLookups
 from eventstore.broker.retry_policy import DEAD_QUEUES, failed, failures_of, replayed
-from eventstore.broker.topics import Topics
+from eventstore.broker.topics import Topic, Topics
 from eventstore.errors import EventStoreError, InvalidArgument, Overloaded, UnknownTopic, copy_error
 from eventstore.fields import counted
 from eventstore.records.message import RawMessage, decode_messages
@@ -162,16 +162,21 @@ class FailedMessages:
     async def replay(self, group: str, offsets: Sequence[int]) -> int:
         """Delivers dead letters (offsets in `dead:GROUP`) to the group again, as if they had never failed. Returns how many.
 
+        They are marked as replayed, durably: after the delivery, so that a crash between leaves none marked that was not sent.
+
         Raises:
-            UnknownGroup, Overloaded
+            UnknownGroup
+            Overloaded: too many messages to retry, or too many ranges of replayed letters.
             InvalidArgument: a dead letter does not exist; earlier ones may have been replayed already.
         """
         self._groups.get(group)
         found: list[RawMessage] = []
-        size = 0
+        size = sent = 0
+        dead = self._topics.by_name.get(dead_topic(group))
+        if dead is not None:
+            self._with_replayed(group, dead, offsets)  # refused before any is sent
         for place, offset in enumerate(offsets, 1):
-            has_any = dead_topic(group) in self._topics.by_name
-            record = await self._lookups.message(dead_topic(group), 0, offset) if has_any else None
+            record = await self._lookups.message(dead.name, 0, offset) if dead is not None else None
             if record is None:
                 raise InvalidArgument(
                     f"group {group!r} has no dead letter {offset}; list them to see which there are",
@@ -183,7 +188,24 @@ class FailedMessages:
             if size >= _SENT_TOGETHER_BYTES or place == len(offsets):
                 _raise_first(await self._send_again(retry_topic(group), max(1, self._groups.policy(group).queues), found))
                 found, size = [], 0
+                if dead is not None:
+                    self._groups.offsets.replayed.keep(group, dead.id, self._with_replayed(group, dead, offsets[sent:place]))
+                    await self._save_offsets()
+                    sent = place
         return len(offsets)
+
+    def _with_replayed(self, group: str, dead: Topic, offsets: Sequence[int]) -> list[tuple[int, int]]:
+        replayed = self._groups.offsets.replayed
+        return replayed.with_more(group, dead.id, offsets, self._groups.offsets.first_of(dead.name, 0))
+
+    def replayed(self, group: str) -> list[tuple[int, int]]:
+        """Returns the offsets of dead letters that were replayed, as ranges from the first to before the end.
+
+        Raises UnknownGroup.
+        """
+        self._groups.get(group)
+        dead = self._topics.by_name.get(dead_topic(group))
+        return [] if dead is None else self._groups.offsets.replayed.ranges(group, dead.id)
 
     async def _send_again(self, topic: str, queues: int, messages: list[RawMessage]) -> list[SendOutcome]:
         if not messages:

@@ -146,6 +146,13 @@ class ShownRetries(NamedTuple):
     delays_ms: tuple[Annotated[int, "delay in milliseconds"], ...]
 
 
+class ReplayedRange(NamedTuple):
+    """Dead letters that were replayed: from the offset `first` to before `end`."""
+
+    first: int
+    end: int
+
+
 class ResetQueue(NamedTuple):
     """A group's offset in a queue after a reset. `clamped`: the nearest, as the queue does not hold the requested one.
 

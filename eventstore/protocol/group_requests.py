@@ -16,6 +16,7 @@ from eventstore.protocol.broker_info import (
     GroupPage,
     MemberInfo,
     MessageInHand,
+    ReplayedRange,
     ResetQueue,
     ShownRetries,
 )
@@ -117,6 +118,13 @@ class ReplayDead(BrokerRequest[int]):
 
     group: Name
     offsets: Annotated[tuple[int, ...], Rows(_dead_letter, limits.FAILED_PER_FRAME_MAX)] = ()
+
+
+@request(77, needs=on(Permission.STATS), across=one_shard("replayed"))
+class ListReplayed(BrokerRequest[list[ReplayedRange]]):
+    """Asks which dead letters of a group were replayed."""
+
+    group: Name
 
 
 @request(21, needs=on(Permission.GROUPS, "group"), across=rows_of_each(UnknownGroup, UnknownTopic, about_one=_reset))

@@ -9,7 +9,7 @@ from eventstore.alarms.alarm_metrics import ALARM_METRICS
 from eventstore.metrics import LabelledMetric, Metric
 from eventstore.server.access.access_metrics import ACCESS_METRICS
 from eventstore.server.access.tls_metrics import TLS_METRICS
-from eventstore.server.broker.broker_metrics import GROUP_BACKLOG, GROUP_IN_HAND, QUEUE_METRICS
+from eventstore.server.broker.broker_metrics import GROUP_METRICS, QUEUE_METRICS
 from eventstore.server.broker.service import BROKER_METRICS
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.outbox.publishing_metrics import PUBLICATION_LABELLED, PUBLISHING_METRICS
@@ -44,8 +44,7 @@ LABELLED: Final[tuple[LabelledMetric, ...]] = (
     *REACTION_LABELLED,
     *PUBLICATION_LABELLED,
     *QUEUE_METRICS,
-    GROUP_BACKLOG,
-    GROUP_IN_HAND,
+    *GROUP_METRICS,
     PROJECTION_SILENT,
 )
 """Those that `/metrics` has for each reaction, topic, queue, group and projection."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import eventstore as es
+from eventstore.alarms.built_in_rules import BUILT_IN
 from eventstore.errors import InvalidArgument, PermissionDenied
 from eventstore.protocol.group_requests import Join
 from eventstore.security.audit import AUDIT
@@ -161,3 +162,36 @@ def test_a_wrong_rule_is_named_before_the_folder_is_made(tmp_path: Path) -> None
     assert refused.returncode == 2
     assert "alarm_webhook" in refused.stderr
     assert not data.exists()
+
+
+def test_messages_of_a_group_without_members_are_an_alarm_until_one_joins(tmp_path: Path) -> None:
+    assert BUILT_IN["group_without_members"].text == "group_unattended > 0 for 600"
+    with server_with(tmp_path / "data", "group_without_members: group_unattended > 0") as server:
+        with es.blocking.connect(server.address) as store:
+            store.broker.create_topic("orders", queues=1)
+            with store.consumer("billing", "orders", from_end=False):
+                store.topic("orders").send(b"1")
+                wait_until(lambda: store.stats()["alarm_evaluations"], "the rules are evaluated")
+                assert store.stats()["alarms"] is None
+            wait_until(lambda: store.stats()["alarms"] == "group_without_members", "it is raised")
+            subjects = [each.subject for each in store.alarms.list() if each.state == "raised"]
+            assert subjects == ["group=billing, topic=orders"]
+            with store.consumer("billing", "orders", from_end=False):
+                wait_until(lambda: store.stats()["alarms"] is None, "it is over")
+
+
+def test_new_dead_letters_are_an_alarm_and_those_that_were_replayed_do_not_count(tmp_path: Path) -> None:
+    assert BUILT_IN["dead_letters_grow"].text == "group_messages_dead > 0 for 600"
+    rules = "dead_letters_grow: group_messages_dead > 0 for 600; left: group_dead_letters > 0"
+    with server_with(tmp_path / "data", rules) as server, es.blocking.connect(server.address) as store:
+        store.broker.create_topic("orders", queues=1)
+        store.broker.set_retries("billing", es.Retries(delays=(), attempts=1))
+        for number in range(2):
+            with store.consumer("billing", "orders", from_end=False) as consumer:
+                store.topic("orders").send(b"%d" % number)
+                next(consumer).retry("it is bad")
+            wait_until(lambda: "left" in str(store.stats()["alarms"]), "the first is seen, before the second is there")
+        wait_until(lambda: "dead_letters_grow" in str(store.stats()["alarms"]), "it is raised")
+        store.broker.replay("billing", [0, 1])
+        assert [tuple(each) for each in store.broker.replayed("billing")] == [(0, 2)]
+        wait_until(lambda: "left" not in str(store.stats()["alarms"]), "none is left")

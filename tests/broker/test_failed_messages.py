@@ -11,8 +11,9 @@ import trio
 
 from eventstore.broker.broker import Broker, open_broker
 from eventstore.broker.groups.failed_offsets import FailedOffsets
+from eventstore.broker.groups.replayed_letters import RANGES_MAX
 from eventstore.broker.retry_policy import RetryPolicy, failed, failures_of
-from eventstore.errors import InvalidArgument, Rebalanced, StorageFull
+from eventstore.errors import InvalidArgument, Overloaded, Rebalanced, StorageFull
 from eventstore.records.message import (
     PROPERTIES_BYTES_MAX,
     Message,
@@ -253,3 +254,41 @@ async def test_failures_in_place_add_up_over_members_and_a_repeated_report_chang
         assert [await fail(1), await fail(1)] == [3.0, 3.0]
         assert await fail(2) is None
         assert mine.broker.bounds("dead:billing", 0) == (0, 1)
+
+
+async def test_replayed_dead_letters_are_marked_also_after_a_power_failure_and_those_of_a_new_topic_are_not() -> None:
+    async with member() as mine:
+        failed_messages = mine.broker.failed_messages
+        assert failed_messages.replayed("billing") == []
+        await mine.fail(*range(8))
+        assert await mine.fail(*range(8), topic="retry:billing") == [True] * 8
+        await failed_messages.replay("billing", [4, 1])
+        await failed_messages.replay("billing", [2, 7, 2])
+        assert failed_messages.replayed("billing") == [(1, 3), (4, 5), (7, 8)]
+        await failed_messages.replay("billing", [3, 0])
+        assert failed_messages.replayed("billing") == [(0, 5), (7, 8)]
+        with pytest.raises(InvalidArgument):
+            await failed_messages.replay("billing", [5, 99])
+        assert failed_messages.replayed("billing") == [(0, 5), (7, 8)], "none was sent"
+        crashed = mine.disk.crash("lost")
+    async with open_broker(DATA, ONE_RETRY, files=crashed) as broker:
+        assert broker.failed_messages.replayed("billing") == [(0, 5), (7, 8)]
+        again = Member(broker, crashed)
+        await broker.administration.delete_topic("dead:billing")
+        assert broker.failed_messages.replayed("billing") == []
+        await again.join()
+        await again.fail(9)
+        await again.fail(mine.retried, topic="retry:billing")
+        assert broker.bounds("dead:billing", 0) == (0, 1)
+        assert broker.failed_messages.replayed("billing") == []
+
+
+async def test_no_more_ranges_of_replayed_dead_letters_are_kept_than_the_limit() -> None:
+    async with member() as mine:
+        kept, odd = mine.broker.groups.offsets.replayed, [2 * number for number in range(RANGES_MAX)]
+        kept.keep("billing", 7, kept.with_more("billing", 7, odd, 0))
+        with pytest.raises(Overloaded, match="purge them"):
+            kept.with_more("billing", 7, [2 * RANGES_MAX], 0)
+        assert len(kept.with_more("billing", 7, [2 * RANGES_MAX - 1], 0)) == RANGES_MAX
+        assert kept.with_more("billing", 7, [], 2 * RANGES_MAX - 3) == [(2 * RANGES_MAX - 2, 2 * RANGES_MAX - 1)]
+        assert kept.ranges("billing", 8) == []

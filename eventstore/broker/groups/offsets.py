@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from eventstore.broker.groups.attempts import Attempts
 from eventstore.broker.groups.offsets_document import Offsets, OffsetsDocument
+from eventstore.broker.groups.replayed_letters import ReplayedLetters
 from eventstore.broker.topics import Topic, Topics
 from eventstore.errors import InvalidArgument
 
@@ -49,6 +50,7 @@ class GroupOffsets:
     def __init__(self, document: OffsetsDocument, topics: Topics, bounds: Bounds) -> None:
         self.document = document
         self.attempts = Attempts(document)
+        self.replayed = ReplayedLetters(document)
         self._topics = topics
         self._bounds = bounds
         self.count = _count(document)
@@ -90,6 +92,10 @@ class GroupOffsets:
             self.document.changed = True
         self.count += len(queues) - before
 
+    def first_of(self, topic: str, queue: int) -> int:
+        """Returns the first offset that a queue holds."""
+        return self._bounds(topic, queue)[0]
+
     def forget_topic(self, group: str, topic: str) -> bool:
         """Drops the group's offsets in the topic; returns whether it had any."""
         queues = self.of(group).pop(topic, None)
@@ -103,6 +109,7 @@ class GroupOffsets:
         self.count -= sum(map(len, self.document.groups.pop(group, {}).values()))
         self.document.policies.pop(group, None)
         self.attempts.forget(group)
+        self.replayed.forget(group)
         self.document.changed = True
 
     def advance(self, group: str, topic: str, queue: int, offset: int) -> CommittedOffset:

@@ -1,8 +1,9 @@
 """The offsets document: the committed offsets of all consumer groups as one file, with the previous version as a copy.
 
-It also has the clock of retention (see `age_clock`), the retry policies of groups, and what `attempts` counts. It is written
-about once a second, not with every commit: after a crash, messages of the last second may be delivered again. It is also
-written at opening, with a higher number of starts, so that no generation of a group is ever used twice.
+It also has the clock of retention (see `age_clock`), the retry policies of groups, what `attempts` counts, and which dead
+letters were replayed. It is written about once a second, not with every commit: after a crash, messages of the last second may
+be delivered again. It is also written at opening, with a higher number of starts, so that no generation of a
+group is ever used twice.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from eventstore.errors import Corrupt, FolderRefused, InvalidArgument
 GENERATIONS_PER_START: Final = 1 << 20
 Offsets: TypeAlias = dict[str, dict[int, int]]
 """Topic → queue → the offset of the next message to consume."""
-_MEMBERS: Final = ("groups", "starts", "policies", "attempts", "deaths", "age_clock")
+_MEMBERS: Final = ("groups", "starts", "policies", "attempts", "deaths", "replayed", "age_clock")
 _POLICY_MEMBERS: Final = ("delays_ms", "attempts", "dead_letters")
 _log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class OffsetsDocument:
     """Committed offsets by group.
 
     Attributes:
+        replayed: by group the number of its topic of dead letters, and ranges of offsets there.
         changed: memory is ahead of the file.
     """
 
@@ -54,6 +56,7 @@ class OffsetsDocument:
         self.groups: dict[str, Offsets] = {}
         self.policies: dict[str, RetryPolicy] = {}
         self.attempts: dict[str, dict[tuple[str, int], QueueAttempts]] = {}
+        self.replayed: dict[str, tuple[int, list[tuple[int, int]]]] = {}
         self.age_clock: int | None = None
         self.starts = 0
         self.changed = False
@@ -129,6 +132,10 @@ class OffsetsDocument:
             group: [[topic, queue, each.killer, *each.deaths] for (topic, queue), each in queues.items() if each.deaths]
             for group, queues in self.attempts.items()
         }
+        replayed: Tree = {
+            group: [number, *(cast(Tree, [first, end]) for first, end in ranges)]
+            for group, (number, ranges) in self.replayed.items()
+        }
         return {
             **self._unknown,
             "groups": groups,
@@ -136,6 +143,7 @@ class OffsetsDocument:
             "policies": policies,
             "attempts": attempts,
             "deaths": deaths,
+            "replayed": replayed,
             "age_clock": self.age_clock,
         }
 
@@ -162,7 +170,7 @@ class OffsetsDocument:
                 for group, topics in cast(Tree, tree["groups"]).items()
             }
             policies = {group: _policy(cast(Tree, each)) for group, each in cast(Tree, tree.get("policies", {})).items()}
-            attempts = _attempts(tree)
+            attempts, replayed = _attempts(tree), _replayed(tree)
         except (KeyError, ValueError, TypeError, AttributeError, InvalidArgument) as error:
             raise Corrupt(
                 str(path), 0, f"not a document of offsets ({error!r}); the previous copy is {self._path.name}{PREVIOUS}"
@@ -170,6 +178,7 @@ class OffsetsDocument:
         if not isinstance(starts, int):
             raise Corrupt(str(path), 0, f"not a number of starts; the previous copy is {self._path.name}{PREVIOUS}")
         self.groups, self.starts, self.policies, self.attempts = groups, starts, policies, attempts
+        self.replayed = replayed
         self.age_clock, self._unknown = age_clock, unknown_members(tree, _MEMBERS)
         written = cast(Tree, tree.get("policies", {}))
         self._policies_read = {
@@ -193,6 +202,14 @@ def _attempts(tree: Tree) -> dict[str, dict[tuple[str, int], QueueAttempts]]:
             each = attempts.setdefault(group, {}).setdefault((topic, queue), QueueAttempts())
             each.deaths, each.killer = list(map(_offset, deaths)), None if killer is None else _offset(killer)
     return attempts
+
+
+def _replayed(tree: Tree) -> dict[str, tuple[int, list[tuple[int, int]]]]:
+    found = cast("dict[str, tuple[int, *tuple[tuple[int, int], ...]]]", tree.get("replayed", {}))
+    return {
+        group: (_offset(number), [(_offset(first), _offset(end)) for first, end in ranges])
+        for group, (number, *ranges) in found.items()
+    }
 
 
 def _offset(value: object) -> int:

@@ -23,8 +23,8 @@ _BODY_SHOWN: Final = 200
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def format_message(message: Message, shard: int | None = None) -> str:
-    """Formats a message as JSON, without the line break. `shard`: the one it is on, of several."""
+def format_message(message: Message, shard: int | None = None, **more: object) -> str:
+    """Formats a message as JSON, without the line break. `shard`: the one it is on, of several. `more`: other members."""
     members: dict[str, object] = {} if shard is None else {"shard": shard}
     members |= {
         "message_id": message.message_id,
@@ -35,6 +35,7 @@ def format_message(message: Message, shard: int | None = None) -> str:
         "tag": message.tag,
         "timestamp": _time(message).isoformat(),
         "properties": message.properties,
+        **more,
     }
     try:
         members["body"] = message.body.decode()

@@ -35,6 +35,7 @@ from eventstore.protocol.broker_info import (
     MemberInfo,
     MessageInHand,
     QueueInfo,
+    ReplayedRange,
     ResetQueue,
     TopicInfo,
 )
@@ -241,14 +242,20 @@ class NetworkBroker:
     async def replay(self, group: str, offsets: Sequence[int], *, timeout: float | None = None) -> int:
         """Delivers dead letters (1 to 256, by their offsets) to the group again, as if they had never failed. Returns how many.
 
-        They stay among the dead letters, unmarked: a message that is replayed twice is delivered twice.
+        They stay among the dead letters, and `replayed` says which ones were. One that is replayed twice is delivered twice.
 
         Raises:
             UnknownGroup
             InvalidArgument: there is no such dead letter.
+            Overloaded: those that were replayed are 1,000 ranges of offsets.
             ConnectionLost: as of `create_topic`.
         """
         return await self._call(group_requests.ReplayDead(group, tuple(offsets)))
+
+    @limited
+    async def replayed(self, group: str, *, timeout: float | None = None) -> list[ReplayedRange]:
+        """Returns which of the group's dead letters were replayed, as ranges of offsets. Raises UnknownGroup."""
+        return await self._call(group_requests.ListReplayed(group))
 
     # ---- messages
 

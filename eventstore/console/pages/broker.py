@@ -102,16 +102,20 @@ async def _group(visit: Visit) -> Response:
         behind = [each for each in progress.queues if each.backlog][:_LAGS_MAX]
         lags = await _lags(store, behind)
         dead: list[tuple[int | None, list[Message]]] = []
+        replayed: set[tuple[int | None, int]] = set()
         for shard in _shards(store) if dead_shard is None else [dead_shard]:
             with suppress(UnknownTopic, PermissionDenied):  # none has failed yet; or the page is without them
                 letters = await broker_of(store, shard).dead_letters(name, dead_from, _MESSAGES_MAX)
                 dead.append((shard, letters))
+                for first, end in await broker_of(store, shard).replayed(name):
+                    replayed |= {(shard, each.queue_offset) for each in letters if first <= each.queue_offset < end}
         return {
             "progress": progress,
             "lags": lags,
             "members": await broker.members(name),
             "hands": {each.member: each for each in await broker.in_hand(name)},
             "dead": dead,
+            "replayed": replayed,
         }
 
     found = await visit.ask(find)

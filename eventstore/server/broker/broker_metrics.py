@@ -12,6 +12,7 @@ from typing import Final
 from eventstore.broker.broker import Broker
 from eventstore.broker.statistics import QueueStats
 from eventstore.metrics import LabelledCollector, LabelledFigures, LabelledMetric
+from eventstore.records.topic_names import dead_topic
 
 SERIES_MAX: Final = 1_000
 _ALL: Final = "all"
@@ -25,9 +26,21 @@ QUEUE_METRICS: Final = (  # in the order of `queue_rows`
     LabelledMetric("queue_messages_kept", "gauge", "messages a queue holds", _QUEUE),
 )
 GROUP_BACKLOG: Final = LabelledMetric("group_backlog", "gauge", "messages a group has still to consume", ("group", "topic"))
+GROUP_UNATTENDED: Final = LabelledMetric(
+    "group_unattended", "gauge", "messages that wait for a group that has no members", ("group", "topic")
+)
+GROUP_DEAD_LETTERS: Final = LabelledMetric(
+    "group_dead_letters", "gauge", "dead letters that a group has, without those that were replayed", ("group",)
+)
+GROUP_DEATHS: Final = LabelledMetric(
+    "group_messages_dead", "counter", "messages that became dead letters of a group", ("group",)
+)
 GROUP_IN_HAND: Final = LabelledMetric(
     "group_oldest_in_hand_seconds", "gauge", "how long a member of a group has had the same message in hand", ("group",)
 )
+
+
+GROUP_METRICS: Final = (GROUP_BACKLOG, GROUP_UNATTENDED, GROUP_IN_HAND, GROUP_DEAD_LETTERS, GROUP_DEATHS)
 
 
 class QueueCollector(LabelledCollector):
@@ -50,21 +63,40 @@ class QueueCollector(LabelledCollector):
 class GroupCollector(LabelledCollector):
     """Reads how far consumer groups are, on any thread."""
 
-    declared = (GROUP_BACKLOG, GROUP_IN_HAND)
+    declared = GROUP_METRICS
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def collect(self) -> Iterator[LabelledFigures]:
         backlog = LabelledFigures(GROUP_BACKLOG)
-        backlogs = self._backlogs(self._broker.statistics.queues())
-        for (group, topic), count in sorted(backlogs.items())[:SERIES_MAX]:
+        unattended = LabelledFigures(GROUP_UNATTENDED)
+        queues = self._broker.statistics.queues()
+        for (group, topic), count in sorted(self._backlogs(queues).items())[:SERIES_MAX]:
             backlog.add((group, topic), count)
+            found = self._broker.groups.by_name.get(group)
+            unattended.add((group, topic), 0 if found is not None and found.members else count)
         yield backlog
+        yield unattended
+        yield from self._dead_letters(queues)
         in_hand = LabelledFigures(GROUP_IN_HAND)
         for group, held in sorted(self._broker.housekeeping.in_hand.oldest.items())[:SERIES_MAX]:
             in_hand.add((group,), held.seconds)
         yield in_hand
+
+    def _dead_letters(self, queues: Sequence[QueueStats]) -> Iterator[LabelledFigures]:
+        left, died = LabelledFigures(GROUP_DEAD_LETTERS), LabelledFigures(GROUP_DEATHS)
+        dead = {each.topic: each for each in queues if each.queue == 0}
+        for group in sorted(self._broker.groups.by_name.copy()):
+            topic, queue = self._broker.topics.by_name.get(dead_topic(group)), dead.get(dead_topic(group))
+            if topic is None or queue is None or len(died.values) >= SERIES_MAX:
+                continue
+            replayed = self._broker.groups.offsets.replayed.ranges(group, topic.id)
+            done = sum(max(0, min(end, queue.end) - max(first, queue.begin)) for first, end in replayed)
+            left.add((group,), max(0, queue.end - queue.begin - done))
+            died.add((group,), queue.end)
+        yield left
+        yield died
 
     def _backlogs(self, queues: Sequence[QueueStats]) -> dict[tuple[str, str], int]:
         ends = {(each.topic, each.queue): (each.begin, each.end) for each in queues}

@@ -18,6 +18,7 @@ from eventstore.protocol.broker_info import (
     GroupQueue,
     MemberInfo,
     MessageInHand,
+    ReplayedRange,
     ResetQueue,
     ShownRetries,
 )
@@ -33,6 +34,7 @@ from eventstore.protocol.group_requests import (
     ListGroups,
     ListInHand,
     ListMembers,
+    ListReplayed,
     ReplayDead,
     ResetGroup,
     SetRetries,
@@ -112,6 +114,10 @@ class GroupHandlers:
     @answers(ReplayDead)
     async def replay(self, request: ReplayDead) -> int:
         return await self._broker.failed_messages.replay(request.group, request.offsets)
+
+    @answers(ListReplayed, size=LIST_BYTES)
+    async def list_replayed(self, request: ListReplayed) -> list[ReplayedRange]:
+        return [ReplayedRange(*each) for each in self._broker.failed_messages.replayed(request.group)]
 
     # -- operators ----------------------------------------------------------------------------------------------------
 

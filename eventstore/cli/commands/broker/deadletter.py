@@ -42,10 +42,11 @@ def list_(
     with connect_to_broker(store, "deadletter list", shard) as connected:
         connected.broker.members(name)  # raises if the group does not exist
         found = {number: each.broker.dead_letters(name, from_offset, limit) for number, each in each_shard(connected)}
+        replayed = {number: _replayed(each.broker, name) for number, each in each_shard(connected)}
     letters = [(number, each) for number, page in found.items() for each in page]
     if as_json:
         for number, each in letters:
-            print(format_message(each, number))
+            print(format_message(each, number, replayed=each.queue_offset in replayed[number]))
         return
     several = ("shard",) if len(found) > 1 else ()
     rows: list[tuple[object, ...]] = []
@@ -59,12 +60,13 @@ def list_(
                 origin,
                 each.key,
                 each.tag,
+                "yes" if each.queue_offset in replayed[number] else "no",
                 properties.get(":failures"),
                 properties.get(":reason"),
             )
         )
     if rows:
-        print_table(None, (*several, "dead letter", "from", "key", "tag", "failures", "reason"), rows)
+        print_table(None, (*several, "dead letter", "from", "key", "tag", "replayed", "failures", "reason"), rows)
         for number, page in found.items():
             if len(page) == limit:
                 of = f"--shard {number} " if several else ""
@@ -77,14 +79,15 @@ def list_(
 def replay(
     name: GroupName,
     offsets: Annotated[list[int] | None, typer.Argument(metavar="OFFSET", help="The offsets of the dead letters.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters that were not replayed.")] = False,
     shard: OfShard = None,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
     """Deliver dead letters to their group again.
 
-    The group gets them as if they had never failed. They stay in the list without a mark: a second replay delivers them again.
+    The group gets them as if they had never failed. They stay in the list, marked as replayed. One that you name by its offset
+    is delivered again also if it was replayed before.
 
     \b
     Example:
@@ -112,10 +115,7 @@ def replay(
         return
     print_line(f"{counted(count, 'dead letter')} being delivered to group {name} again")
     if count:
-        print_note(
-            "They stay in the list, and replaying them again delivers them again; "
-            f"`eventstore deadletter purge {name}` empties it"
-        )
+        print_note(f"They stay in the list, marked as replayed; `eventstore deadletter purge {name}` empties it")
 
 
 @deadletter.command("purge", cls=PlainCommand)
@@ -143,8 +143,14 @@ def purge(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAUL
 
 
 def _offsets(broker: BlockingBroker, name: str) -> list[int]:
-    """Returns the offsets of all dead letters."""
-    found: list[int] = []
-    while page := broker.dead_letters(name, found[-1] + 1 if found else 0, _PAGE):
-        found += [each.queue_offset for each in page]
+    """Returns the offsets of all dead letters that were not replayed."""
+    replayed, found, after = _replayed(broker, name), list[int](), 0
+    while page := broker.dead_letters(name, after, _PAGE):
+        found += [each.queue_offset for each in page if each.queue_offset not in replayed]
+        after = page[-1].queue_offset + 1
     return found
+
+
+def _replayed(broker: BlockingBroker, name: str) -> set[int]:
+    """Returns the offsets of dead letters that were replayed."""
+    return {offset for first, end in broker.replayed(name) for offset in range(first, end)}

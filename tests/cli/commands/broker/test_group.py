@@ -143,8 +143,12 @@ def test_dead_letters_are_listed_with_their_reason_and_replayed(server: Server) 
     assert one.count("it is bad") == 1
     assert parsed(server, "deadletter", "replay", "workers", 1) == {"group": "workers", "replayed": 1}
     replay = run("deadletter", "replay", "workers", "--all", store=server.store)
-    assert replay.stdout.startswith("2 dead letters being delivered")
-    assert replay.stderr.startswith("They stay in the list, and replaying them again delivers them again; ")
+    assert replay.stdout.startswith("1 dead letter being delivered")
+    assert replay.stderr.startswith("They stay in the list, marked as replayed; ")
+    assert parsed(server, "deadletter", "replay", "workers", "--all") == {"group": "workers", "replayed": 0}
+    listed = [json.loads(line) for line in output("deadletter", "list", "workers", "--json", store=server.store).splitlines()]
+    assert [each["replayed"] for each in listed] == [True, True]
+    assert parsed(server, "deadletter", "replay", "workers", 0) == {"group": "workers", "replayed": 1}
     with blocking.connect(server.store) as store, store.consumer("workers", ["jobs"], commit_interval=0.05) as consumer:
         replayed = []
         for message in consumer:
