@@ -15,15 +15,22 @@ from decimal import Decimal
 from typing import Final, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from eventstore.domain.encoding.values import real_class
+
+_FREEZING: Final = "freezegun.api"
 _MUTABLE: Final = (list, dict)
 _GENERATED: Final = "<string>"
 """The file name of functions that `dataclasses` has generated."""
 
 
 def without_new_types(hint: object) -> object:
-    """Returns the supertype of a `NewType`; any other annotation unchanged."""
+    """Returns the supertype of a `NewType`, and `datetime` for what freezegun puts in its place while it stops the clock; any
+    other annotation unchanged.
+    """
     while hasattr(hint, "__supertype__"):
         hint = hint.__supertype__
+    if isinstance(hint, type) and hint.__module__ == _FREEZING:
+        return real_class(hint)
     return hint
 
 
@@ -159,8 +166,8 @@ _MADE_UP: Final[dict[object, Callable[[int], object]]] = {
     bool: lambda number: number % 2 == 1,
     type(None): lambda number: None,
     bytes: lambda number: base64.b64encode(b"%d" % number).decode(),
-    datetime: lambda number: (_TIME + timedelta(hours=number)).isoformat(),
-    date: lambda number: (_TIME + timedelta(days=number)).date().isoformat(),
+    real_class(datetime): lambda number: (_TIME + timedelta(hours=number)).isoformat(),
+    real_class(date): lambda number: (_TIME + timedelta(days=number)).date().isoformat(),
     Decimal: lambda number: f"{Decimal(number) / 4}",
     UUID: lambda number: f"{UUID(int=abs(number))}",
 }

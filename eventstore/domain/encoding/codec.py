@@ -32,6 +32,7 @@ from eventstore.domain.encoding.canonical import canonical_decoder, equal_matche
 from eventstore.domain.encoding.containers import dict_codec, list_codec, optional_codec, tuple_codec
 from eventstore.domain.encoding.field_mismatch import FieldMismatch, expected
 from eventstore.domain.encoding.objects import object_decoder, object_encoder, object_exact
+from eventstore.domain.encoding.subclasses import LENIENT_VALUES
 from eventstore.domain.encoding.values import VALUES, Codec, Exact, enum_codec
 from eventstore.domain.initial_state import is_mutable
 from eventstore.errors import DomainRefused, EventStoreError, PayloadInvalid
@@ -49,6 +50,8 @@ _UNWRITABLE: Final = (FieldMismatch, ValueError, RecursionError, AttributeError)
 """What encoders raise, also for text that is not UTF-8, numbers with thousands of digits, cycles, fields that were not set."""
 
 _codecs: dict[type, Codec] = {}
+_lenient_codecs: dict[type, Codec] = {}
+"""They also encode values of subclasses of the declared types (see `subclasses`)."""
 
 
 def class_path(cls: type) -> str:
@@ -93,7 +96,18 @@ class PayloadCodec(Generic[T]):
         try:
             return self._encode(value).encode()
         except _UNWRITABLE as error:
-            raise self._unwritable(error) from None
+            return self._of_subclasses(value, error)
+
+    def _of_subclasses(self, value: T, error: Exception) -> bytes:
+        """Returns the JSON of an instance that has values of subclasses of the declared types, and was refused for it.
+
+        Raises:
+            PayloadInvalid: something else is wrong.
+        """
+        try:
+            return _class_codec(self.cls, lenient=True).encode(value).encode()
+        except _UNWRITABLE as lenient:
+            raise self._unwritable(lenient if isinstance(error, FieldMismatch) else error) from None
 
     def encode_equal(self, value: T) -> bytes:
         """As `encode`, with the same JSON for all equal values: the names of a dict in order, times in UTC, a Decimal without
@@ -115,7 +129,7 @@ class PayloadCodec(Generic[T]):
             if self._kept is None or self._kept(value):
                 return data, value
         except _UNWRITABLE as error:
-            raise self._unwritable(error) from None
+            data = self._of_subclasses(value, error)
         return data, self._read_back(data)
 
     def proven(self, value: T) -> bytes:
@@ -123,7 +137,7 @@ class PayloadCodec(Generic[T]):
         try:
             data = self._encode(value).encode()  # as `encode`: each command that is sent passes through here
         except _UNWRITABLE as error:
-            raise self._unwritable(error) from None
+            data = self._of_subclasses(value, error)
         if self._proves:
             self._read_back(data)
         return data
@@ -259,37 +273,38 @@ def check_dataclass(cls: type) -> None:
         raise DomainRefused(f"{class_path(cls)} is not frozen; make it @dataclass(frozen=True)", name=class_path(cls))
 
 
-def _class_codec(cls: type) -> Codec:
+def _class_codec(cls: type, *, lenient: bool = False) -> Codec:
     """Returns the cached codec of a dataclass, or builds it."""
-    codec = _codecs.get(cls)
+    codecs = _lenient_codecs if lenient else _codecs
+    codec = codecs.get(cls)
     if codec is None:
-        _codecs[cls] = _late_bound(cls)  # used by a class that contains itself
+        codecs[cls] = _late_bound(cls, codecs)  # used by a class that contains itself
         try:
-            codec = _codecs[cls] = _build(cls)
+            codec = codecs[cls] = _build(cls, lenient)
         except BaseException:
-            del _codecs[cls]
+            del codecs[cls]
             raise
     return codec
 
 
-def _late_bound(cls: type) -> Codec:
+def _late_bound(cls: type, codecs: dict[type, Codec]) -> Codec:
     def encode(value: object) -> str:
-        return _codecs[cls].encode(value)
+        return codecs[cls].encode(value)
 
     def decode(value: object) -> object:
-        return _codecs[cls].decode(value)
+        return codecs[cls].decode(value)
 
     def exact(value: object) -> bool:
-        found = _codecs[cls].exact
+        found = codecs[cls].exact
         return found is None or found(value)
 
     def encode_equal(value: object) -> str:
-        return _codecs[cls].comparing.encode(value)
+        return codecs[cls].comparing.encode(value)
 
     return Codec(encode, decode, exact=exact, encode_equal=encode_equal)
 
 
-def _build(cls: type) -> Codec:
+def _build(cls: type, lenient: bool) -> Codec:
     try:
         hints = get_type_hints(cls)
     except Exception as error:  # an annotation may be any expression
@@ -317,7 +332,7 @@ def _build(cls: type) -> Codec:
             "classmethod create it from anything else",
             name=class_path(cls),
         )
-    codecs = [_hinted(hints[field.name], f"field {field.name} of {class_path(cls)}") for field in fields]
+    codecs = [_hinted(hints[field.name], f"field {field.name} of {class_path(cls)}", lenient) for field in fields]
     names = [field.name for field in fields]
     encode_equal = None
     if any(codec.encode_equal for codec in codecs):
@@ -332,28 +347,30 @@ def _build(cls: type) -> Codec:
     )
 
 
-def _hinted(hint: object, where: str) -> Codec:
+def _hinted(hint: object, where: str, lenient: bool) -> Codec:
     """Returns the codec for a type annotation."""
     hint = without_new_types(hint)
     if hint in VALUES:
-        return VALUES[hint]
+        return LENIENT_VALUES[hint] if lenient else VALUES[hint]
     origin, arguments = get_origin(hint), get_args(hint)
     codec: Codec | None = None
     if origin in (Union, types.UnionType) and len(arguments) == 2 and type(None) in arguments:
-        codec = optional_codec(_hinted(arguments[arguments[0] is type(None)], where))
+        codec = optional_codec(_hinted(arguments[arguments[0] is type(None)], where, lenient))
     elif origin is list:
-        codec = list_codec(_hinted(arguments[0], where))
+        codec = list_codec(_hinted(arguments[0], where, lenient))
     elif origin is tuple:
         repeated = len(arguments) == 2 and arguments[1] is Ellipsis
-        codec = tuple_codec([_hinted(each, where) for each in (arguments[:1] if repeated else arguments)], repeated=repeated)
+        codec = tuple_codec(
+            [_hinted(each, where, lenient) for each in (arguments[:1] if repeated else arguments)], repeated=repeated
+        )
     elif origin is dict:
-        key = _hinted(arguments[0], where)
-        codec = dict_codec(key, _hinted(arguments[1], where)) if key.textual else None
+        key = _hinted(arguments[0], where, lenient)
+        codec = dict_codec(key, _hinted(arguments[1], where, lenient)) if key.textual else None
     elif isinstance(hint, type) and issubclass(hint, enum.Enum):
         codec = enum_codec(hint)
     elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
         check_dataclass(hint)
-        codec = _class_codec(hint)
+        codec = _class_codec(hint, lenient=lenient)
     if codec is None:
         raise DomainRefused(f"{where} has type {hint}, which JSON cannot hold; allowed are {_ALLOWED}", name=where)
     return codec

@@ -61,6 +61,8 @@ class CommandType(Generic[C]):
             InvalidArgument: it is empty, too long, or not text.
         """
         value = self._id_of(command)
+        if isinstance(value, str) and type(value) is not str:
+            value = str.__str__(value)  # as it is read back
         try:
             return check_text("aggregate_id", value)
         except InvalidArgument as error:

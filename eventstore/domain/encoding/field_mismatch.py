@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from eventstore.fields import shown
 
 
@@ -23,5 +25,11 @@ class FieldMismatch(Exception):
         return "".join(step if step.startswith("[") else f".{step}" for step in self.path).removeprefix(".")
 
 
+_SHOWN_AS_BASE: Final = (str, int, float, bytes, list, tuple, dict)
+
+
 def expected(what: str, value: object) -> FieldMismatch:
-    return FieldMismatch(f"is {shown(value)}, expected {what}")
+    kind, shows = type(value), f"is {shown(value)}"
+    if isinstance(value, _SHOWN_AS_BASE) and kind not in (*_SHOWN_AS_BASE, bool):
+        shows += f" of type {kind.__module__}.{kind.__qualname__}"
+    return FieldMismatch(f"{shows}, expected {what}")

@@ -21,11 +21,12 @@ import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from eventstore.domain.encoding.field_mismatch import expected
 
+T = TypeVar("T")
 EncodeValue: TypeAlias = Callable[[object], str]
 """Value → JSON text. Raises FieldMismatch."""
 
@@ -159,13 +160,20 @@ def _decode_bytes(value: object) -> object:
     raise expected("base64", value)
 
 
-def _encode_datetime(value: object) -> str:
+def real_class(kind: type[T]) -> type[T]:
+    """Returns the class of the standard library. Tests that stop the clock with freezegun replace `datetime` and `date` by
+    subclasses in every module, also in this one; it does not find what is the default of a parameter.
+    """
+    return next(each for each in kind.__mro__ if each.__module__ == "datetime")
+
+
+def _encode_datetime(value: object, datetime: type[datetime] = datetime) -> str:
     if type(value) is not datetime or value.utcoffset() is None:
         raise expected("a datetime with a time zone, such as datetime.now(UTC)", value)
     return f'"{value.isoformat()}"'
 
 
-def _encode_equal_datetime(value: object) -> str:
+def _encode_equal_datetime(value: object, datetime: type[datetime] = datetime) -> str:
     text = _encode_datetime(value)
     assert isinstance(value, datetime)
     if value.tzinfo is UTC:
@@ -176,7 +184,7 @@ def _encode_equal_datetime(value: object) -> str:
         return text
 
 
-def _decode_datetime(value: object) -> object:
+def _decode_datetime(value: object, datetime: type[datetime] = datetime) -> object:
     if type(value) is str:
         try:
             time = datetime.fromisoformat(value)
@@ -188,17 +196,17 @@ def _decode_datetime(value: object) -> object:
     raise expected("a time with a time zone, such as 2030-01-31T12:00:00+00:00", value)
 
 
-def _is_in_utc(value: object) -> bool:
+def _is_in_utc(value: object, datetime: type[datetime] = datetime) -> bool:
     return type(value) is datetime and value.tzinfo is UTC and not value.fold
 
 
-def _encode_date(value: object) -> str:
+def _encode_date(value: object, date: type[date] = date) -> str:
     if type(value) is not date:
         raise expected("a date", value)
     return f'"{value.isoformat()}"'
 
 
-def _decode_date(value: object) -> object:
+def _decode_date(value: object, date: type[date] = date) -> object:
     if type(value) is str:
         try:
             return date.fromisoformat(value)
@@ -304,17 +312,23 @@ VALUES: Final[dict[object, Codec]] = {
     ),
     type(None): Codec(_encode_none, _decode_none, json_type=type(None)),
     bytes: Codec(_encode_bytes, _decode_bytes, textual=True),
-    datetime: Codec(
+    real_class(datetime): Codec(
         _encode_datetime,
         _decode_datetime,
         textual=True,
         canonical=_IN_UTC,
-        read=datetime.fromisoformat,
+        read=real_class(datetime).fromisoformat,
         exact=_is_in_utc,
         encode_equal=_encode_equal_datetime,
         canonical_equal=_IN_UTC,
     ),
-    date: Codec(_encode_date, _decode_date, textual=True, canonical='"([0-9]{4}-[0-9]{2}-[0-9]{2})"', read=date.fromisoformat),
+    real_class(date): Codec(
+        _encode_date,
+        _decode_date,
+        textual=True,
+        canonical='"([0-9]{4}-[0-9]{2}-[0-9]{2})"',
+        read=real_class(date).fromisoformat,
+    ),
     Decimal: Codec(
         _encode_decimal,
         _decode_decimal,
