@@ -156,7 +156,7 @@ class Cluster:
         return used[str(leader)], sum(each for name, each in used.items() if name != leader)
 
     def client(self) -> BlockingStore:
-        return es.blocking.connect(self.address, reconnect_timeout=_WAIT_S, silence_timeout=120.0)
+        return es.blocking.connect(self.address, timeout=None, reconnect_timeout=_WAIT_S, silence_timeout=120.0)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = _WAIT_S) -> None:

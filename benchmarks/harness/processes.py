@@ -37,7 +37,9 @@ class Process:
         os.environ["PYTHONPATH"] = os.pathsep.join((str(EXAMPLES), str(ROOT)))
         program = [sys.executable, "-m", *(part.format(listen=listen, data=data) for part in command)]
         self._server = Server(program, self._scratch.path)
-        self.store: BlockingStore = es.blocking.connect(self.address, reconnect_timeout=0.5, silence_timeout=120.0)
+        self.store: BlockingStore = es.blocking.connect(
+            self.address, timeout=None, reconnect_timeout=0.5, silence_timeout=120.0
+        )
 
     def __enter__(self) -> Self:
         try:

@@ -86,22 +86,28 @@ def outcome_unknown() -> ConnectionLost:
     )
 
 
-def timed_out(timeout_ms: Field, *, changes: bool) -> TimedOut:
-    """Returns the error of a call whose time is over. `changes`: it was sent and, unlike a read, may take effect."""
-    told = f"{float(timeout_ms or 0) / 1000:g} s"
+def timed_out(timeout_ms: Field, *, changes: bool, cause: Field = None) -> TimedOut:
+    """Returns the error of a call whose time is over. `changes`: it was sent and, unlike a read, may take effect. `cause`: why
+    there was no connection.
+    """
+    fields: dict[str, Field] = {} if cause is None else {"cause": cause}
+    why = "" if cause is None else f" ({cause})"
+    told = f"not answered within {float(timeout_ms or 0) / 1000:g} s{why}"
     if changes:
-        return TimedOut(
-            f"not answered within {told}: it may have been carried out, or may still be; repeat it with the same command id, "
-            "or look, before you go on",
-            timeout_ms=timeout_ms,
-            outcome="unknown",
-        )
-    return TimedOut(f"not answered within {told}; it changed nothing, and will not", timeout_ms=timeout_ms, outcome="none")
+        what = "it may have been carried out, or may still be; repeat it with the same command id, or look, before you go on"
+        return TimedOut(f"{told}: {what}", timeout_ms=timeout_ms, outcome="unknown", **fields)
+    return TimedOut(f"{told}; it changed nothing, and will not", timeout_ms=timeout_ms, outcome="none", **fields)
 
 
 def timed_out_after(over: TimedOut, *, changed: bool) -> TimedOut:
     """Returns the error of a call that makes several, if the time was over in one of them. `changed`: by those before it."""
-    return timed_out(over.timeout_ms, changes=changed or over.outcome == "unknown")
+    return timed_out(over.timeout_ms, changes=changed or over.outcome == "unknown", cause=over.fields.get("cause"))
+
+
+def timed_out_without(over: TimedOut, attempts: Sequence[Attempt]) -> TimedOut:
+    """Returns the error of a call whose time was over while there was no connection. `attempts`: the last."""
+    cause = connection_lost(attempts).message if attempts else None
+    return timed_out(over.timeout_ms, changes=over.outcome == "unknown", cause=cause)
 
 
 def is_returned(outcome: object) -> bool:

@@ -1,8 +1,11 @@
 """The time that a call may take, as its caller said: `with within(timeout)`. What waits for something looks at it there.
 
 It holds for all that is called meanwhile in this task or thread, and in the tasks that it starts, except in the iterators of
-the caller (`taken_in_time`). A call without a timeout pays
-nothing: only while others have one (`active`) is it looked whether this one has.
+the caller (`taken_in_time`). A call without a timeout pays nothing: only while others have one (`active`) is it looked whether
+this one has.
+
+A call that is not told has the time that its client gives each (`seconds_of`). Of a call with many items that is the time until
+the next outcome (`renewed`): what ends a call that stands still is not to end one that only has much to do.
 """
 
 from __future__ import annotations
@@ -19,12 +22,20 @@ from eventstore.errors import InvalidArgument, TimedOut
 T = TypeVar("T")
 
 
-class Limit:
-    """Until when a call may take."""
+_TIMEOUT_S_MAX: Final = 1e9  # of locks and queues: some 292 years
 
-    def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-        self.until = time.monotonic() + timeout_s
+
+class Limit:
+    """Until when a call may take. `is_of_wait`: it begins again with each outcome."""
+
+    def __init__(self, timeout_s: float, *, is_of_wait: bool = False) -> None:
+        self.timeout_s = timeout_s if timeout_s < _TIMEOUT_S_MAX else _TIMEOUT_S_MAX
+        self.is_of_wait = is_of_wait
+        self.until = time.monotonic() + self.timeout_s
+
+    def renew(self) -> None:
+        """Begins again."""
+        self.until = time.monotonic() + self.timeout_s
 
     @property
     def left_s(self) -> float:
@@ -44,6 +55,18 @@ def current() -> Limit | None:
     """Returns the limit of this call; None: it may take for ever. A task that outlives the call which started it has none."""
     limit = _of_this_call.get()
     return limit if limit in active else None
+
+
+def seconds_of(timeout: float | None, of_client: float | None) -> float | None:
+    """Returns how many seconds a call has: `timeout`, or what its client gives each; None: no other limit than what holds."""
+    return timeout if timeout is not None or of_client is None or (active and current() is not None) else of_client
+
+
+def renewed() -> None:
+    """Notes an outcome of a call that has several."""
+    limit = current() if active else None
+    if limit is not None and limit.is_of_wait:
+        limit.renew()
 
 
 def context_of_this_call() -> Context:
@@ -87,26 +110,28 @@ def _taken(given: Iterable[T], limit: Limit) -> Iterator[T]:
             return
         finally:
             _of_this_call.reset(token)
+        if limit.is_of_wait:
+            limit.renew()  # it was the iterator that took the time
         over = not limit.left_s
         yield each
 
 
 class within:
     """As a context: what waits in it raises TimedOut after `timeout` seconds, or sooner if the context around it says so. None:
-    as the context around it.
+    as the context around it. `of_wait`: after so many seconds without an outcome.
     """
 
-    def __init__(self, timeout: float | None) -> None:
+    def __init__(self, timeout: float | None, *, of_wait: bool = False) -> None:
         if timeout is not None and not timeout >= 0:  # written so that NaN is refused as well
             raise InvalidArgument(f"timeout is {timeout} seconds, the least is 0", field="timeout", limit=0, value=str(timeout))
-        self._timeout = timeout
+        self._timeout, self._of_wait = timeout, of_wait
         self._token: Token[Limit | None] | None = None
         self._limit: Limit | None = None
 
     def __enter__(self) -> None:
         if self._timeout is None:
             return
-        limit, around = Limit(self._timeout), current()
+        limit, around = Limit(self._timeout, is_of_wait=self._of_wait), current() if active else None
         if around is None or limit.until < around.until:
             self._limit = limit
             active[limit] = None

@@ -17,7 +17,7 @@ from eventstore.settings.setting_declaration import ENVIRONMENT_PREFIX
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """Timeouts in seconds, and a name.
+    """Timeouts in seconds, and a name. `timeout`: of each call that is given none; None: it waits for its answer.
 
     `connect_timeout`: for one attempt to connect, hello included. `reconnect_timeout`: how long calls wait for a lost
     connection to come back before they raise ConnectionLost. `silence_timeout`: how long a connection may stay silent while an
@@ -31,14 +31,16 @@ class ClientOptions:
     name: str = "eventstore-python"
     ssl_context: SSLContext | None = None
     token: str | None = field(default=None, repr=False)
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
         check_text("name", self.name, 0, NAME_BYTES_MAX)
         if self.token is not None:
             check_text("token", self.token, 1, TOKEN_BYTES_MAX)
-        for name, low in (("connect_timeout", 0.001), ("reconnect_timeout", 0.0), ("silence_timeout", 0.001)):
+        lows = {"connect_timeout": 0.001, "reconnect_timeout": 0.0, "silence_timeout": 0.001, "timeout": 0.0}
+        for name, low in lows.items():
             value = getattr(self, name)
-            if not value >= low:  # written so that NaN is refused as well
+            if value is not None and not value >= low:  # written so that NaN is refused as well
                 raise InvalidArgument(
                     f"{name} is {value} seconds, the least is {low:g}", field=name, limit=str(low), value=str(value)
                 )

@@ -25,7 +25,7 @@ from tests.forwarder import Forwarder
 from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
 
 EVENT = NewEvent("Happened", b"1")
-PATIENT: dict[str, Any] = {"reconnect_timeout": 10_000, "silence_timeout": 10_000, "connect_timeout": 10_000}
+PATIENT: dict[str, Any] = dict.fromkeys(("timeout", "reconnect_timeout", "silence_timeout", "connect_timeout"), 10_000)
 Runner = Callable[..., None]
 UNSERVED = "no process serves shard 1 now; `eventstore cluster status` says why$"
 

@@ -20,7 +20,7 @@ def connect_to_broker(store: str, command: str, shard: int | None = None) -> Ite
     """
     from eventstore import blocking
 
-    with blocking.connect(store, name=f"eventstore {command}") as connected:
+    with blocking.connect(store, name=f"eventstore {command}", timeout=None) as connected:
         try:
             yield connected if shard is None else one_shard(connected, shard)
         except (UnknownTopic, UnknownGroup) as error:

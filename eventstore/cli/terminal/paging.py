@@ -45,7 +45,7 @@ def print_rows_of_shards(
     """
     from eventstore import blocking
 
-    with blocking.connect(store, name=f"eventstore {what}", reconnect_timeout=0) as connected:
+    with blocking.connect(store, name=f"eventstore {what}", reconnect_timeout=0, timeout=None) as connected:
         found, silent = _rows_of_shards(connected, page_after)
     if as_json:
         print_json([members_of(each) for each in found])

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import limited
+from eventstore.client.limit import seconds_of, within
 from eventstore.client.session.broker_calls import (
     Pulled,
     dead_letters_request,
@@ -50,6 +51,7 @@ class NetworkBroker:
 
     def __init__(self, connection: NetworkConnection) -> None:
         self._call = connection.call
+        self._timeout = connection.options.timeout
         self._connection = connection
 
     @property
@@ -288,7 +290,6 @@ class NetworkBroker:
         """
         return await self._call(offset_request(topic, queue, time))
 
-    @limited
     async def pull(
         self,
         wants: Sequence[WireWant],
@@ -308,4 +309,5 @@ class NetworkBroker:
             UnknownTopic, UnknownQueue, InvalidArgument
         """
         request = pull_request(wants, limit, size_bytes, wait)
-        return pulled_of(request, await self._call(request))
+        with within(seconds_of(timeout, None if self._timeout is None else self._timeout + wait)):
+            return pulled_of(request, await self._call(request))

@@ -28,8 +28,8 @@ from eventstore.client.aio.link import NetworkLink, first_to_answer, open_link
 from eventstore.client.aio.settled import settled
 from eventstore.client.aio.this_loop import this_loop
 from eventstore.client.backoff import Backoff
-from eventstore.client.connection_errors import Attempt, Unanswered, connection_lost, not_opened
-from eventstore.client.limit import active, check_time, taken_in_time
+from eventstore.client.connection_errors import Attempt, Unanswered, connection_lost, not_opened, timed_out_without
+from eventstore.client.limit import active, check_time, renewed, taken_in_time
 from eventstore.client.options import ClientOptions
 from eventstore.client.patience import FIRST_S, IDLE_PING_S, Patience
 from eventstore.client.session.batch import BatchSlice, Q, R
@@ -201,7 +201,7 @@ class NetworkConnection:
             await (in_time(call.done.wait) if active else call.done.wait())
         except TimedOut as over:
             self.drop(call)
-            raise call.given_up(over) from None
+            raise call.given_up(self._explained(over)) from None
         except BaseException:
             self.drop(call)
             raise
@@ -228,7 +228,7 @@ class NetworkConnection:
             if not batch.finished:  # it comes in parts, or the time of this call is limited
                 await settled(part)
         except TimedOut as over:
-            (outcome,) = part.by_now(over)
+            (outcome,) = part.by_now(self._explained(over))
         else:
             (outcome,) = part.outcomes()
         if isinstance(outcome, EventStoreError):
@@ -258,18 +258,24 @@ class NetworkConnection:
                 for rows, size_bytes in slices(queue.kind, valid_rows(encoded)):
                     await self.wait_for_room(queue)
                     queued.append(queue.add_rows(rows, size_bytes))
+                    renewed()
             except TimedOut as over:
-                return outcomes_by_now(sent, remaining, over)
+                return outcomes_by_now(sent, remaining, self._explained(over))
             self.flush()
         outcomes: list[Q | EventStoreError] = []
         try:
             for encoded, queued in sent:
                 for each in queued:
                     await settled(each)
+                    renewed()
                 outcomes += with_refused(encoded, chain.from_iterable(each.outcomes() for each in queued))
         except TimedOut as over:
-            return outcomes_by_now(sent, (), over)
+            return outcomes_by_now(sent, (), self._explained(over))
         return outcomes
+
+    def _explained(self, over: TimedOut) -> TimedOut:
+        """Returns the error with the reason why there is no connection, if there is none."""
+        return timed_out_without(over, self._attempts) if self._link is None else over
 
     async def wait_for_room(self, queue: RowQueue[anyio.Event, R, Q]) -> None:
         """Returns when more may be queued. Raises the error that makes the client unusable."""

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import anyio
 
-from eventstore.client.limit import active, current, within
+from eventstore.client.limit import active, current, seconds_of, within
 
 P = ParamSpec("P")
 T = TypeVar("T")
+TIMEOUT_S: Final[float | None] = None
+"""Of a call without a timeout: a task can be cancelled."""
 
 
 def limited(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Ends a method within the argument `timeout`, which it declares and does not look at itself."""
+    """Ends a method within the argument `timeout`, which it declares and does not look at itself, or within the `_timeout` of
+    its object.
+    """
 
     @wraps(method)
     async def call(*arguments: P.args, **named: P.kwargs) -> T:
+        of_client: Any = arguments[0]
         timeout: Any = named.get("timeout")
-        if timeout is None:
-            return await method(*arguments, **named)
-        with within(timeout):
+        with within(seconds_of(timeout, of_client._timeout)):
             return await method(*arguments, **named)
 
     return call

@@ -18,6 +18,7 @@ class NetworkOpened:
     def __init__(self, address: str, options: ClientOptions) -> None:
         self._connection = NetworkConnection(parse_addresses(address), options)
         self._router: Router | None = None
+        self._timeout = options.timeout
         self._layout: int | None = None  # of the slots of a shard of `shards`
 
     async def __aenter__(self) -> Self:

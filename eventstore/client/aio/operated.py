@@ -25,6 +25,7 @@ class NetworkOperated:
 
     _connection: NetworkConnection
     _router: Router | None
+    _timeout: float | None
 
     @property
     def _several(self) -> Router | None:

@@ -18,6 +18,7 @@ class NetworkReactions:
 
     def __init__(self, connection: NetworkConnection) -> None:
         self._call = connection.call
+        self._timeout = connection.options.timeout
 
     @limited
     async def progress(self, *, timeout: float | None = None) -> list[ReactionInfo]:
@@ -55,6 +56,7 @@ class NetworkAlarms:
 
     def __init__(self, connection: NetworkConnection) -> None:
         self._call = connection.call
+        self._timeout = connection.options.timeout
 
     @limited
     async def list(self, skip: int = 0, *, timeout: float | None = None) -> list[AlarmInfo]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.operated import NetworkOperated
-from eventstore.client.limit import taken_in_time, within
+from eventstore.client.limit import seconds_of, taken_in_time, within
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.message_rows import (
     NewMessage,
@@ -55,8 +55,8 @@ class NetworkTopic:
             ConnectionLost: the server did not come back in time; the message may be stored.
             TimedOut: `outcome` says whether it may be stored.
         """
-        if timeout is not None:
-            with within(timeout):
+        if (seconds := seconds_of(timeout, self._store._timeout)) is not None:
+            with within(seconds):
                 return await self.send(body, key=key, tag=tag, properties=properties, queue=queue)
         row = encode_message(body, key, tag, properties, queue)
         if (router := self._store._several) is not None:
@@ -69,8 +69,8 @@ class NetworkTopic:
         self, messages: Iterable[NewMessage | bytes], *, timeout: float | None = None
     ) -> list[SendResult | EventStoreError]:
         """Sends messages, or bodies, in this order. Returns where each is stored, or an error."""
-        if timeout is not None:
-            with within(timeout):
+        if (seconds := seconds_of(timeout, self._store._timeout)) is not None:
+            with within(seconds, of_wait=timeout is None):
                 return await self.send_many(messages)
         if (router := self._store._several) is not None:
             return await router.put_messages(

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.limited import limited
+from eventstore.client.limit import seconds_of, within
 from eventstore.client.session.broker_calls import (
     Pulled,
     dead_letters_request,
@@ -51,6 +52,7 @@ class BlockingBroker:
 
     def __init__(self, connection: BlockingConnection) -> None:
         self._call = connection.call
+        self._timeout = connection.options.timeout
         self._connection = connection
 
     @property
@@ -287,7 +289,6 @@ class BlockingBroker:
         """
         return self._call(offset_request(topic, queue, time))
 
-    @limited
     def pull(
         self,
         wants: Sequence[WireWant],
@@ -307,4 +308,5 @@ class BlockingBroker:
             UnknownTopic, UnknownQueue, InvalidArgument
         """
         request = pull_request(wants, limit, size_bytes, wait)
-        return pulled_of(request, self._call(request))
+        with within(seconds_of(timeout, None if self._timeout is None else self._timeout + wait)):
+            return pulled_of(request, self._call(request))

@@ -26,8 +26,15 @@ from eventstore.client.address import Address, Addresses
 from eventstore.client.backoff import Backoff
 from eventstore.client.blocking.link import BlockingLink, PeerSilent, first_to_answer, raised_by_handler
 from eventstore.client.blocking.turn import Turn, apart_in_handlers, exclusive
-from eventstore.client.connection_errors import Attempt, Unanswered, answered_in_parent, connection_lost, not_opened
-from eventstore.client.limit import active, check_time, shortened, taken_in_time
+from eventstore.client.connection_errors import (
+    Attempt,
+    Unanswered,
+    answered_in_parent,
+    connection_lost,
+    not_opened,
+    timed_out_without,
+)
+from eventstore.client.limit import active, check_time, renewed, shortened, taken_in_time
 from eventstore.client.options import ClientOptions
 from eventstore.client.patience import FIRST_S, IDLE_PING_S, Patience
 from eventstore.client.session.batch import BatchSlice, Q, R
@@ -244,6 +251,7 @@ class BlockingConnection:
             try:
                 check_time()  # rows that come late are not sent
                 self._queue_rows(queue, valid_rows(encoded), queued)
+                renewed()
             except TimedOut as over:
                 with suppress(TimedOut):
                     self._take_arrived()
@@ -253,6 +261,7 @@ class BlockingConnection:
             for encoded, queued in sent:
                 for each in queued:
                     self.finish(each.batch.done)
+                    renewed()
                 outcomes += with_refused(encoded, chain.from_iterable(each.outcomes() for each in queued))
         except TimedOut as over:
             with suppress(TimedOut):
@@ -374,11 +383,14 @@ class BlockingConnection:
     def _reconnect(self) -> None:
         """Connects, or waits and tries again until the timeout. Raises ConnectionLost."""
         self._backoff.lost(time.monotonic())
-        while self._link.socket is None:
-            self.check()
-            check_time()
-            time.sleep(shortened(self._backoff.delay_s()))
-            self._connect(self.addresses.in_turn())
+        try:
+            while self._link.socket is None:
+                self.check()
+                check_time()
+                time.sleep(shortened(self._backoff.delay_s()))
+                self._connect(self.addresses.in_turn())
+        except TimedOut as over:
+            raise timed_out_without(over, self._attempts) from None
 
     def _connect(self, addresses: Sequence[Address]) -> bool:
         """Connects to the first of these that answers the hello. Returns whether one did. Does not wait long for one that is

@@ -26,6 +26,7 @@ class BlockingOpened:
 
     def __init__(self, address: str, options: ClientOptions) -> None:
         self._connection = BlockingConnection(parse_addresses(address), options)
+        self._timeout = options.timeout
         self._layout: int | None = None  # of the slots of a shard of `shards`
 
     if not TYPE_CHECKING:  # a type checker would believe in every attribute

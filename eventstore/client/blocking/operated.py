@@ -26,6 +26,7 @@ class BlockingOperated:
 
     _connection: BlockingConnection
     _router: BlockingRouter | None
+    _timeout: float | None
 
     @property
     def _several(self) -> BlockingRouter | None:

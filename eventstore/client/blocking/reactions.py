@@ -19,6 +19,7 @@ class BlockingReactions:
 
     def __init__(self, connection: BlockingConnection) -> None:
         self._call = connection.call
+        self._timeout = connection.options.timeout
 
     @limited
     def progress(self, *, timeout: float | None = None) -> list[ReactionInfo]:
@@ -54,6 +55,7 @@ class BlockingAlarms:
 
     def __init__(self, connection: BlockingConnection) -> None:
         self._call = connection.call
+        self._timeout = connection.options.timeout
 
     @limited
     def list(self, skip: int = 0, *, timeout: float | None = None) -> list[AlarmInfo]:

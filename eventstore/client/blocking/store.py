@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo
 from eventstore.client.blocking.consumer import BlockingConsumers
-from eventstore.client.blocking.limited import limited
+from eventstore.client.blocking.limited import TIMEOUT_S, limited
 from eventstore.client.blocking.member import BlockingMember
 from eventstore.client.blocking.opened import BlockingOpened
 from eventstore.client.blocking.operated import BlockingOperated
@@ -35,7 +35,7 @@ from eventstore.client.blocking.streams import (
 )
 from eventstore.client.blocking.topic import BlockingTopic
 from eventstore.client.consumer.member_options import MemberOptions
-from eventstore.client.limit import within
+from eventstore.client.limit import seconds_of, within
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.queues import appends, sends
 from eventstore.client.session.command_rows import encode_command, encode_commands
@@ -55,6 +55,7 @@ from eventstore.records.raw_commit import CommitResult, encode_commit, encode_co
 def connect(
     address: str,
     *,
+    timeout: float | None = TIMEOUT_S,
     connect_timeout: float = 5.0,
     reconnect_timeout: float = 30.0,
     silence_timeout: float = 20.0,
@@ -67,6 +68,7 @@ def connect(
 
     Args:
         address: of several, the one that answered last is tried first; all are asked once it is silent for 2 seconds.
+        timeout: seconds for each call that is given none, see `BlockingStore`; None: it waits for its answer.
         connect_timeout: seconds for one attempt to connect.
         reconnect_timeout: how many seconds calls wait for a lost connection to come back before they raise ConnectionLost.
         silence_timeout: how many seconds a connection may be silent while an answer is due before it counts as lost.
@@ -76,7 +78,8 @@ def connect(
     Raises:
         InvalidArgument: a malformed address or a negative timeout; entering it raises ConnectionLost and others.
     """
-    return BlockingStore(address, ClientOptions(connect_timeout, reconnect_timeout, silence_timeout, name, ssl_context, token))
+    waits = (connect_timeout, reconnect_timeout, silence_timeout)
+    return BlockingStore(address, ClientOptions(*waits, name, ssl_context, token, timeout))
 
 
 class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
@@ -91,10 +94,12 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
     open until `close` or the exit of the process. In a forked child it has a connection of its own, and what was under way at
     the fork fails; any other store is refused with Closed.
 
-    Each call takes a `timeout` in seconds, whatever it waits for: a lost connection (otherwise the reconnect timeout), a silent
+    Each call takes a `timeout` in seconds, whatever it waits for: a connection (otherwise the reconnect timeout), a silent
     server (the silence timeout), or an answer (for ever). Then it raises TimedOut, or has it as the outcome of what was not
-    answered; its `outcome` is "none" if nothing was changed or will be, and "unknown" if the request was sent. A subscription,
-    and a consumer, wait for as long as there is nothing.
+    answered; its `outcome` is "none" if nothing was changed or will be, and "unknown" if the request was sent. A call that is
+    given none has the `timeout` of the client: 10 seconds for a blocking one, no limit for an async one. Of many items
+    (`append_many`) that is the time until the next outcomes. `math.inf` is no limit. A subscription, and a consumer, wait for
+    as long as there is nothing.
     """
 
     @property
@@ -115,6 +120,7 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             for number, layout in router.table.known.layouts().items():
                 store = found[number] = BlockingStore.__new__(BlockingStore)
                 store._connection, store._router, store._layout = router.shard(number), None, layout
+                store._timeout = self._timeout
         return found
 
     @property
@@ -143,8 +149,8 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             ConnectionLost: the server did not come back in time; append again with the same command id to find out.
             TimedOut: `outcome` says whether it may be stored; then append again with the same command id to find out.
         """
-        if timeout is not None:
-            with within(timeout):
+        if (seconds := seconds_of(timeout, self._timeout)) is not None:
+            with within(seconds):
                 return self.append(aggregate_id, events, expected_version, command_id, timestamp, replicas=replicas)
         commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp, replicas)
         if self._router is not None:
@@ -155,8 +161,8 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         self, commits: Iterable[Commit], *, replicas: Replicas | None = None, timeout: float | None = None
     ) -> list[CommitResult]:
         """Appends each commit, whole or not at all, in this order. Returns Committed or an error for each."""
-        if timeout is not None:
-            with within(timeout):
+        if (seconds := seconds_of(timeout, self._timeout)) is not None:
+            with within(seconds, of_wait=timeout is None):
                 return self.append_many(commits, replicas=replicas)
         encode = partial(encode_commits, replicas=replicas)
         if self._router is not None:
@@ -183,8 +189,8 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             ConnectionLost: the server did not come back in time; send again with the same command id to find out.
             TimedOut: `outcome` says whether it may be handled; then send again with the same command id to find out.
         """
-        if timeout is not None:
-            with within(timeout):
+        if (seconds := seconds_of(timeout, self._timeout)) is not None:
+            with within(seconds):
                 return self.send(command, command_id, metadata=metadata)
         row = encode_command(command, command_id, metadata)
         if self._router is not None:
@@ -195,8 +201,8 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         self, commands: Iterable[object], *, timeout: float | None = None
     ) -> list[Committed | Unchanged | EventStoreError]:
         """Sends commands, or tuples of command, id and (if any) metadata, in order for each aggregate. Returns all outcomes."""
-        if timeout is not None:
-            with within(timeout):
+        if (seconds := seconds_of(timeout, self._timeout)) is not None:
+            with within(seconds, of_wait=timeout is None):
                 return self.send_many(commands)
         if self._router is not None:
             return self._router.put_many(sends, commands, encode_commands, itemgetter(1))
@@ -216,7 +222,8 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         many seconds it may take until the next of them are there.
         """
         connection = self._connection if self._router is None else self._router.of(aggregate_id)
-        return open_read(connection, AggregateCursor(aggregate_id, from_version, to_version, backwards, limit), timeout)
+        cursor = AggregateCursor(aggregate_id, from_version, to_version, backwards, limit)
+        return open_read(connection, cursor, self._timeout if timeout is None else timeout)
 
     def read_all(
         self,
@@ -236,6 +243,7 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         Of several shards, each has an order of its own. `after`: the `position` of an earlier call; Diverged if it is lost.
         `timeout`: as of `read`; after TimedOut, continue at the `position`.
         """
+        timeout = self._timeout if timeout is None else timeout
         names = list(types) if isinstance(types, Iterator) else types  # each shard's cursor looks at them
 
         def cursor(start: LogPosition) -> LogCursor:
@@ -267,8 +275,8 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
 
     def version(self, aggregate_id: str, *, timeout: float | None = None) -> int:
         """Returns the version of the aggregate's last event; 0 if it does not exist."""
-        if timeout is not None:
-            with within(timeout):
+        if (seconds := seconds_of(timeout, self._timeout)) is not None:
+            with within(seconds):
                 return self.version(aggregate_id)
         if self._router is not None:
             return self._router.call(aggregate_id, Version(aggregate_id))

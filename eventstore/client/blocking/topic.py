@@ -9,7 +9,7 @@ from typing import Any
 
 from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.operated import BlockingOperated
-from eventstore.client.limit import taken_in_time, within
+from eventstore.client.limit import seconds_of, taken_in_time, within
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.message_rows import (
     NewMessage,
@@ -56,8 +56,8 @@ class BlockingTopic:
             ConnectionLost: the server did not come back in time; the message may be stored.
             TimedOut: `outcome` says whether it may be stored.
         """
-        if timeout is not None:
-            with within(timeout):
+        if (seconds := seconds_of(timeout, self._store._timeout)) is not None:
+            with within(seconds):
                 return self.send(body, key=key, tag=tag, properties=properties, queue=queue)
         row = encode_message(body, key, tag, properties, queue)
         if (router := self._store._several) is not None:
@@ -70,8 +70,8 @@ class BlockingTopic:
         self, messages: Iterable[NewMessage | bytes], *, timeout: float | None = None
     ) -> list[SendResult | EventStoreError]:
         """Sends messages, or bodies, in this order. Returns where each is stored, or an error."""
-        if timeout is not None:
-            with within(timeout):
+        if (seconds := seconds_of(timeout, self._store._timeout)) is not None:
+            with within(seconds, of_wait=timeout is None):
                 return self.send_many(messages)
         if (router := self._store._several) is not None:
             return router.put_messages(self._messages, encoded_messages(taken_in_time(messages)), without_queues, itemgetter(1))

@@ -22,8 +22,10 @@ class _InTime:
         self._lock = lock
 
     def __enter__(self) -> None:
-        limit = current()
         try:
+            if self._lock.acquire(blocking=False):
+                return
+            limit = current()
             if not self._lock.acquire(timeout=-1 if limit is None else limit.left_s):
                 assert limit is not None, "it is waited for without one until it is there"
                 raise limit.over()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from eventstore.client.connection_errors import timed_out
+from eventstore.client.connection_errors import timed_out_after
 from eventstore.client.session.calls import S
 from eventstore.client.session.parts import BatchParts
 from eventstore.errors import EventStoreError, ProtocolError, ShuttingDown, TimedOut, copy_error
@@ -199,7 +199,7 @@ class BatchSlice(NamedTuple, Generic[S, R, Q]):
         if batch.finished:
             return self.outcomes()
         withdrawn = not batch.left and batch.withdraw(rows)
-        return [batch.by_now(row, timed_out(over.timeout_ms, changes=not withdrawn)) for row in rows]
+        return [batch.by_now(row, timed_out_after(over, changed=not withdrawn)) for row in rows]
 
     def waiting(self, make: Callable[[], S]) -> S | None:
         """Returns a signal to wait for, once `batch.done` is set; None if the outcomes are there."""

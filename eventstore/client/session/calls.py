@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import ref
 
-from eventstore.client.connection_errors import timed_out
+from eventstore.client.connection_errors import timed_out_after
 from eventstore.errors import EventStoreError, ProtocolError, TimedOut, copy_error
 from eventstore.protocol.answers import Answer, Failure, Ok, Page
 from eventstore.protocol.message_answers import Messages
@@ -119,7 +119,7 @@ class Call(Generic[S]):
 
     def given_up(self, over: TimedOut) -> TimedOut:
         """Returns the error of a call that is no longer `wanted`: its time is over."""
-        return timed_out(over.timeout_ms, changes=self.left and DECLARATIONS[type(self.request)].needs.changes)
+        return timed_out_after(over, changed=self.left and DECLARATIONS[type(self.request)].needs.changes)
 
     def answer(self) -> Any:
         """Returns what its request is declared to be answered by, once `done` is set. Raises the server's error, or

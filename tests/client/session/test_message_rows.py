@@ -9,6 +9,7 @@ import pytest
 
 import eventstore as es
 from eventstore.client.blocking.broker import BlockingBroker
+from eventstore.client.options import ClientOptions
 from eventstore.client.session.batch import RowBatch
 from eventstore.client.session.batches import BATCH_BYTES, BatchQueue
 from eventstore.client.session.calls import Call, PolledSignal
@@ -226,6 +227,8 @@ def test_a_pull_is_sent_again_after_a_reconnect() -> None:
 class NotAwaiting:
     """A connection that passes a call to the session and does not wait for the answer."""
 
+    options = ClientOptions()
+
     def __init__(self, session: ClientSession[PolledSignal]) -> None:
         self._session = session
 
@@ -250,7 +253,7 @@ class NotAwaiting:
 def test_a_change_that_is_not_safe_to_repeat_is_not_sent_again(call: Callable[[BlockingBroker], object], again: bool) -> None:
     session = new_session()
     peer, connection = greeted(session), NotAwaiting(session)
-    call(BlockingBroker(connection))  # type: ignore[arg-type] # only `call` is used
+    call(BlockingBroker(connection))  # type: ignore[arg-type] # what it uses of one
     assert len(peer.received()) == 1
     session.disconnected()
     assert len(greeted(session).received()) == again

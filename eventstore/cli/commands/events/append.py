@@ -44,7 +44,7 @@ def append(
 
     event = _event(event_type, sys.stdin.read() if data == "-" else data, metadata)
     expected = _expected(expected_version)
-    with blocking.connect(store, name="eventstore append") as connected:
+    with blocking.connect(store, name="eventstore append", timeout=None) as connected:
         done = connected.append(aggregate_id, [event], expected, command_id)
         shard = shard_member(connected, aggregate_id) if as_json else {}
     if as_json:

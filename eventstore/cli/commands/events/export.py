@@ -78,7 +78,7 @@ def export(
         output = None
     with (
         _written(output, force) as file,
-        blocking.connect(store, name="eventstore export") as connected,
+        blocking.connect(store, name="eventstore export", timeout=None) as connected,
         meter("export", False if output is None and progress is None else progress) as bar,
     ):
         begin = parse_after(after)

@@ -37,7 +37,7 @@ def list_(
 
     from eventstore import blocking
 
-    with blocking.connect(store, name="eventstore list") as connected:
+    with blocking.connect(store, name="eventstore list", timeout=None) as connected:
         for each in islice(_all(connected, prefix, after), limit):
             if as_json:
                 import json

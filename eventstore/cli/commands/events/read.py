@@ -59,7 +59,7 @@ def read(
         )
     passing = event_filter(**event_filters(None, None, None, from_time, to_time))
     found = False
-    with blocking.connect(store, name="eventstore read") as connected:
+    with blocking.connect(store, name="eventstore read", timeout=None) as connected:
         of = connected if shard is None else one_shard(connected, shard)
         if command is None:
             # The limit counts what is printed, so the server does not know it where it does not choose.

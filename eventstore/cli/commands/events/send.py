@@ -53,7 +53,7 @@ def send(
         _unchecked(command_type, text, aggregate_id) if domain is None else _checked(domain, command_type, text, aggregate_id)
     )
     parsed = None if metadata is None else _metadata(metadata)
-    with blocking.connect(store, name="eventstore send") as connected:
+    with blocking.connect(store, name="eventstore send", timeout=None) as connected:
         try:
             outcome = connected.send(command, command_id, metadata=parsed)
         except Rejected as error:

@@ -75,7 +75,7 @@ def tail(
         raise InvalidArgument(f"--end shows new events alone, so it does not go with {what}", field="end")
     filters = event_filters(types, prefix, aggregate, from_time, to_time)
 
-    with blocking.connect(store, name="eventstore tail") as connected:
+    with blocking.connect(store, name="eventstore tail", timeout=None) as connected:
         begin = None if after is None else parse_after(after)
         if isinstance(begin, int) and not follow:
             last_sequence(connected, begin)

@@ -44,7 +44,7 @@ def audit(
     from eventstore.security.audit import BrokenChain, Head
 
     expected = None if known is None else Head.parse(known)
-    with blocking.connect(store, name="eventstore audit") as connected:
+    with blocking.connect(store, name="eventstore audit", timeout=None) as connected:
         trails = _trails(connected, shard)
         if expected is not None and len(trails) > 1:
             raise InvalidArgument(f"each of the {len(trails)} shards has its own head: give --shard N, too", field="shard")

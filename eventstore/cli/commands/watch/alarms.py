@@ -154,7 +154,7 @@ def _unless_wrong(error: EventStoreError) -> EventStoreError:
 def _connected(address: str) -> Iterator[BlockingStore]:
     from eventstore import blocking
 
-    with blocking.connect(address, name="eventstore alarms", reconnect_timeout=0) as connected:
+    with blocking.connect(address, name="eventstore alarms", reconnect_timeout=0, timeout=None) as connected:
         yield connected
 
 

@@ -37,7 +37,7 @@ def projections(
     if forget is not None:
         from eventstore import blocking
 
-        with blocking.connect(store, name="eventstore projections", reconnect_timeout=0) as connected:
+        with blocking.connect(store, name="eventstore projections", reconnect_timeout=0, timeout=None) as connected:
             connected.forget_projection(forget)
     print_rows_of_shards(store, "projections", lambda each, skip: each.projections(skip), _print_table, as_json=as_json)
 

@@ -127,7 +127,7 @@ def replay(
 def _connect(store: str, command: str) -> BlockingStore:
     from eventstore import blocking
 
-    return blocking.connect(store, name=f"eventstore reactions {command}")
+    return blocking.connect(store, name=f"eventstore reactions {command}", timeout=None)
 
 
 def _parked(connected: BlockingStore, name: str) -> list[ParkedEvent]:

@@ -117,5 +117,5 @@ def _by_subject(stats: dict[str, Scalar]) -> dict[str, dict[str, Scalar]]:
 def _fetch_stats(store: str) -> dict[str, Scalar]:
     from eventstore import blocking
 
-    with blocking.connect(store, name="eventstore stats") as connected:
+    with blocking.connect(store, name="eventstore stats", timeout=None) as connected:
         return connected.stats()

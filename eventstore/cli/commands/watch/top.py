@@ -37,7 +37,7 @@ def top(
 
     from eventstore import blocking
 
-    with blocking.connect(store, name="eventstore top", reconnect_timeout=_RECONNECT_S) as connected:
+    with blocking.connect(store, name="eventstore top", reconnect_timeout=_RECONNECT_S, timeout=None) as connected:
         looks = _looks(connected, interval)
         if as_json:
             _print_lines(looks, once)

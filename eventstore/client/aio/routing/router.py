@@ -22,7 +22,7 @@ from eventstore.client.aio.routing.across import ask_across
 from eventstore.client.aio.routing.shard_connection import ShardConnection
 from eventstore.client.aio.routing.survey import MapSurvey
 from eventstore.client.aio.routing.together import News, together, watch_map
-from eventstore.client.connection_errors import is_returned, outcome_unknown, timed_out
+from eventstore.client.connection_errors import is_returned, outcome_unknown, timed_out_after
 from eventstore.client.limit import taken_in_time
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.looking import Looking
@@ -271,7 +271,7 @@ class Router:
                 outcomes[place] = outcome_unknown()
         for place in unsure:
             if isinstance(over := outcomes[place], TimedOut):
-                outcomes[place] = timed_out(over.timeout_ms, changes=True)
+                outcomes[place] = timed_out_after(over, changed=True)
 
     async def _prepare_again(self, backoff: Looking, returned: Sequence[EventStoreError]) -> EventStoreError | None:
         """Waits a little and asks for the map if a shard refused something. Returns the error that ends further attempts."""

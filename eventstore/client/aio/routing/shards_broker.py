@@ -26,6 +26,7 @@ class ShardsBroker(NetworkBroker):
     def __init__(self, router: Router) -> None:
         self._router = router
         self._call = router.call_across
+        self._timeout = router.entry.options.timeout
 
     @property
     def _by_shard(self) -> dict[int, NetworkBroker]:
