@@ -124,6 +124,7 @@ class Aggregate(metaclass=EventMethods):
             PayloadInvalid: the value of a field does not match its type, or would be read back as another one, or not at all.
                 The state is as before.
             InvalidArgument: the metadata is not a JSON object, or too large. The state is as before.
+            RuntimeError: it was called in `__init__` or an `@applies` method.
         """
         change = (self._applies_by_class or _applies_of(type(self))).get(type(event))
         if change is None:
@@ -135,7 +136,10 @@ class Aggregate(metaclass=EventMethods):
                 type=type(event).__name__,
             )
         if self._aggregate_applying:
-            raise RuntimeError("apply was called inside an @applies method, or after an @applies method had raised")
+            raise RuntimeError(
+                "apply was called inside an @applies method, after one had raised, or in __init__; an aggregate begins without "
+                "events, and only a handler applies them"
+            )
         inherited = self._aggregate_metadata
         if inherited is None and metadata is None:
             packed, event = change[0].pack(event)
@@ -258,8 +262,9 @@ def new(cls: type[A], aggregate_id: str) -> A:
     aggregate._aggregate_version = 0
     aggregate._aggregate_events = []
     aggregate._aggregate_metadata = None
-    aggregate._aggregate_applying = False
+    aggregate._aggregate_applying = True  # no event may be applied in `__init__`, which runs at each restore
     aggregate.__init__()  # type: ignore[misc] # after the slots are set, so that authors need not call super().__init__
+    aggregate._aggregate_applying = False
     return aggregate
 
 

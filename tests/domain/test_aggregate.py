@@ -405,3 +405,21 @@ def test_an_attribute_that_is_set_after_the_class_was_declared_is_found_by_the_c
     Cart.items = []
     with pytest.raises(es.DomainRefused, match="would share the list 'items'"):
         check_initial_state(Cart)
+
+
+def test_an_event_that_init_applies_is_refused_where_the_class_is_checked_and_when_it_is_created() -> None:
+    class Eager(d.Aggregate):
+        def __init__(self) -> None:
+            self.total = 0
+            self.apply(Added(1))
+
+        @d.applies(Added)
+        def _(self, event: Added) -> None:
+            self.total += event.n
+
+    with pytest.raises(
+        es.DomainRefused, match="its __init__ raised RuntimeError: apply was called .* or in __init__; an aggregate"
+    ):
+        check_initial_state(Eager)
+    with pytest.raises(RuntimeError, match="only a handler applies them"):
+        d.restore(Eager, "a", events=[])

@@ -146,13 +146,22 @@ class PayloadCodec(Generic[T]):
         """Writes and reads made-up instances, unless the class refuses them.
 
         Raises:
-            DomainRefused: one is read back as another.
+            DomainRefused: one is read back as another, or has a value that cannot be written.
         """
         for start in _MADE_UP_FROM:
             try:
-                data = self.encode(self._decode(made_up(self.cls, count(start))))
+                made = self._decode(made_up(self.cls, count(start)))
             except (EndlessError, FieldMismatch, EventStoreError):
                 continue
+            try:
+                data = self.encode(made)
+            except PayloadInvalid as error:
+                raise DomainRefused(
+                    f"{error.message}; its __init__ or __post_init__ makes it so, also of an instance that is read: no instance "
+                    "could be stored",
+                    name=class_path(self.cls),
+                    field=error.fields.get("field"),
+                ) from None
             try:
                 self._prove(data, self._read(data))
             except PayloadInvalid as error:

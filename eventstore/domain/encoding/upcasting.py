@@ -6,8 +6,11 @@ stable name, so classes may be renamed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeAlias, TypeVar
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from types import UnionType
+from typing import Final, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from eventstore.errors import DomainRefused, PayloadInvalid, UnknownEvent
 from eventstore.failures import described, is_fault
@@ -17,6 +20,11 @@ Fields: TypeAlias = dict[str, object]
 Step: TypeAlias = Callable[[Fields], Fields]
 StepFunction = TypeVar("StepFunction", bound=Step)
 
+_OTHERS: Final = (type(None), list, tuple, set, frozenset, Iterable, Iterator, Sequence)
+_ONE: Final = (
+    "an upcast returns the fields of one event, as a dict: it cannot make several events of one, nor none. Keep the event as "
+    "it is and change what @applies makes of it"
+)
 _steps: Final[dict[tuple[str, int], Step]] = {}
 
 
@@ -24,7 +32,8 @@ def upcast(name: str, *, version: int) -> Callable[[StepFunction], StepFunction]
     """Registers a function: fields of event `name` in `version` → fields in `version` + 1.
 
     Raises:
-        DomainRefused: one is registered already, or `version` is not a whole number from 1.
+        DomainRefused: one is registered already, `version` is not a whole number from 1, or the function is declared to return
+            several events or none.
     """
 
     def register(step: StepFunction) -> StepFunction:
@@ -32,6 +41,7 @@ def upcast(name: str, *, version: int) -> Callable[[StepFunction], StepFunction]
             raise DomainRefused(
                 f"@upcast({shown(name)}, version={shown(version)}) needs the name of an event, and a whole number from 1"
             )
+        _check_makes_one(name, step)
         if (name, version) in _steps:
             raise DomainRefused(
                 f"event {name!r} already has an upcast from version {version}, in {_location(_steps[name, version])}; "
@@ -43,6 +53,23 @@ def upcast(name: str, *, version: int) -> Callable[[StepFunction], StepFunction]
         return step
 
     return register
+
+
+def _check_makes_one(name: str, step: Step) -> None:
+    """Raises DomainRefused if a function is declared to make several events of one, or none, or is not a plain function."""
+    what = None
+    if inspect.iscoroutinefunction(step) or inspect.isasyncgenfunction(step):
+        what = "is async"
+    elif inspect.isgeneratorfunction(step):
+        what = "yields"
+    else:
+        with suppress(Exception):  # an annotation may be any expression
+            returned = get_type_hints(step).get("return")
+            choices = get_args(returned) if get_origin(returned) in (Union, UnionType) else (returned,)
+            if returned is not None and any(get_origin(each) in _OTHERS or each in _OTHERS for each in choices):
+                what = f"returns {shown(returned)}"
+    if what is not None:
+        raise DomainRefused(f"the upcast of event {name!r} in {_location(step)} {what}; {_ONE}", type=name)
 
 
 def upcast_fields(name: str, version: int, current: int, fields: Fields) -> Fields:
@@ -103,7 +130,8 @@ def _apply_step(name: str, version: int, step: Step, fields: Fields) -> Fields:
         ) from error
     if type(upcasted_fields) is not dict:
         raise PayloadInvalid(
-            f"event {name!r} of version {version}: its upcast {_location(step)} returned {shown(upcasted_fields)}, not a dict",
+            f"event {name!r} of version {version}: its upcast {_location(step)} returned {shown(upcasted_fields)}, not a dict; "
+            f"{_ONE}",
             type=name,
             schema=version,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,3 +205,59 @@ def test_a_declaration_that_cannot_work_is_refused_at_once() -> None:
         d.event("Again")(Current)
     with pytest.raises(es.DomainRefused, match="version"):
         d.event("X", version=0)(dataclass(frozen=True)(type("Some", (), {})))
+
+
+def several(old: dict[str, object]) -> list[dict[str, object]]:
+    return [old, old]
+
+
+def none(old: dict[str, object]) -> None:
+    """Leaves the event out."""
+
+
+def perhaps(old: dict[str, object]) -> dict[str, object] | None:
+    return old
+
+
+def one_after_the_other(old):  # type: ignore[no-untyped-def]
+    yield old
+
+
+async def later(old: dict[str, object]) -> dict[str, object]:
+    return old
+
+
+@pytest.mark.parametrize(
+    ("step", "what"),
+    [
+        (several, "returns list[dict[str, object]]"),
+        (none, "returns <class 'NoneType'>"),
+        (perhaps, "returns dict[str, object] | None"),
+        (one_after_the_other, "yields"),
+        (later, "is async"),
+    ],
+)
+def test_an_upcast_to_several_events_or_none_is_refused_where_it_is_declared(step: Any, what: str) -> None:
+    with pytest.raises(es.DomainRefused) as caught:
+        d.upcast("Renamed", version=1)(step)
+    assert f"the upcast of event 'Renamed' in {__name__}:" in caught.value.message
+    assert f"{what}; an upcast returns the fields of one event" in caught.value.message
+
+
+def test_an_upcast_that_makes_several_events_without_a_declaration_says_so_when_it_runs() -> None:
+    d.upcast("Renamed", version=1)(lambda old: [old, old])  # type: ignore[arg-type,return-value] # on purpose
+    with pytest.raises(es.PayloadInvalid, match="not a dict; an upcast returns the fields of one event"):
+        upcasting.upcast_fields("Renamed", 1, 2, {})
+
+
+def mapped(old: dict[str, object]) -> Mapping[str, object]:
+    return old
+
+
+def unresolved(old: Missing) -> Missing:  # type: ignore[name-defined] # noqa: F821
+    return old
+
+
+@pytest.mark.parametrize("step", [mapped, unresolved, lambda old: old, dict])
+def test_any_other_declaration_of_an_upcast_is_taken(step: Any) -> None:
+    assert d.upcast("Renamed", version=1)(step) is step
