@@ -157,8 +157,8 @@ class PayloadCodec(Generic[T]):
                 data = self.encode(made)
             except PayloadInvalid as error:
                 raise DomainRefused(
-                    f"{error.message}; its __init__ or __post_init__ makes it so, also of an instance that is read: no instance "
-                    "could be stored",
+                    f"{error.message}; its __init__ or __post_init__ makes it so, also of an instance that is read: "
+                    "none could be stored",
                     name=class_path(self.cls),
                     field=error.fields.get("field"),
                 ) from None

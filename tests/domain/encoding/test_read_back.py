@@ -413,7 +413,8 @@ def test_a_field_that_was_never_set_is_named() -> None:
 
     with pytest.raises(PayloadInvalid, match="no attribute 'cents'"):
         codec_of(Unset).encode(Unset(5))
-    codec_of(Unset).check()
+    with pytest.raises(DomainRefused, match="no attribute 'cents'"):
+        codec_of(Unset).check()
 
 
 def test_a_class_whose_instances_cannot_be_written_is_refused_by_made_up_ones() -> None:
@@ -424,8 +425,6 @@ def test_a_class_whose_instances_cannot_be_written_is_refused_by_made_up_ones() 
         def __post_init__(self) -> None:
             object.__setattr__(self, "tags", tuple(self.tags))
 
-    with pytest.raises(
-        DomainRefused, match=r"field tags is \('text 3',\), expected a list: .* a value of another type"
-    ) as caught:
-        PayloadCodec(Tagged, "Tagged", "event").check()
+    with pytest.raises(DomainRefused, match=r"field tags is \('text 3',\), expected a list; its __init__ or") as caught:
+        codec_of(Tagged).check()
     assert caught.value.fields["field"] == "tags"
