@@ -19,6 +19,7 @@ from eventstore.domain.encoding.event_type import event, event_type
 from eventstore.domain.encoding.upcasting import upcast
 from eventstore.domain.handler import Handled, Handler, reject
 from eventstore.domain.import_path import load, load_projection
+from eventstore.domain.projections.decimal_column import DecimalColumn
 from eventstore.domain.projections.projection import Projection, fold, folds
 from eventstore.domain.reactions.reaction import CommandSender as Send
 from eventstore.domain.reactions.reaction import Reaction
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Aggregate",
+    "DecimalColumn",
     "Domain",
     "FileCheckpoint",
     "Handled",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, ClassVar
 
+from eventstore.domain.projections.decimal_column import DecimalColumn
 from eventstore.domain.projections.projection import Projection, Row
 from eventstore.model import Event
 
@@ -79,6 +81,29 @@ class RaisesByAggregate(Balances):
         if (event.aggregate_id, event.version) == ("acc-003", 5):
             raise ValueError("not this one")
         return super().apply(state, event)
+
+
+class Precise(Projection[int]):
+    """Decimals with precision and scale, and a float that is a whole number."""
+
+    name = "precise"
+    columns: ClassVar = {"fine": DecimalColumn(30, 20), "whole": DecimalColumn(38, 0), "ratio": float}
+
+    def apply(self, state: int | None, event: Event) -> int:
+        return (state or 0) + 1
+
+    def row(self, key: str, state: int) -> Row:
+        return {"fine": Decimal(state) / 8, "whole": Decimal("1E+37") + state, "ratio": state}
+
+
+class TooFine(Precise):
+    """A value that decimal(38,18), the type of a column without precision and scale, would round."""
+
+    name = "too_fine"
+    columns: ClassVar = {"fine": Decimal}
+
+    def row(self, key: str, state: int) -> Row:
+        return {"fine": Decimal("1E-19")}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from functools import cached_property
-from typing import Any, ClassVar, Final, Generic, Literal, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from eventstore.domain.encoding.codec import PayloadCodec, class_path
@@ -23,6 +23,7 @@ from eventstore.domain.encoding.values import Exact
 from eventstore.domain.event_methods import EventMethods, accepts_positional, method_decorator
 from eventstore.domain.handler import line_of, text_of
 from eventstore.domain.initial_state import have_in_common
+from eventstore.domain.projections.decimal_column import DecimalColumn
 from eventstore.errors import DomainRefused, EventStoreError, ProjectionFailed
 from eventstore.failures import described, is_fault
 from eventstore.fields import check_text, shown
@@ -32,6 +33,7 @@ from eventstore.model import Event
 F = TypeVar("F", bound=Callable[..., object])
 S = TypeVar("S")
 COLUMN_TYPES: Final = (str, int, float, bool, bytes, datetime, date, Decimal, UUID)
+ColumnType: TypeAlias = type | DecimalColumn
 KEY_COLUMN: Final = "key"
 STATE_COLUMN: Final = "state"
 CHECKPOINTS: Final = "eventstore_checkpoints"
@@ -39,6 +41,8 @@ CHECKPOINTS: Final = "eventstore_checkpoints"
 PARKED: Final = "eventstore_parked"
 """The table with the parked keys of all projections in a target."""
 KEY_BYTES_MAX: Final = 1024
+_WHOLE_FLOAT_MAX: Final = 2**53
+"""Up to here a float holds every whole number."""
 _WITH_STORED: Final = "self, state, event, stored"
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # the length PostgreSQL allows
 
@@ -63,7 +67,7 @@ class Projection(Generic[S], metaclass=EventMethods):
     """
 
     name: ClassVar[str]
-    columns: ClassVar[Mapping[str, type]]
+    columns: ClassVar[Mapping[str, ColumnType]]
     types: ClassVar[Iterable[str] | None] = None
     """Event types it handles; by default those of its `@folds` methods, or all events if it has none."""
 
@@ -177,15 +181,7 @@ class Projection(Generic[S], metaclass=EventMethods):
         row = self.row(key, state)
         if row.keys() != self.columns.keys():
             raise TypeError(f"row returned the columns {sorted(row)}, but the projection declares {sorted(self.columns)}")
-        for name, kind in self.columns.items():
-            value = row[name]
-            if value is not None and type(value) is not kind:
-                raise TypeError(f"column {name!r} is {shown(value)}, but is declared as {kind.__name__}")
-            if kind is int and type(value) is int and not -(2**63) <= value < 2**63:
-                raise TypeError(f"column {name!r} is {shown(value)}, which does not fit into 64 bits")
-            if type(value) is datetime and value.utcoffset() is None:
-                raise TypeError(f"column {name!r} is {value}, which has no time zone; use datetime.now(UTC), for instance")
-        return tuple(row[name] for name in self.columns)
+        return tuple(_stored(key, name, kind, row[name]) for name, kind in self.columns.items())
 
     def check(self) -> None:
         """Raises DomainRefused if name, columns or methods are invalid."""
@@ -208,8 +204,8 @@ class Projection(Generic[S], metaclass=EventMethods):
                     f"{KEY_COLUMN!r} or {STATE_COLUMN!r}, which every table has",
                     projection=name,
                 )
-            if kind not in COLUMN_TYPES:
-                allowed = ", ".join(each.__name__ for each in COLUMN_TYPES)
+            if kind not in COLUMN_TYPES and not isinstance(kind, DecimalColumn):
+                allowed = ", ".join(each.__name__ for each in COLUMN_TYPES) + ", d.DecimalColumn(precision, scale)"
                 raise DomainRefused(f"projection {name!r}: column {column} has type {shown(kind)}; allowed are {allowed}")
         if self.on_failure not in ("stop", "park"):
             raise DomainRefused(
@@ -229,6 +225,28 @@ class Projection(Generic[S], metaclass=EventMethods):
                 f"projection {name!r} ({place}) has no method row(self, key, state); add one that returns its columns",
                 projection=name,
             )
+
+
+def _stored(key: str, name: str, kind: ColumnType, value: object) -> object:
+    """Returns the value of a column as every target gets it. Raises TypeError: it does not match the type of the column."""
+    if value is None:
+        return None
+    what = f"column {name!r} of row {shown(key)} is {shown(value)}"
+    if kind is float and type(value) is int and abs(value) <= _WHOLE_FLOAT_MAX:  # as in JSON that another program wrote
+        return float(value)
+    declared = Decimal if isinstance(kind, DecimalColumn) else kind
+    if type(value) is not declared:
+        raise TypeError(f"{what}, but is declared as {declared.__name__}")
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise TypeError(f"{what}, which does not fit into 64 bits")
+    if type(value) is datetime and value.utcoffset() is None:
+        raise TypeError(f"{what}, which has no time zone; use datetime.now(UTC), for instance")
+    if isinstance(kind, DecimalColumn) and isinstance(value, Decimal):
+        try:
+            return kind.stored(value)
+        except ValueError as error:
+            raise TypeError(f"{what}, which {error}") from None
+    return value
 
 
 def _takes_stored(method: Callable[..., object]) -> bool:

@@ -66,11 +66,11 @@ def folded(
 ) -> DataFrame:
     """Returns the table of the projection, complete up to `source.upto`."""
     from eventstore.domain.projections.projection import Projection as Base
-    from pyspark_eventstore.folds.fold import KINDS, table_columns
+    from pyspark_eventstore.folds.fold import kind_in_spark, table_columns
     from pyspark_eventstore.folds.id_ranges import plan_ranges
     from pyspark_eventstore.source.predicates import Texts, Wanted, one_of, prefix
 
-    columns = ", ".join(f"`{name}` {KINDS[kind][0]}" for name, kind in table_columns(projection).items())
+    columns = ", ".join(f"`{name}` {kind_in_spark(kind)[0]}" for name, kind in table_columns(projection).items())
     types = projection.wanted_types
     wanted = Wanted(
         ids=prefix((projection.aggregate_prefix or "").encode()),

@@ -12,7 +12,17 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from eventstore.domain.import_path import load_projection
-from eventstore.domain.projections.projection import KEY_COLUMN, STATE_COLUMN, Projection, fold, keys_of, projection_failure
+from eventstore.domain.projections.decimal_column import DecimalColumn
+from eventstore.domain.projections.projection import (
+    KEY_COLUMN,
+    STATE_COLUMN,
+    ColumnType,
+    Projection,
+    fold,
+    keys_of,
+    projection_failure,
+)
+from eventstore.fields import shown
 from eventstore.model import Event
 from pyspark_eventstore.files.event_objects import events_of_batch, seldom_collecting
 from pyspark_eventstore.folds.counts import Counts, PartitionCounts
@@ -25,13 +35,23 @@ KINDS: Final[dict[type, tuple[str, pa.DataType]]] = {
     bytes: ("binary", pa.binary()),
     datetime: ("timestamp", pa.timestamp("us", tz="UTC")),
     date: ("date", pa.date32()),
-    Decimal: ("decimal(38,18)", pa.decimal128(38, 18)),
     UUID: ("string", pa.string()),
 }
-"""The types that columns of a projection may have, in Spark and in Arrow."""
+"""The types that columns of a projection may have, in Spark and in Arrow; but for those of Decimals."""
+_DECIMAL: Final = DecimalColumn(38, 18)
+"""What a column is in Spark that is declared as Decimal, without precision and scale."""
 
 
-def table_columns(projection: Projection[Any]) -> dict[str, type]:
+def kind_in_spark(kind: ColumnType) -> tuple[str, pa.DataType]:
+    """Returns the type of a column in Spark and in Arrow."""
+    if kind is Decimal:
+        kind = _DECIMAL
+    if isinstance(kind, DecimalColumn):
+        return str(kind), pa.decimal128(kind.precision, kind.scale)
+    return KINDS[kind]
+
+
+def table_columns(projection: Projection[Any]) -> dict[str, ColumnType]:
     """Returns the columns of the projection's table: key, its declared columns, state."""
     return {KEY_COLUMN: str, **projection.columns, STATE_COLUMN: str}
 
@@ -108,15 +128,30 @@ def rows_of_states(
         if state is None:
             continue
         try:
-            rows.append((key, *projection.checked_row(key, state), projection.encode_state(state)))
+            values = projection.checked_row(key, state)
+            _check_decimals(projection, key, values)
+            rows.append((key, *values, projection.encode_state(state)))
         except BaseException as error:
             raise projection_failure(projection, last[key], error) from error
-    values = zip(*rows, strict=True) if rows else [()] * len(columns)
-    arrays = [_array(list(column), kind) for column, kind in zip(values, columns.values(), strict=True)]
+    found = zip(*rows, strict=True) if rows else [()] * len(columns)
+    arrays = [_array(list(column), kind) for column, kind in zip(found, columns.values(), strict=True)]
     return pa.RecordBatch.from_arrays(arrays, list(columns))
 
 
-def _array(values: list[object], kind: type) -> pa.Array:
+def _check_decimals(projection: Projection[Any], key: str, values: Sequence[object]) -> None:
+    """Raises TypeError if a column declared as Decimal has a value that Spark cannot hold."""
+    for (name, kind), value in zip(projection.columns.items(), values, strict=True):
+        if kind is Decimal and isinstance(value, Decimal):
+            try:
+                _DECIMAL.stored(value)
+            except ValueError as error:
+                raise TypeError(
+                    f"column {name!r} of row {shown(key)} is {shown(value)}, which {error}; declare the column as "
+                    "d.DecimalColumn(precision, scale)"
+                ) from None
+
+
+def _array(values: list[object], kind: ColumnType) -> pa.Array:
     if kind is UUID:
         values = [None if value is None else str(value) for value in values]
-    return pa.array(values, KINDS[kind][1])
+    return pa.array(values, kind_in_spark(kind)[1])

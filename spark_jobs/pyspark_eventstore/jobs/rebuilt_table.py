@@ -136,7 +136,7 @@ class RebuiltTable:
     def _compared(self, owner: str | None, name: str) -> sql.Composed:
         """Returns a column of the table (None) or of the new row in a form that shows each difference."""
         column = sql.SQL("{}.{}").format(sql.Identifier(owner or self._projection.name), sql.Identifier(name))
-        as_text = self._columns[name] in ("json", "numeric")  # json has no equality, and 1.5 equals 1.50
+        as_text = self._columns[name].startswith(("json", "numeric"))  # json has no equality, and 1.5 equals 1.50
         return sql.SQL("{}::text").format(column) if as_text else column
 
     @contextmanager

@@ -154,8 +154,8 @@ def test_a_key_has_limits() -> None:
 
 @pytest.mark.parametrize(
     ("row", "why"),
-    [({"cents": "1"}, "column 'cents' is '1'"), ({"cents": True}, "column 'cents'"), ({}, "row returned the columns"),
-     ({"cents": 1, "more": 1}, "row returned the columns"), ({"cents": 2**63}, "64 bits")],
+    [({"cents": "1"}, "column 'cents' of row 'k' is '1'"), ({"cents": True}, "column 'cents'"),
+     ({}, "row returned the columns"), ({"cents": 1, "more": 1}, "row returned the columns"), ({"cents": 2**63}, "64 bits")],
 )  # fmt: skip
 def test_a_row_must_be_as_declared(row: dict[str, object], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Minimal, "row", lambda self, key, state: row)
@@ -441,3 +441,45 @@ def test_an_event_that_cannot_be_upcast_for_its_key_is_named(filed: list[Event])
     newer = tuple.__new__(Event, ("f-9", 1, "Filed", b"{}", b'{"schema":3}', "c", 0, 9, 3))
     with pytest.raises(es.ProjectionFailed, match="failed at sequence 9, aggregate 'f-9', version 1, type 'Filed'"):
         keys_of(ByDrawer(), [newer])
+
+
+@pytest.mark.parametrize(("value", "stored"), [(99, 99.0), (-(2**53), -(2.0**53)), (0.5, 0.5), (None, None)])
+def test_a_column_of_floats_takes_a_whole_number_as_json_has_it(
+    value: object, stored: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Minimal, "columns", {"ratio": float})
+    monkeypatch.setattr(Minimal, "row", lambda self, key, state: {"ratio": value})
+    ((found,)) = Minimal().checked_row("k", 1)
+    assert (found, type(found)) == (stored, type(stored))
+
+
+@pytest.mark.parametrize("value", [True, 2**53 + 1, 10**400, "1", Decimal(1)])
+def test_a_column_of_floats_takes_nothing_else(value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Minimal, "columns", {"ratio": float})
+    monkeypatch.setattr(Minimal, "row", lambda self, key, state: {"ratio": value})
+    with pytest.raises(TypeError, match=r"column 'ratio' of row 'k' is .*, but is declared as float"):
+        Minimal().checked_row("k", 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [("1.5", "1.500"), ("-12345.678", "-12345.678"), ("0", "0.000"), ("1E+4", "10000.000"), ("1.50000", "1.500")],
+)
+def test_a_decimal_is_kept_with_the_scale_of_its_column(value: str, stored: str) -> None:
+    assert str(d.DecimalColumn(8, 3).stored(Decimal(value))) == stored
+
+
+@pytest.mark.parametrize("value", ["123456", "1.2345", "1E+200000", "NaN", "sNaN", "Infinity"])
+def test_a_decimal_that_does_not_fit_its_column_is_refused_with_row_and_value(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Minimal, "columns", {"price": d.DecimalColumn(8, 3)})
+    monkeypatch.setattr(Minimal, "row", lambda self, key, state: {"price": Decimal(value)})
+    with pytest.raises(TypeError, match=r"column 'price' of row 'k' is Decimal\('.*'\), which does not fit decimal\(8,3\)"):
+        Minimal().checked_row("k", 1)
+
+
+@pytest.mark.parametrize(("precision", "scale"), [(0, 0), (39, 0), (5, 6), (5, -1), (5.0, 1)])
+def test_a_decimal_column_out_of_range_is_refused(precision: Any, scale: Any) -> None:
+    with pytest.raises(es.DomainRefused, match=r"precision|scale"):
+        d.DecimalColumn(precision, scale)

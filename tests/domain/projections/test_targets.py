@@ -275,12 +275,13 @@ class AllTypes(d.Projection[Any]):
     columns: ClassVar = {
         "a_str": str, "an_int": int, "a_float": float, "a_bool": bool, "a_bytes": bytes,
         "a_time": datetime, "a_date": date, "a_decimal": Decimal, "a_uuid": UUID,
+        "a_price": d.DecimalColumn(30, 20),
     }  # fmt: skip
     rows: ClassVar[dict[str, dict[str, object]]] = {
         "some": {
             "a_str": 'quo"ted\\ , {x} ü', "an_int": -(2**63), "a_float": 1.5, "a_bool": True, "a_bytes": b"\x00\xff",
             "a_time": datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=timezone(timedelta(hours=2))), "a_date": date(2030, 1, 2),
-            "a_decimal": Decimal("1.50"), "a_uuid": UUID(int=7),
+            "a_decimal": Decimal("1.50"), "a_uuid": UUID(int=7), "a_price": Decimal("2.5"),
         },
         "none": dict.fromkeys(columns),
     }  # fmt: skip
@@ -306,11 +307,12 @@ def test_every_type_of_column_is_kept(place: Place) -> None:
             "a_date": "2030-01-02",
             "a_decimal": "1.50",
             "a_uuid": str(UUID(int=7)),
+            "a_price": "2.50000000000000000000",
         }
         wanted = {**wanted, **texts}
     assert some == tuple(wanted.values())
     if not isinstance(some[5], str):
-        assert str(some[7]) == "1.50"
+        assert [str(some[7]), str(some[9])] == ["1.50", "2.50000000000000000000"]
     else:
         assert some[5].endswith("+00:00"), f"in {UTC}"
 

@@ -29,7 +29,7 @@ from pyspark_eventstore.folds.counts import PartitionCounts, new_counts, total
 from pyspark_eventstore.folds.distribution import ProjectionReference, folded, source_at
 from pyspark_eventstore.jobs.rebuild import Rebuilt, rebuild_once
 from tests.domain import postgresql
-from tests.spark.balances import Balances, ByType
+from tests.spark.balances import Balances, ByType, Precise
 from tests.spark.made import MadeStore, commits, three_states
 
 ROOT = Path(__file__).parents[3]
@@ -112,6 +112,30 @@ def test_a_projection_that_raises_is_named_with_the_event_and_leaves_nothing(
         with pytest.raises(PySparkException, match=said.format(table)):
             rebuild_once(spark, [str(store.path)], place(name), f"parquet:{tmp_path}/out")
     assert not (tmp_path / "out" / "current.json").exists()
+
+
+def test_decimals_have_the_precision_and_scale_of_their_declaration_as_live(
+    spark: SparkSession, store: MadeStore, tmp_path: Path
+) -> None:
+    rebuild_once(spark, [str(store.path)], place("Precise"), f"parquet:{tmp_path}/out")
+    current = json.loads((tmp_path / "out" / "current.json").read_text())
+    found = spark.read.parquet(str(tmp_path / "out" / current["folder"]))
+    assert {name: kind for name, kind in found.dtypes if kind.startswith("decimal")} == {
+        "fine": "decimal(30,20)",
+        "whole": "decimal(38,0)",
+    }
+    rebuilt = {row.key: (row.fine, row.whole, row.ratio) for row in found.collect()}
+    live = one_by_one(Precise(), store.events())
+    assert rebuilt == live
+    assert {key: list(map(str, row)) for key, row in rebuilt.items()} == {key: list(map(str, row)) for key, row in live.items()}
+
+
+def test_a_decimal_that_spark_cannot_hold_is_named_with_row_column_and_value(
+    spark: SparkSession, store: MadeStore, tmp_path: Path
+) -> None:
+    said = r"TypeError: column 'fine' of row 'acc-\d+' is Decimal\('1E-19'\), which does not fit decimal\(38,18\): .*DecimalColumn"
+    with pytest.raises(PySparkException, match=said):
+        rebuild_once(spark, [str(store.path)], place("TooFine"), f"parquet:{tmp_path}/out")
 
 
 def test_damage_is_named_with_file_and_byte_offset_and_leaves_nothing(

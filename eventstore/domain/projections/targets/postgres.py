@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from eventstore.domain.projections.decimal_column import DecimalColumn
 from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, PARKED, STATE_COLUMN, Projection
 from eventstore.domain.projections.targets.base import (
     ParkedKey,
@@ -263,7 +264,10 @@ def _unescaped(key: str) -> str:
 
 def table_columns(projection: Projection[Any]) -> dict[str, str]:
     """Returns the columns of the projection's table and their types in PostgreSQL."""
-    declared = {name: _KINDS[kind] for name, kind in projection.columns.items()}
+    declared = {
+        name: f"numeric({kind.precision},{kind.scale})" if isinstance(kind, DecimalColumn) else _KINDS[kind]
+        for name, kind in projection.columns.items()
+    }
     return {KEY_COLUMN: "text", **declared, STATE_COLUMN: "json"}
 
 

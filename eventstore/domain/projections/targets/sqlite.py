@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+from eventstore.domain.projections.decimal_column import DecimalColumn
 from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, PARKED, STATE_COLUMN, Projection
 from eventstore.domain.projections.targets.base import (
     ParkedKey,
@@ -89,7 +90,7 @@ class SQLiteTarget:
         self._name, self._row = projection.name, row_of(projection.name, self._shard)
         columns = {
             KEY_COLUMN: "TEXT",
-            **{name: _KINDS[kind] for name, kind in projection.columns.items()},
+            **{name: "TEXT" if isinstance(kind, DecimalColumn) else _KINDS[kind] for name, kind in projection.columns.items()},
             STATE_COLUMN: "TEXT",
         }
         self._upsert = _upsert(self._name, list(columns))
