@@ -133,7 +133,7 @@ def test_decimals_have_the_precision_and_scale_of_their_declaration_as_live(
 def test_a_decimal_that_spark_cannot_hold_is_named_with_row_column_and_value(
     spark: SparkSession, store: MadeStore, tmp_path: Path
 ) -> None:
-    said = r"TypeError: column 'fine' of row 'acc-\d+' is Decimal\('1E-19'\), which does not fit decimal\(38,18\): .*DecimalColumn"
+    said = r"TypeError: column 'fine' of row 'acc-\d+' is Decimal\('1E-19'\), which does not fit decimal\(38,18\): .*d\."
     with pytest.raises(PySparkException, match=said):
         rebuild_once(spark, [str(store.path)], place("TooFine"), f"parquet:{tmp_path}/out")
 
