@@ -13,6 +13,7 @@ from eventstore.console.console import PATH, Console, refusing
 from eventstore.console.gatekeeping import App, split
 from eventstore.console.pages.actions import action_routes
 from eventstore.console.pages.aggregates import aggregate_routes
+from eventstore.console.pages.alarms import alarm_page_routes
 from eventstore.console.pages.broker import broker_routes
 from eventstore.console.pages.chain import chain_routes
 from eventstore.console.pages.clients import client_routes
@@ -41,6 +42,7 @@ def assembled(subject: Subject, others: WSGIApplication) -> tuple[Console, App]:
             *client_routes(console),
             *cluster_routes(console),
             *reaction_routes(console),
+            *alarm_page_routes(console),
             *action_routes(console),
             *sign_in_routes(console),
             Mount(f"{PATH}/static", StaticFiles(directory=FOLDER / "static")),

@@ -23,7 +23,7 @@ PAGES = (
     "/console/log", "/console/broker",
     "/console/broker/topic?name=bills", "/console/broker/group?name=billing", "/console/do/add-queues?topic=bills&count=1",
     "/console/broker/messages?topic=bills&by=key&wanted=k", "/console/cluster", "/console/reactions", "/console/clients",
-    "/console/nowhere?", "/console/do/close-queue?topic=bills&queue=0",
+    "/console/alarms", "/console/nowhere?", "/console/do/close-queue?topic=bills&queue=0",
 )  # fmt: skip
 SCREENS = [("light", 1200), ("dark", 360)]
 ECHOES = "tests.server.commands.echoes:app"

@@ -85,6 +85,17 @@ async def _skip(store: NetworkStore, given: Fields, who: str) -> str:
     return f"{given['reaction']}: {done.done} events are no longer parked, {done.left} still are"
 
 
+async def _silence(store: NetworkStore, given: Fields, who: str) -> str:
+    hours = _number(given, "hours")
+    await store.alarms.silence(given["alarm"], hours * 3_600, who=who, why=given["why"] or _WHY)
+    return f"{given['alarm']} is silenced for {hours} hours" if hours else f"{given['alarm']} is not silenced any more"
+
+
+async def _test_alarms(store: NetworkStore, given: Fields, who: str) -> str:
+    ways = await store.alarms.test(who=who)
+    return f"a test is sent by {' and '.join(ways)}" if ways else "no way is set up by which alarms are sent"
+
+
 def _on_shard(given: Fields) -> str:
     return f" on shard {given['shard']}" if given["shard"] else ""
 
@@ -103,6 +114,10 @@ def _topic_page(given: Fields) -> str:
 
 def _reaction_page(given: Fields) -> str:
     return link("/reactions", name=given["reaction"])
+
+
+def _alarms_page(given: Fields) -> str:
+    return link("/alarms")
 
 
 def _cluster_page(given: Fields) -> str:
@@ -157,6 +172,19 @@ ACTIONS: Final[Mapping[str, ConsoleAction]] = {
         lambda given: f"The reaction {given['reaction']} never handles the first event of {given['aggregate']} that is parked.",
         _skip,
         _reaction_page,
+    ),
+    "silence": ConsoleAction(
+        ("alarm", "hours", "why"),
+        lambda given: (
+            f"No notice of the alarm {given['alarm']} is sent for {given['hours']} hours; the pages still show it."
+            if given["hours"] != "0"
+            else f"Notices of the alarm {given['alarm']} are sent again."
+        ),
+        _silence,
+        _alarms_page,
+    ),
+    "test-alarms": ConsoleAction(
+        (), lambda given: "A test is sent by mail and to the webhook, as far as they are set up.", _test_alarms, _alarms_page
     ),
     "lead": ConsoleAction(
         ("shard", "node"),
