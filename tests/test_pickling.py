@@ -39,6 +39,7 @@ JOURNEYS: dict[str, Callable[[Any], Any]] = {
 AS_JSON = es.NewEvent("Paid", {"total": 12}, {"by": "ada"})
 STORED = es.Event(("order-1", 1, "Paid", b'{"total":12}', b'{"by":"ada"}', "c-1", 1_700_000_000_000_000, 7, 3))
 VALUES: list[object] = [
+    d.DecimalColumn(30, 20),
     AS_JSON, es.NewEvent("Paid", {"total": 12}), es.NewEvent("Paid", b"raw", {"by": "ada"}), es.NewEvent("Paid", b"raw", b"a"),
     STORED,
     es.Commit("order-1", [AS_JSON], 0, "c-1", datetime(2026, 1, 1, tzinfo=UTC)), es.Commit("order-1", (AS_JSON,), es.ANY),
