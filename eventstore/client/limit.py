@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sized
 from contextvars import Context, ContextVar, Token
 from types import TracebackType
 from typing import Final, TypeVar
+from weakref import ref
 
 from eventstore.client.connection_errors import timed_out
 from eventstore.errors import InvalidArgument, TimedOut
@@ -47,14 +48,17 @@ class Limit:
         return timed_out(round(self.timeout_s * 1000), changes=False)
 
 
-active: Final[dict[Limit, None]] = {}
-_of_this_call: Final[ContextVar[Limit | None]] = ContextVar("limit", default=None)
+active: Final[set[ref[Limit]]] = set()
+"""The limits of calls that run. Weak: the exception of a signal's handler may end `within` before it has taken its limit off,
+and a limit that stayed would end all calls that follow.
+"""
+_of_this_call: Final[ContextVar[ref[Limit] | None]] = ContextVar("limit", default=None)
 
 
 def current() -> Limit | None:
     """Returns the limit of this call; None: it may take for ever. A task that outlives the call which started it has none."""
     limit = _of_this_call.get()
-    return limit if limit in active else None
+    return limit() if limit is not None and limit in active else None
 
 
 def seconds_of(timeout: float | None, of_client: float | None) -> float | None:
@@ -125,20 +129,22 @@ class within:
         if timeout is not None and not timeout >= 0:  # written so that NaN is refused as well
             raise InvalidArgument(f"timeout is {timeout} seconds, the least is 0", field="timeout", limit=0, value=str(timeout))
         self._timeout, self._of_wait = timeout, of_wait
-        self._token: Token[Limit | None] | None = None
+        self._token: Token[ref[Limit] | None] | None = None
         self._limit: Limit | None = None
+        self._held: ref[Limit] | None = None
 
     def __enter__(self) -> None:
         if self._timeout is None:
             return
         limit, around = Limit(self._timeout, is_of_wait=self._of_wait), current() if active else None
         if around is None or limit.until < around.until:
-            self._limit = limit
-            active[limit] = None
-            self._token = _of_this_call.set(limit)
+            self._limit = limit  # the only reference that lasts
+            active.add(held := ref(limit, active.discard))  # in one line: what is discarded has been hashed
+            self._held = held
+            self._token = _of_this_call.set(held)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._limit is not None:
-            active.pop(self._limit, None)
+        if self._held is not None:
+            active.discard(self._held)
         if self._token is not None:
             _of_this_call.reset(self._token)

@@ -137,8 +137,10 @@ def test_a_call_that_is_given_a_timeout_of_its_own_has_that(server: ServerThread
 def test_of_many_items_it_is_the_time_until_the_next_outcomes_and_not_that_of_the_iterator(tmp_path: Path, shards: int) -> None:
     def commits() -> Iterator[es.Commit]:
         for number in range(2500):
-            for each in limit.active:
-                each.until = time.monotonic()  # as if the iterator had taken that long
+            for held in limit.active:
+                of_call = held()
+                assert of_call is not None
+                of_call.until = time.monotonic()  # as if the iterator had taken that long
             yield es.Commit(f"a-{number}", [EVENT], 0)
 
     with LedShards(tmp_path, shards) as led, blocking.connect(led.address, timeout=DEADLINE_SECONDS) as store:

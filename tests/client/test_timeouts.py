@@ -301,7 +301,8 @@ def beyond_its_time(other: blocking.BlockingStore) -> Callable[[int], es.Commit]
 
     def make(number: int) -> es.Commit:
         if number == ROWS_PER_TURN + 2:
-            (of_call,) = limit.active
+            (of_call,) = (each() for each in limit.active)
+            assert of_call is not None
             wait_until(lambda: all(other.version(f"a-{each}") for each in range(1, ROWS_PER_TURN + 1)), "those are stored")
             of_call.until = time.monotonic()
             assert other.broker.pull([("t", 0, 0, None)], wait=SHORT).count == 0, "which takes as long"

@@ -34,7 +34,7 @@ from eventstore.client.connection_errors import (
     not_opened,
     timed_out_without,
 )
-from eventstore.client.limit import active, check_time, renewed, shortened, taken_in_time
+from eventstore.client.limit import check_time, renewed, shortened, taken_in_time
 from eventstore.client.options import ClientOptions
 from eventstore.client.patience import FIRST_S, IDLE_PING_S, Patience
 from eventstore.client.session.batch import BatchSlice, Q, R
@@ -211,10 +211,7 @@ class BlockingConnection:
             return self.current.put(queue, row)
         queued: list[BatchSlice[PolledSignal, R, Q]] = []
         try:
-            with (
-                turn.lock_in_time if active else turn.lock,
-                turn,
-            ):  # rows of other threads leave in the same batch, before the turn of `finish`
+            with turn.lock, turn:  # rows of other threads leave in the same batch, before the turn of `finish`
                 self._wait_for_room(queue)
                 queued.append(queue.add_rows((row,), queue.kind.size_bytes(row)))
             self.finish(queued[0].batch.done)

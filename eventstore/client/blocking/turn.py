@@ -6,42 +6,42 @@ import threading
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, Self, TypeVar
 
-from eventstore.client.limit import active, current
+from eventstore.client.limit import Limit, active, current
 from eventstore.errors import EventStoreError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_Lock: Any = type(threading.RLock())  # gevent has one of its own
 
 
-class _InTime:
-    """A lock that a call waits for as long as it has time."""
+class _LockInTime(_Lock):  # type: ignore[misc] # a class of C, whose name is not public
+    """A lock that a call waits for as long as it has time. It is released by a function of C, into which no signal's handler
+    comes.
+    """
 
-    def __init__(self, lock: Any) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
+    def __enter__(self) -> Any:
         try:
-            if self._lock.acquire(blocking=False):
-                return
-            limit = current()
-            if not self._lock.acquire(timeout=-1 if limit is None else limit.left_s):
-                assert limit is not None, "it is waited for without one until it is there"
-                raise limit.over()
+            limit = current() if active else None
+            # Each of these lines takes the lock and ends the function: nothing comes between, and what comes within is caught.
+            if limit is None:
+                return self.acquire()
+            return self.acquire(timeout=limit.left_s) or _late(limit)
         except EventStoreError:
             raise
         except BaseException:  # of a signal's handler, before the lock was there or after
-            if self._lock._is_owned():
-                self._lock.release()
+            if self._is_owned():
+                self.release()
             raise
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._lock.release()
+
+def _late(limit: Limit) -> NoReturn:
+    raise limit.over()
 
 
 class Turn:
-    """Use it as `with turn.lock, turn`; `lock_in_time` in place of the lock raises TimedOut. Calls `reset` when a turn ends by
+    """Use it as `with turn.lock, turn`; entering the lock raises TimedOut. Calls `reset` when a turn ends by
     anything but our own errors.
 
     In this order: whatever is raised in here, at whatever line, the lock is released. A turn that did not reach its end because
@@ -49,8 +49,7 @@ class Turn:
     """
 
     def __init__(self, reset: Callable[[], None]) -> None:
-        self.lock = threading.RLock()
-        self.lock_in_time = _InTime(self.lock)
+        self.lock = _LockInTime()
         self._reset = reset
         self._reset_due = False
         self._unfinished = False
@@ -58,7 +57,7 @@ class Turn:
     @property
     def is_mine(self) -> bool:
         """Whether this thread has the turn: then this is a signal handler within a call."""
-        return bool(self.lock._is_owned())  # type: ignore[attr-defined] # as `threading.Condition` does
+        return bool(self.lock._is_owned())
 
     def interrupted(self, error: BaseException, *, pending: bool) -> None:
         """Notes an error that ended a call, perhaps between two turns. `pending`: it left something that would be sent later;
@@ -108,7 +107,7 @@ def exclusive(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C,
         turn = self.turn
         if turn.is_mine:
             return method(self, *arguments, **named)
-        with turn.lock_in_time if active else turn.lock, turn:
+        with turn.lock, turn:
             return method(self, *arguments, **named)
 
     return call
