@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from eventstore.client.aio.handling import run_handler
 from eventstore.client.aio.member import NetworkMember
@@ -25,6 +25,8 @@ from eventstore.client.consumer.member_options import (
     Topics,
     member_options,
 )
+from eventstore.client.consumer.stopping import ConsumerStopped
+from eventstore.client.limit import within
 from eventstore.records.consumer_groups import Retries
 
 
@@ -37,9 +39,11 @@ class Consumer:
     thread.
     """
 
-    def __init__(self, member: Any) -> None:
-        """`member`: of one shard, or of several."""
+    def __init__(self, member: Any, timeout: float | None, of_client: float | None) -> None:
+        """`member`: of one shard, or of several. `timeout`: to wait for a message; `of_client`: to join."""
         self._member: NetworkMember = member
+        self._member.timeout_s = timeout
+        self._timeout = of_client
 
     @property
     def member(self) -> str:
@@ -62,9 +66,10 @@ class Consumer:
         Raises:
             UnknownTopic
             InvalidArgument: a name or a limit; or other members read a topic with other tags.
-            ConnectionLost
+            ConnectionLost, TimedOut: within the timeout of the client.
         """
-        await self._member.__aenter__()
+        with within(self._timeout):
+            await self._member.__aenter__()
         return self
 
     async def __aexit__(
@@ -86,11 +91,26 @@ class Consumer:
         """
         return self._member.batches()
 
-    async def some(self) -> Sequence[Delivery]:
-        """Returns one message or more, as many as have arrived, up to a page: for handlers that take many at once."""
-        return await self._member.some()
+    async def some(self, *, timeout: float | None = None) -> Sequence[Delivery]:
+        """Returns one message or more, as many as have arrived, up to a page: for handlers that take many at once. None, once
+        the consumer is stopped. Raises TimedOut: none came in time, which is that of the consumer unless it is given one.
+        """
+        try:
+            with within(timeout):
+                return await self._member.some()
+        except ConsumerStopped:
+            return ()
 
-    async def run(self, handler: MessageHandler, *, concurrency: int = 1) -> NoReturn:
+    def stop(self) -> None:
+        """Hands out nothing more. Iterations end as if there were no more messages, and `run` returns, once its handlers have
+        ended; leave the consumer then, which commits what was finished and has the rest delivered again.
+
+        A blocking consumer is stopped by any thread, or by the handler of a signal: by SIGTERM of itself, if that would have
+        ended the process; a second one does. An async one is stopped in its event loop.
+        """
+        self._member.stop()
+
+    async def run(self, handler: MessageHandler, *, concurrency: int = 1) -> None:
         """Calls `handler` with each message, up to `concurrency` (1 to 1,000) at once, for as long as the consumer is open.
 
         If it returns, the message is done. Whatever it raises, unless this call is being cancelled, is its failure: the message
@@ -99,18 +119,21 @@ class Consumer:
         KeyboardInterrupt is not a failure: the message is delivered again, as if the consumer had been left. A handler may also
         call `done` or `retry` itself.
 
-        Ends only by an error or by being cancelled or interrupted. Tasks are cancelled with their handlers; threads of a
-        blocking consumer end their message first. What was finished is committed when the consumer is left.
+        Returns when it is stopped; otherwise it ends only by an error or by being cancelled or interrupted. Tasks are cancelled
+        with their handlers; threads of a blocking consumer end their message first. What was finished is committed when the
+        consumer is left.
 
         Raises:
             InvalidArgument
-            EventStoreError: what ended the consumer.
+            EventStoreError: what ended the consumer; TimedOut: no message came in the consumer's time.
         """
         await run_handler(self._member, handler, concurrency)
 
 
 class NetworkConsumers(ABC):
     """What begins consumers: a store."""
+
+    _timeout: float | None
 
     @abstractmethod
     def _new_member(self, options: MemberOptions) -> Any:
@@ -133,6 +156,7 @@ class NetworkConsumers(ABC):
         pull_bytes: int = PULL_BYTES,
         pull_wait: float = PULL_WAIT_S,
         warn_after: float = WARN_AFTER_S,
+        timeout: float | None = None,
     ) -> Consumer:
         """Returns a member of a consumer group, for use in `async with`; the members share the queues of the topics.
 
@@ -145,7 +169,8 @@ class NetworkConsumers(ABC):
         delivered again at most after a crash. `hold_messages`, `hold_bytes`: the most to hold in this process, finished or not;
         one page more at worst. `pull_messages`, `pull_bytes`: the largest page to request. `pull_wait` (0.1 to 60 seconds): how
         long a request waits at the server for messages. `warn_after` (0.01 to 86,400 seconds): how long a message may be in
-        hand before the log says so, and again after twice that, four times …
+        hand before the log says so, and again after twice that, four times … `timeout`: how many seconds it waits for the next
+        message before it raises TimedOut, and continues with the next call; None: for as long as there is none.
 
         Raises:
             InvalidArgument: a limit is broken; entering it raises more.
@@ -166,4 +191,4 @@ class NetworkConsumers(ABC):
             pull_wait_s=pull_wait,
             warn_after_s=warn_after,
         )
-        return Consumer(self._new_member(options))
+        return Consumer(self._new_member(options), timeout, self._timeout)

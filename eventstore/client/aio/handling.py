@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import NoReturn
 
 import anyio
 import anyio.lowlevel
@@ -16,8 +15,9 @@ from eventstore.errors import EventStoreError
 from eventstore.failures import ends_process, is_closing
 
 
-async def run_handler(member: NetworkMember, handler: MessageHandler, concurrency: int) -> NoReturn:
-    """Handles messages until the consumer ends by an error, or the caller is cancelled: then handlers in flight are, too.
+async def run_handler(member: NetworkMember, handler: MessageHandler, concurrency: int) -> None:
+    """Handles messages until the consumer is stopped, or ends by an error, or the caller is cancelled: then handlers in flight
+    are, too.
 
     Raises:
         InvalidArgument: the concurrency is out of range.
@@ -28,8 +28,8 @@ async def run_handler(member: NetworkMember, handler: MessageHandler, concurrenc
     async with anyio.create_task_group() as group:
         for _ in range(concurrency):
             group.start_soon(workers.work, group.cancel_scope)
-    assert workers.ended_by is not None
-    raise workers.ended_by
+    if workers.ended_by is not None:
+        raise workers.ended_by
 
 
 class _Workers:
@@ -46,6 +46,8 @@ class _Workers:
             try:
                 message = await self._member.deliveries().__anext__()
                 self._member.last = None
+            except StopAsyncIteration:
+                return
             except EventStoreError as error:  # of the consumer: each task gets it once its handler has ended
                 self.ended_by = self.ended_by or error
                 return

@@ -31,13 +31,11 @@ def limited(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutin
     return call
 
 
-async def in_time(wait: Callable[..., Awaitable[Any]], *arguments: object) -> None:
-    """Waits. Raises TimedOut once the time of this call is over."""
+async def in_time(wait: Callable[..., Awaitable[T]], *arguments: object) -> T:
+    """Waits, and returns what that returns. Raises TimedOut once the time of this call is over."""
     limit = current() if active else None
     if limit is None:
-        await wait(*arguments)
-        return
+        return await wait(*arguments)
     with anyio.move_on_after(limit.left_s):
-        await wait(*arguments)
-        return
+        return await wait(*arguments)
     raise limit.over()

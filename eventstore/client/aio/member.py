@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Final, Self, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
@@ -14,13 +14,17 @@ from anyio.abc import TaskGroup
 
 from eventstore.client.aio.cancellation import is_cancellation, leave
 from eventstore.client.aio.connection import NetworkConnection
+from eventstore.client.aio.limited import in_time
 from eventstore.client.aio.members.member_tasks import MemberTasks
 from eventstore.client.consumer.delivery import Delivery, DeliveryItem, RawBatch
 from eventstore.client.consumer.handling import ended_consumer
 from eventstore.client.consumer.member_options import MemberOptions
+from eventstore.client.consumer.stopping import ConsumerStopped
 from eventstore.client.consumer.turns import Turns
+from eventstore.client.limit import seconds_of, within
 from eventstore.errors import Closed, EventStoreError, InvalidArgument, copy_error
 
+T = TypeVar("T")
 # A handler that never waits keeps the event loop busy, and the member silent, unless it is made to wait now and then.
 BUSY_SECONDS_MAX: Final = 0.05
 
@@ -32,6 +36,26 @@ class Entered(ABC):
         self._group: TaskGroup | None = None
         self._was_entered = False
         self.last: Delivery | None = None  # handed out last by an iteration; a run counts failures itself
+        self.timeout_s: float | None = None  # to wait for a message
+        self.stopped = False
+        self._waits: set[anyio.CancelScope] = set()
+
+    def stop(self) -> None:
+        """Hands out nothing more: what waits for messages raises ConsumerStopped."""
+        self.stopped = True
+        for each in self._waits:
+            each.cancel()
+
+    async def _wait(self, wait: Callable[[], Awaitable[T]]) -> T:
+        """Waits for a message. Raises ConsumerStopped, TimedOut."""
+        if not self.stopped:
+            with anyio.CancelScope() as scope:
+                self._waits.add(scope)
+                try:
+                    return await in_time(wait)
+                finally:
+                    self._waits.discard(scope)
+        raise ConsumerStopped
 
     @property
     @abstractmethod
@@ -140,12 +164,16 @@ class NetworkMember(Entered):
         return _Batches(self)
 
     async def some(self) -> Sequence[Delivery]:
-        """Returns the messages that have arrived, at least one."""
+        """Returns the messages that have arrived, at least one. Raises as `next`."""
         item = await self.next(raw=False)
         return cast("Sequence[Delivery]", [item, *self._state.ready.take_some()])
 
     async def next(self, *, raw: bool) -> DeliveryItem:
-        """Waits for the next item and returns it."""
+        """Waits for the next item and returns it. Raises ConsumerStopped; TimedOut: it can be called again."""
+        with within(seconds_of(None, self.timeout_s)):
+            return await self._next(raw=raw)
+
+    async def _next(self, *, raw: bool) -> DeliveryItem:
         self._start(raw)
         if time.monotonic() >= self._pause_at:
             await anyio.lowlevel.checkpoint()  # before an item is taken: it would be lost if this were cancelled
@@ -158,10 +186,12 @@ class NetworkMember(Entered):
                 changed = tasks.changed
                 if tasks.error is not None:
                     raise copy_error(tasks.error)
+                if self.stopped:
+                    raise ConsumerStopped
                 item = ready.take()
                 if item is not None:
                     return item
-                await changed.wait()
+                await self._wait(changed.wait)
         finally:
             self._waiting -= 1
             tracker.turn_awaited = self._in_order and self._waiting > 0
@@ -194,8 +224,13 @@ class _Deliveries:
 
     async def __anext__(self) -> Delivery:
         member = self._member
+        if member.stopped:
+            raise StopAsyncIteration
         item = member._state.ready.take() if time.monotonic() < member._pause_at else None
-        member.last = last = cast(Delivery, item if item is not None else await member.next(raw=False))
+        try:
+            member.last = last = cast(Delivery, item if item is not None else await member.next(raw=False))
+        except ConsumerStopped:
+            raise StopAsyncIteration from None
         return last
 
 
@@ -207,4 +242,7 @@ class _Batches:
         return self
 
     async def __anext__(self) -> RawBatch:
-        return cast(RawBatch, await self._member.next(raw=True))
+        try:
+            return cast(RawBatch, await self._member.next(raw=True))
+        except ConsumerStopped:
+            raise StopAsyncIteration from None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from eventstore.client.blocking.handling import run_handler
 from eventstore.client.blocking.member import BlockingMember
@@ -26,6 +26,8 @@ from eventstore.client.consumer.member_options import (
     Topics,
     member_options,
 )
+from eventstore.client.consumer.stopping import ConsumerStopped
+from eventstore.client.limit import within
 from eventstore.records.consumer_groups import Retries
 
 
@@ -38,9 +40,11 @@ class BlockingConsumer:
     thread.
     """
 
-    def __init__(self, member: Any) -> None:
-        """`member`: of one shard, or of several."""
+    def __init__(self, member: Any, timeout: float | None, of_client: float | None) -> None:
+        """`member`: of one shard, or of several. `timeout`: to wait for a message; `of_client`: to join."""
         self._member: BlockingMember = member
+        self._member.timeout_s = timeout
+        self._timeout = of_client
 
     @property
     def member(self) -> str:
@@ -63,9 +67,10 @@ class BlockingConsumer:
         Raises:
             UnknownTopic
             InvalidArgument: a name or a limit; or other members read a topic with other tags.
-            ConnectionLost
+            ConnectionLost, TimedOut: within the timeout of the client.
         """
-        self._member.__enter__()
+        with within(self._timeout):
+            self._member.__enter__()
         return self
 
     def __exit__(
@@ -87,11 +92,26 @@ class BlockingConsumer:
         """
         return self._member.batches()
 
-    def some(self) -> Sequence[Delivery]:
-        """Returns one message or more, as many as have arrived, up to a page: for handlers that take many at once."""
-        return self._member.some()
+    def some(self, *, timeout: float | None = None) -> Sequence[Delivery]:
+        """Returns one message or more, as many as have arrived, up to a page: for handlers that take many at once. None, once
+        the consumer is stopped. Raises TimedOut: none came in time, which is that of the consumer unless it is given one.
+        """
+        try:
+            with within(timeout):
+                return self._member.some()
+        except ConsumerStopped:
+            return ()
 
-    def run(self, handler: MessageHandler, *, concurrency: int = 1) -> NoReturn:
+    def stop(self) -> None:
+        """Hands out nothing more. Iterations end as if there were no more messages, and `run` returns, once its handlers have
+        ended; leave the consumer then, which commits what was finished and has the rest delivered again.
+
+        A blocking consumer is stopped by any thread, or by the handler of a signal: by SIGTERM of itself, if that would have
+        ended the process; a second one does. An async one is stopped in its event loop.
+        """
+        self._member.stop()
+
+    def run(self, handler: MessageHandler, *, concurrency: int = 1) -> None:
         """Calls `handler` with each message, up to `concurrency` (1 to 1,000) at once, for as long as the consumer is open.
 
         If it returns, the message is done. Whatever it raises, unless this call is being cancelled, is its failure: the message
@@ -100,18 +120,21 @@ class BlockingConsumer:
         KeyboardInterrupt is not a failure: the message is delivered again, as if the consumer had been left. A handler may also
         call `done` or `retry` itself.
 
-        Ends only by an error or by being cancelled or interrupted. Tasks are cancelled with their handlers; threads of a
-        blocking consumer end their message first. What was finished is committed when the consumer is left.
+        Returns when it is stopped; otherwise it ends only by an error or by being cancelled or interrupted. Tasks are cancelled
+        with their handlers; threads of a blocking consumer end their message first. What was finished is committed when the
+        consumer is left.
 
         Raises:
             InvalidArgument
-            EventStoreError: what ended the consumer.
+            EventStoreError: what ended the consumer; TimedOut: no message came in the consumer's time.
         """
         run_handler(self._member, handler, concurrency)
 
 
 class BlockingConsumers(ABC):
     """What begins consumers: a store."""
+
+    _timeout: float | None
 
     @abstractmethod
     def _new_member(self, options: MemberOptions) -> Any:
@@ -134,6 +157,7 @@ class BlockingConsumers(ABC):
         pull_bytes: int = PULL_BYTES,
         pull_wait: float = PULL_WAIT_S,
         warn_after: float = WARN_AFTER_S,
+        timeout: float | None = None,
     ) -> BlockingConsumer:
         """Returns a member of a consumer group, for use in `with`; the members share the queues of the topics.
 
@@ -146,7 +170,8 @@ class BlockingConsumers(ABC):
         delivered again at most after a crash. `hold_messages`, `hold_bytes`: the most to hold in this process, finished or not;
         one page more at worst. `pull_messages`, `pull_bytes`: the largest page to request. `pull_wait` (0.1 to 60 seconds): how
         long a request waits at the server for messages. `warn_after` (0.01 to 86,400 seconds): how long a message may be in
-        hand before the log says so, and again after twice that, four times …
+        hand before the log says so, and again after twice that, four times … `timeout`: how many seconds it waits for the next
+        message before it raises TimedOut, and continues with the next call; None: for as long as there is none.
 
         Raises:
             InvalidArgument: a limit is broken; entering it raises more.
@@ -167,4 +192,4 @@ class BlockingConsumers(ABC):
             pull_wait_s=pull_wait,
             warn_after_s=warn_after,
         )
-        return BlockingConsumer(self._new_member(options))
+        return BlockingConsumer(self._new_member(options), timeout, self._timeout)

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import inspect
 import threading
-from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import NoReturn
 
 from eventstore.client.blocking.member import BlockingMember
 from eventstore.client.consumer.delivery import Delivery
 from eventstore.client.consumer.handling import MessageHandler, check_concurrency, handled, raised
+from eventstore.client.consumer.stopping import ConsumerStopped
 from eventstore.errors import InvalidArgument
 from eventstore.failures import ends_process
 
 
-def run_handler(member: BlockingMember, handler: MessageHandler, concurrency: int) -> NoReturn:
-    """Handles messages until the consumer ends by an error or the caller is interrupted.
+def run_handler(member: BlockingMember, handler: MessageHandler, concurrency: int) -> None:
+    """Handles messages until the consumer is stopped, or ends by an error, or the caller is interrupted.
 
     Raises:
         InvalidArgument: the concurrency is out of range, or the handler is a coroutine function.
@@ -32,9 +33,12 @@ def run_handler(member: BlockingMember, handler: MessageHandler, concurrency: in
             field="handler",
         )
     if concurrency == 1:
-        while True:
-            _handle(handler, member.next())
-    _Threads(member, handler, concurrency).run()
+        with suppress(ConsumerStopped):
+            while True:
+                _handle(handler, member.next())
+    else:
+        with suppress(ConsumerStopped):
+            _Threads(member, handler, concurrency).run()
 
 
 def _handle(handler: MessageHandler, message: Delivery) -> None:
@@ -59,6 +63,7 @@ class _Threads:
         self._ended_by: BaseException | None = None
 
     def run(self) -> NoReturn:
+        """Raises ConsumerStopped, or what ended a handler or the consumer."""
         from concurrent.futures import ThreadPoolExecutor  # whose module cannot be imported at the end of a program
 
         with ThreadPoolExecutor(self._count, "consumer") as threads:  # leaving it waits for the handlers in flight
@@ -67,7 +72,7 @@ class _Threads:
                 self._raise_ended()
                 try:
                     message = self._member.next()
-                except CancelledError:
+                except ConsumerStopped:
                     self._raise_ended()
                     raise
                 threads.submit(self._work, message)
@@ -81,6 +86,6 @@ class _Threads:
             _handle(self._handler, message)
         except BaseException as error:  # a SystemExit, say, which must reach the thread that runs all this
             self._ended_by = error
-            self._member.stop_waiting()
+            self._member.stop()
         finally:
             self._free.release()

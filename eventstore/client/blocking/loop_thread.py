@@ -12,6 +12,7 @@ with the parent.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from _thread import start_new_thread
@@ -22,7 +23,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from eventstore.client.connection_errors import answered_in_parent
-from eventstore.client.limit import context_of_this_call
+from eventstore.client.limit import active, context_of_this_call, current
 from eventstore.errors import Closed
 from eventstore.forks import tell_of_forks
 
@@ -189,13 +190,17 @@ class Hosted(Generic[T]):
         self._error: BaseException | None = None
 
     async def value(self) -> T:
-        """Returns its value once it is entered. Raises what entering it raised."""
+        """Returns its value once it is entered. Raises what entering it raised; TimedOut: it is still being entered."""
         import anyio
 
         if self._scope is None:
             self._scope = anyio.CancelScope()
             self.thread.start(self._enter_and_leave(), Context())
-        await self._settled.wait()
+        limit = current() if active else None
+        with anyio.move_on_after(math.inf if limit is None else limit.left_s):
+            await self._settled.wait()
+        if limit is not None and not self._settled.is_set():
+            raise limit.over()
         if self._error is not None:
             raise self._error
         assert self.entered is not None

@@ -9,7 +9,6 @@ The handler of a signal may raise or fork within any line of a call. If it raise
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -17,9 +16,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.loop_thread import Hosted, RunningCall, loop_thread
+from eventstore.client.blocking.termination import no_longer_at_sigterm, stop_at_sigterm
 from eventstore.client.consumer.delivery import Delivery, RawBatch
 from eventstore.client.consumer.handling import ended_consumer
 from eventstore.client.consumer.member_options import MemberOptions
+from eventstore.client.consumer.stopping import ConsumerStopped
+from eventstore.client.limit import seconds_of, within
 from eventstore.client.routing.table import is_entry
 from eventstore.errors import Closed, EventStoreError, copy_error
 from eventstore.forks import of_parent, tell_of_forks
@@ -45,11 +47,13 @@ class BlockingMember:
         self._last: Delivery | None = None  # handed out last by an iteration; a run counts failures itself
         self._call: RunningCall[Any] | None = None  # the last
         self._stopped = False
+        self.timeout_s: float | None = None  # to wait for a message
         self._not_open = Closed("the consumer is not open; use `with`")
         tell_of_forks(self)
 
     def forked(self) -> None:
         """In a child, where nothing runs it: refuses to go on, and has nothing to leave."""
+        no_longer_at_sigterm(self)
         if self._hosted is not None:
             self._not_open = _of_parent()
         self._hosted, self._running, self._some = None, None, iter(())
@@ -78,6 +82,7 @@ class BlockingMember:
         if hosted.thread.is_of_parent:  # forked in a signal's handler, after the member had joined
             self._running = None
             raise _of_parent()
+        stop_at_sigterm(self)
         return self
 
     def __exit__(
@@ -92,6 +97,7 @@ class BlockingMember:
         finally:
             if hosted is not None:
                 _leave(hosted)
+                no_longer_at_sigterm(self)
                 self._hosted = None  # not before: a fork is told to it
                 if self._call is not None:
                     self._call.end(Closed("the consumer was closed"))
@@ -102,20 +108,27 @@ class BlockingMember:
         return _Deliveries(self)
 
     def next(self) -> Delivery:
-        """Waits for the next message and returns it. Each crossing of threads fetches as many as have arrived."""
-        while True:
+        """Waits for the next message and returns it. Each crossing of threads fetches as many as have arrived.
+
+        Raises ConsumerStopped; TimedOut: it can be called again.
+        """
+        while not self._stopped:
             for message in self._some:
                 if message.is_mine:
                     return message
             self._some = iter(self.some())
+        raise ConsumerStopped
 
     def batches(self) -> Iterator[RawBatch]:
         """Returns the messages as raw batches."""
-        while True:
-            yield self._run(lambda member: anext(member.batches()))
+        return _Batches(self)
+
+    def batch(self) -> RawBatch:
+        """Waits for the next raw batch and returns it. Raises as `next`."""
+        return self._run(lambda member: anext(member.batches()))
 
     def some(self) -> Sequence[Delivery]:
-        """Returns the messages that have arrived, at least one."""
+        """Returns the messages that have arrived, at least one. Raises as `next`."""
         return self._run(lambda member: member.some())
 
     def _run(self, start: Callable[[Member], Awaitable[T]]) -> T:
@@ -123,11 +136,12 @@ class BlockingMember:
         hosted, member = self._hosted, self._running
         if hosted is None or member is None:
             raise copy_error(self._not_open)
-        call: RunningCall[T] = RunningCall(hosted.thread, lambda: start(member))
-        self._call = call
-        if self._stopped:
-            call.end(CancelledError())
-        return self._result(call)
+        with within(seconds_of(None, self.timeout_s)):
+            call: RunningCall[T] = RunningCall(hosted.thread, lambda: start(member))
+            self._call = call
+            if self._stopped:
+                call.end(ConsumerStopped())
+            return self._result(call)
 
     def _result(self, call: RunningCall[T]) -> T:
         try:
@@ -137,11 +151,11 @@ class BlockingMember:
                 raise _of_parent() from None
             raise
 
-    def stop_waiting(self) -> None:
-        """Ends waiting for messages, from another thread and for good: the thread that waits gets a CancelledError."""
+    def stop(self) -> None:
+        """Hands out nothing more: the thread that waits for messages, or is to, raises ConsumerStopped. Takes no lock."""
         self._stopped = True
         if self._call is not None:
-            self._call.end(CancelledError())
+            self._call.end(ConsumerStopped())
 
 
 def _of_parent() -> Closed:
@@ -168,8 +182,25 @@ class _Deliveries:
         return self
 
     def __next__(self) -> Delivery:
-        self._member._last = message = self._member.next()
+        try:
+            self._member._last = message = self._member.next()
+        except ConsumerStopped:
+            raise StopIteration from None
         return message
+
+
+class _Batches:
+    def __init__(self, member: BlockingMember) -> None:
+        self._member = member
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> RawBatch:
+        try:
+            return self._member.batch()
+        except ConsumerStopped:
+            raise StopIteration from None
 
 
 @asynccontextmanager

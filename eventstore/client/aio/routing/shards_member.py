@@ -20,7 +20,9 @@ from eventstore.client.aio.member import Entered, NetworkMember, both_asked_for
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.consumer.delivery import Delivery, DeliveryItem, RawBatch
 from eventstore.client.consumer.member_options import MemberOptions
+from eventstore.client.consumer.stopping import ConsumerStopped
 from eventstore.client.consumer.turns import Turns
+from eventstore.client.limit import seconds_of, within
 from eventstore.client.routing.merging import RETRY_S, Away
 from eventstore.errors import (
     Closed,
@@ -206,11 +208,16 @@ class ShardsMember(Entered):
 
     async def __anext__(self) -> Delivery:
         while True:
+            if self.stopped:
+                raise StopAsyncIteration
             for message in self._page:
                 if message.is_mine:
                     self.last = message
                     return message
-            self._page = iter(await self.some())
+            try:
+                self._page = iter(await self.some())
+            except ConsumerStopped:
+                raise StopAsyncIteration from None
 
     def batches(self) -> AsyncIterator[RawBatch]:
         """Returns the messages as raw batches."""
@@ -218,13 +225,14 @@ class ShardsMember(Entered):
         return _Batches(self)
 
     async def some(self) -> Sequence[Delivery]:
-        """Returns the messages of a shard that have arrived, at least one."""
+        """Returns the messages of a shard that have arrived, at least one. Raises as `NetworkMember.next`."""
         self._begin(raw=False)
         return cast("Sequence[Delivery]", await self._received())
 
     async def _received(self) -> Sequence[DeliveryItem]:
         try:
-            return await self._taken.receive()
+            with within(seconds_of(None, self.timeout_s)):
+                return await self._wait(self._taken.receive)
         except (anyio.EndOfStream, anyio.ClosedResourceError):
             raise copy_error(self._error or Closed("the consumer is not open; use `async with`")) from None
 
@@ -237,7 +245,10 @@ class _Batches:
         return self
 
     async def __anext__(self) -> RawBatch:
-        while True:
-            for batch in cast("Sequence[RawBatch]", await self._member._received()):  # one
-                if batch.is_mine:
-                    return batch
+        try:
+            while True:
+                for batch in cast("Sequence[RawBatch]", await self._member._received()):  # one
+                    if batch.is_mine:
+                        return batch
+        except ConsumerStopped:
+            raise StopAsyncIteration from None
