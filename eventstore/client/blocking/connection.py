@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain, islice
-from typing import Self, TypeVar, cast
+from typing import Self, TypeAlias, TypeVar, cast
 from weakref import WeakSet, ref
 
 from eventstore.allocator import expect_large_buffers
@@ -50,6 +50,7 @@ from eventstore.protocol.requests import Ping
 
 G = TypeVar("G")
 A = TypeVar("A")
+SubscriptionPage: TypeAlias = Callable[[], list[SubscriptionItem] | None]
 
 
 class BlockingConnection:
@@ -289,9 +290,11 @@ class BlockingConnection:
             made.close()
         return made
 
-    def pages_of(self, subscription: SessionSubscription) -> Callable[[], list[SubscriptionItem] | None]:
-        """Returns a function that waits for the next page of a subscription. Opens this connection, which is `apart`."""
-        return _SubscriptionPages(self, subscription).page
+    def pages_of(self, subscription: SessionSubscription) -> tuple[SubscriptionPage, Callable[[], object]]:
+        """Returns a function that waits for the next page of a subscription, and one that ends it. Opens this connection, which
+        is `apart`.
+        """
+        return _SubscriptionPages(self, subscription).page, self.close
 
     @exclusive
     def grant(self, subscription: PendingRequest, credit: int) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from eventstore.client.address import Addresses
 from eventstore.client.blocking.broker import BlockingBroker
-from eventstore.client.blocking.connection import BlockingConnection
+from eventstore.client.blocking.connection import BlockingConnection, SubscriptionPage
 from eventstore.client.blocking.loop_thread import Hosted, LoopThread, OutcomeQueue, loop_thread
 from eventstore.client.blocking.member import BlockingMember
 from eventstore.client.blocking.reactions import BlockingReactions
@@ -265,12 +265,13 @@ class BlockingShardConnection:
         """Itself: what waits here holds up no other call."""
         return self
 
-    def pages_of(self, subscription: SessionSubscription) -> Callable[[], list[SubscriptionItem] | None]:
+    def pages_of(self, subscription: SessionSubscription) -> tuple[SubscriptionPage, Callable[[], object]]:
         """As of `BlockingConnection`."""
         from eventstore.client.aio.streams import NetworkSubscriptionStream
 
         stream = NetworkSubscriptionStream(self._shard, subscription)
-        return _turning(stream, stream.page, _subscription_of_parent)
+        thread = loop_thread()
+        return _turning(stream, stream.page, _subscription_of_parent), lambda: thread.begin(stream.aclose)
 
 
 async def _itself(shard: NetworkConnection) -> NetworkConnection:
@@ -318,6 +319,8 @@ class _Merged(Generic[Item]):
     def __init__(self, merged: MergedEvents | MergedSubscription, items: Iterator[Item]) -> None:
         self._merged = merged
         self._items = items
+        self._closed = False
+        self._thread = loop_thread()
 
     @property
     def position(self) -> Position:
@@ -333,7 +336,20 @@ class _Merged(Generic[Item]):
         return self
 
     def __next__(self) -> Item:
+        if self._closed:
+            raise StopIteration
         return next(self._items)
+
+    def close(self) -> None:
+        """Ends the iteration, also for a thread that waits for its next item."""
+        self._closed = True
+        self._thread.begin(self._merged.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class BlockingMergedEvents(_Merged[Event]):
@@ -354,29 +370,11 @@ class BlockingMergedSubscription(_Merged[SubscriptionItem]):
     def __init__(self, merged: MergedSubscription) -> None:
         super().__init__(merged, chained(_turning(merged, merged.turn, _subscription_of_parent)))
         self._subscription = merged
-        self._closed = False
-        self._thread = loop_thread()
 
     @property
     def resumptions(self) -> int:
         """How often a shard's part continued after a lost connection, perhaps on a store that was restored from a copy."""
         return self._subscription.resumptions
-
-    def __next__(self) -> SubscriptionItem:
-        if self._closed:
-            raise StopIteration
-        return super().__next__()
-
-    def close(self) -> None:
-        """Ends the subscription, also for a thread that waits for its next item."""
-        self._closed = True
-        self._thread.begin(self._subscription.aclose)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def read_shards(

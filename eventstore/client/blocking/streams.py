@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 from weakref import ref
 
 from eventstore.client.blocking.connection import BlockingConnection
@@ -29,11 +29,77 @@ from eventstore.position import Position, Reading
 from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
 
-BlockingEventStream: TypeAlias = Iterator[Event]
 Item = TypeVar("Item", bound=SubscriptionItem)
 
 
-class PositionedStream(Generic[Item]):
+class ClosedPages(Generic[Item]):
+    """Pages until they are closed: then there are no more, also for a thread that waits for one, nor more of the last."""
+
+    def __init__(self, reading: Reading, page: Callable[[], list[Item] | None], release: Callable[[], object]) -> None:
+        """`page`: returns the next one, None at the end. `release`: ends what it waits for."""
+        self._reading, self._page, self._release = reading, page, release
+        self._last: list[Item] = []
+        self._closed = False
+
+    def page(self) -> Iterator[Item] | None:
+        """Returns the items of the next page; None at the end."""
+        if self._closed:
+            return None
+        try:
+            page = self._page()
+        except EventStoreError:
+            if self._closed:
+                return None
+            raise
+        if page is None or self._closed:
+            return None
+        self._last = page
+        return self._reading.turn(page)
+
+    def close(self) -> None:
+        """Ends them."""
+        self._closed = True
+        self._reading.turn(())  # which keeps the place
+        self._last.clear()  # what iterates over it is at its end
+        self._release()
+
+
+class ClosableStream(Generic[Item]):
+    """Items, page by page. It is closed by `close`, by `with`, or as it is dropped."""
+
+    def __init__(
+        self,
+        reading: Reading,
+        page: Callable[[], list[Item] | None],
+        release: Callable[[], object],
+        continues_after: tuple[type[EventStoreError], ...],
+    ) -> None:
+        """`page`, `release`: as of `ClosedPages`. `continues_after`: as of `chained`."""
+        self._pages = ClosedPages(reading, page, release)
+        self._items = chained(self._pages.page, continues_after)
+
+    def __iter__(self) -> Iterator[Item]:
+        return self._items
+
+    def __next__(self) -> Item:
+        return next(self._items)
+
+    def close(self) -> None:
+        """Ends the iteration, also for a thread that waits for the next item of a subscription."""
+        self._pages.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class BlockingEventStream(ClosableStream[Event]):
+    """The events of an aggregate."""
+
+
+class PositionedStream(ClosableStream[Item]):
     """Events of the log of one store."""
 
     def __init__(
@@ -42,25 +108,20 @@ class PositionedStream(Generic[Item]):
         start: LogPosition | None,
         request: LogCursor | SessionSubscription,
         page: Callable[[], list[Item] | None],
+        release: Callable[[], object],
         continues_after: tuple[type[EventStoreError], ...],
     ) -> None:
-        """`page`: returns the next one, None at the end. `continues_after`: as of `chained`."""
+        """As of `ClosableStream`."""
         self._connection = connection
         self._request = request
         self._reading = Reading(start)
-        self._items = chained(partial(_turned, self._reading, page), continues_after)
+        super().__init__(self._reading, page, release, continues_after)
 
     @property
     def position(self) -> Position:
         """The place after the last event: pass it as `after` to continue there. From the end on, it is known with CaughtUp."""
         session, layout = self._connection.session, self._request.layout
         return self._reading.position(session.store, session.layout if layout is None else layout)
-
-    def __iter__(self) -> Iterator[Item]:
-        return self._items
-
-    def __next__(self) -> Item:
-        return next(self._items)
 
 
 BlockingLogStream: TypeAlias = PositionedStream[Event]
@@ -69,7 +130,8 @@ BlockingSubscriptionStream: TypeAlias = PositionedStream[SubscriptionItem]
 
 def open_read(connection: BlockingConnection, cursor: Cursor, timeout: float | None = None) -> BlockingEventStream:
     """Returns the events a cursor walks over. `timeout`: seconds to wait for each page."""
-    return chained(EventPages(connection, cursor, timeout).page, (EventStoreError,))
+    pages = EventPages(connection, cursor, timeout)
+    return BlockingEventStream(Reading(None), pages.page, pages.release, (EventStoreError,))
 
 
 def read_log(
@@ -78,7 +140,7 @@ def read_log(
     """As `open_read`, for events of the log. `layout`: of the slots of a shard; None: as it says itself."""
     cursor.layout = layout
     pages = EventPages(connection, cursor, timeout)
-    return PositionedStream(connection, cursor.place, cursor, pages.page, (EventStoreError,))
+    return PositionedStream(connection, cursor.place, cursor, pages.page, pages.release, (EventStoreError,))
 
 
 def follow_log(
@@ -89,12 +151,7 @@ def follow_log(
     """
     own = connection.apart()
     subscription = SessionSubscription(start, wanted, layout=lambda: own.session.layout if layout is None else layout)
-    return PositionedStream(connection, start, subscription, own.pages_of(subscription), ())
-
-
-def _turned(reading: Reading, page: Callable[[], list[Item] | None]) -> Iterator[Item] | None:
-    items = page()
-    return None if items is None else reading.turn(items)
+    return PositionedStream(connection, start, subscription, *own.pages_of(subscription), ())
 
 
 class EventPages:
@@ -111,7 +168,7 @@ class EventPages:
         """Returns the events of the next page; None at the end."""
         connection = self._connection.current
         if self._asked is not connection:  # a signal's handler has another one, and cannot wait for what this one was asked for
-            self._release()
+            self.release()
         with within(self._timeout):
             call = self._requested = self._requested or self._request(connection)
             if call is None:
@@ -119,7 +176,7 @@ class EventPages:
             try:
                 connection.finish(call.done)
             except ConnectionLost:  # in a child: the page goes to the parent
-                self._release()
+                self.release()
                 raise
         self._requested = None
         events = self._cursor.take(call.page())
@@ -127,7 +184,7 @@ class EventPages:
             self._requested = self._request(connection)  # travels while these are consumed
         return events
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """Wants the requested page no longer."""
         if self._requested is not None:
             self._requested.wanted = False

@@ -1,0 +1,73 @@
+"""Streams of the blocking client are closed: then they have no more items, also for a thread that waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import eventstore as es
+from eventstore import NewEvent, blocking
+from tests.cluster.led_shards import LedShards
+from tests.server_process import ServerProcess
+
+EVENTS = [NewEvent("Happened", b"1")] * 5
+
+
+@pytest.fixture(scope="module", params=[0, 2], ids=["one server", "shards"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[blocking.BlockingStore]:
+    folder = tmp_path_factory.mktemp("store")
+    with LedShards(folder, request.param) if request.param else ServerProcess(folder / "data") as server:
+        with blocking.connect(server.address) as store:
+            store.append("a", EVENTS, 0)
+            yield store
+
+
+def test_a_read_ends_where_it_is_closed_in_the_midst_of_its_page(store: blocking.BlockingStore) -> None:
+    for stream in (store.read("a"), store.read_all(), store.subscribe()):
+        found = 0
+        with stream:
+            for _ in stream:
+                found += 1
+                if found == 2:
+                    stream.close()
+        assert found == 2
+        with pytest.raises(StopIteration):
+            next(stream)
+
+
+def test_a_closed_stream_keeps_its_position(store: blocking.BlockingStore) -> None:
+    for stream in (store.read_all(), store.subscribe()):
+        next(stream)
+        before = stream.position
+        stream.close()
+        assert stream.position == before
+        assert len(list(store.read_all(after=before))) == 4
+
+
+def test_a_subscription_ends_for_a_thread_that_waits(store: blocking.BlockingStore) -> None:
+    waits, found = threading.Event(), list[object]()
+    stream = store.subscribe(after=es.END)
+
+    def follow() -> None:
+        for item in stream:
+            found.append(item)
+            waits.set()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    waits.wait()
+    stream.close()
+    thread.join()
+    assert [type(each) for each in found] == [es.CaughtUp]
+
+
+def test_a_subscription_of_one_shard_leaves_its_connection_to_the_others(tmp_path: Path) -> None:
+    with LedShards(tmp_path, 2) as led, blocking.connect(led.address) as store:
+        one = store.shards[0]
+        with one.subscribe(after=es.END) as stream:
+            assert isinstance(next(stream), es.CaughtUp)
+        assert list(stream) == []
+        assert one.aggregates() == []
