@@ -10,8 +10,11 @@ import pytest
 
 import eventstore as es
 from eventstore import NewEvent, blocking
+from tests.client.test_connecting import loops
 from tests.cluster.led_shards import LedShards
+from tests.cluster.test_moved_leader import Runner
 from tests.server_process import ServerProcess
+from tests.waiting import eventually, wait_until
 
 EVENTS = [NewEvent("Happened", b"1")] * 5
 
@@ -62,6 +65,51 @@ def test_a_subscription_ends_for_a_thread_that_waits(store: blocking.BlockingSto
     stream.close()
     thread.join()
     assert [type(each) for each in found] == [es.CaughtUp]
+
+
+def test_a_subscription_waits_no_longer_than_its_timeout_and_continues(store: blocking.BlockingStore) -> None:
+    stream = store.subscribe(after=es.END, timeout=0.2)
+
+    def taken() -> bool:
+        try:
+            found.append(next(stream))
+        except es.TimedOut:
+            return True
+        return False
+
+    found = list[object]()
+    wait_until(lambda: taken() and len(found) == 1, "it has caught up, and nothing comes")
+    store.append("later", EVENTS[:1], es.ANY)
+    wait_until(lambda: not taken(), "it continues")
+    assert [type(each) for each in found] == [es.CaughtUp, es.Event]
+    stream.close()
+
+
+@loops
+def test_an_async_subscription_waits_no_longer_either(run: Runner, store: blocking.BlockingStore) -> None:
+    async def use() -> None:
+        async with es.connect(str(store._connection.addresses)) as own, own.subscribe(after=es.END, timeout=0.2) as stream:
+            found = list[object]()
+
+            async def taken() -> bool:
+                try:
+                    found.append(await anext(stream))
+                except es.TimedOut:
+                    return True
+                return False
+
+            async def all_taken() -> bool:
+                return await taken() and len(found) == 1
+
+            async def continues() -> bool:
+                return not await taken()
+
+            await eventually(all_taken, "it has caught up, and nothing comes")
+            await own.append("later", EVENTS[:1], es.ANY)
+            await eventually(continues, "it continues")
+            assert [type(each) for each in found] == [es.CaughtUp, es.Event]
+
+    run(use)
 
 
 def test_a_subscription_of_one_shard_leaves_its_connection_to_the_others(tmp_path: Path) -> None:

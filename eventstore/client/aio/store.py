@@ -262,15 +262,17 @@ class NetworkStore(NetworkOpened, NetworkOperated, NetworkConsumers):
         aggregate_id: str | None = None,
         from_time: int | datetime | None = None,
         to_time: int | datetime | None = None,
+        timeout: float | None = None,
     ) -> NetworkSubscriptionStream | MergedSubscription:
         """As `read_all`, but of durable events, and continues with new ones; CaughtUp comes once, between the two. With
-        `after=END` it is the first item, and what is appended from then on follows.
+        `after=END` it is the first item, and what is appended from then on follows. `timeout`: how many seconds it waits for
+        the next item before it raises TimedOut, and continues with the next call; None: for as long as there is none.
         """
         wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
         if self._router is not None:
-            return follow_shards(self._router, after, wanted)
+            return follow_shards(self._router, after, wanted, timeout)
         start = start_of(after, self._connection.session.store, self._layout_now)
-        return follow_log(self._connection, start, wanted, self._layout)
+        return follow_log(self._connection, start, wanted, self._layout, timeout)
 
     async def version(self, aggregate_id: str, *, timeout: float | None = None) -> int:
         """Returns the version of the aggregate's last event; 0 if it does not exist."""

@@ -45,11 +45,17 @@ def read_log(
 
 
 def follow_log(
-    connection: NetworkConnection, start: LogPosition | None, wanted: EventFilter, layout: int | None = None
+    connection: NetworkConnection,
+    start: LogPosition | None,
+    wanted: EventFilter,
+    layout: int | None = None,
+    timeout: float | None = None,
 ) -> NetworkSubscriptionStream:
-    """Returns events as they are appended. `layout`: of the slots of a shard; None: as it says itself."""
+    """Returns events as they are appended. `layout`: of the slots of a shard; None: as it says itself. `timeout`: seconds to
+    wait for each page.
+    """
     asked = (lambda: connection.session.layout) if layout is None else (lambda: layout)
-    return NetworkSubscriptionStream(connection, SessionSubscription(start, wanted, layout=asked))
+    return NetworkSubscriptionStream(connection, SessionSubscription(start, wanted, layout=asked), timeout)
 
 
 class PagedStream(ABC, Generic[Item]):
@@ -172,7 +178,9 @@ class NetworkLogStream(NetworkEventStream):
 class NetworkSubscriptionStream(PagedStream[SubscriptionItem]):
     """Events as they are appended, and CaughtUp once, when all stored events were delivered."""
 
-    def __init__(self, connection: NetworkConnection, subscription: SessionSubscription) -> None:
+    def __init__(self, connection: NetworkConnection, subscription: SessionSubscription, timeout: float | None = None) -> None:
+        """`timeout`: seconds to wait for each page."""
+        self._timeout = timeout
         self._connection = connection
         self._subscription = subscription
         subscription.read_by(self, connection.session.dropped.append)
@@ -199,7 +207,8 @@ class NetworkSubscriptionStream(PagedStream[SubscriptionItem]):
         """Waits for the next page, and returns its items; None: the stream was closed."""
         if self._closed:
             return None
-        await self._wait()
+        with within(self._timeout):
+            await self._wait()
         items = self._subscription.take()
         due = self._subscription.credit_due()
         if due:
@@ -213,7 +222,7 @@ class NetworkSubscriptionStream(PagedStream[SubscriptionItem]):
             self._connection.add(self._subscription)
         while not self._subscription.ready:
             arrived = self._subscription.arrived = anyio.Event()
-            await arrived.wait()
+            await in_time(arrived.wait)
 
     async def aclose(self) -> None:
         """Ends the subscription."""

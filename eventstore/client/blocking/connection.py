@@ -504,6 +504,8 @@ class _SubscriptionPages:
         """Waits for the next page."""
         try:
             return self._page()
+        except TimedOut:  # the next call waits for the same page
+            raise
         except BaseException:
             self._connection.close()
             raise

@@ -368,7 +368,7 @@ class BlockingMergedSubscription(_Merged[SubscriptionItem]):
     """
 
     def __init__(self, merged: MergedSubscription) -> None:
-        super().__init__(merged, chained(_turning(merged, merged.turn, _subscription_of_parent)))
+        super().__init__(merged, chained(_turning(merged, merged.turn, _subscription_of_parent), (TimedOut,)))
         self._subscription = merged
 
     @property
@@ -395,13 +395,15 @@ def read_shards(
     return BlockingMergedEvents(router.run(begun))
 
 
-def follow_shards(router: BlockingRouter, after: After, wanted: EventFilter) -> BlockingMergedSubscription:
+def follow_shards(
+    router: BlockingRouter, after: After, wanted: EventFilter, timeout: float | None = None
+) -> BlockingMergedSubscription:
     """As of the async client."""
 
     async def begun(router: Router) -> MergedSubscription:
         from eventstore.client.aio.routing import follow_shards
 
-        return follow_shards(router, after, wanted)
+        return follow_shards(router, after, wanted, timeout)
 
     return BlockingMergedSubscription(router.run(begun))
 

@@ -22,7 +22,7 @@ from eventstore.client.limit import within
 from eventstore.client.session.calls import PolledSignal
 from eventstore.client.session.page_requests import Cursor, PageCall
 from eventstore.client.session.subscription import SessionSubscription, SubscriptionItem
-from eventstore.errors import Closed, ConnectionLost, EventStoreError
+from eventstore.errors import Closed, ConnectionLost, EventStoreError, TimedOut
 from eventstore.event_identity import LogPosition
 from eventstore.model import Event
 from eventstore.position import Position, Reading
@@ -144,14 +144,24 @@ def read_log(
 
 
 def follow_log(
-    connection: BlockingConnection, start: LogPosition | None, wanted: EventFilter, layout: int | None = None
+    connection: BlockingConnection,
+    start: LogPosition | None,
+    wanted: EventFilter,
+    layout: int | None = None,
+    timeout: float | None = None,
 ) -> BlockingSubscriptionStream:
     """Returns events as they are appended. Waits on a separate connection, so that other calls can run meanwhile. `layout`: of
-    the slots of a shard; None: as it says itself.
+    the slots of a shard; None: as it says itself. `timeout`: seconds to wait for each page.
     """
     own = connection.apart()
     subscription = SessionSubscription(start, wanted, layout=lambda: own.session.layout if layout is None else layout)
-    return PositionedStream(connection, start, subscription, *own.pages_of(subscription), ())
+    page, release = own.pages_of(subscription)
+
+    def in_time() -> list[SubscriptionItem] | None:
+        with within(timeout):
+            return page()
+
+    return PositionedStream(connection, start, subscription, in_time, release, (TimedOut,))
 
 
 class EventPages:

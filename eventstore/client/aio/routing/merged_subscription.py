@@ -16,10 +16,12 @@ import anyio
 import anyio.lowlevel
 
 from eventstore.client.aio.connection import NetworkConnection
+from eventstore.client.aio.limited import in_time
 from eventstore.client.aio.routing.merged_events import reach
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.aio.streams import PagedStream
 from eventstore.client.backoff import Backoff
+from eventstore.client.limit import within
 from eventstore.client.routing.merging import RETRY_S, Away, MergedReached, of_shard
 from eventstore.client.session.subscription import SessionSubscription, SubscriptionItem
 from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError
@@ -28,10 +30,10 @@ from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.event_filter import EventFilter
 
 
-def follow_shards(router: Router, after: After, wanted: EventFilter) -> MergedSubscription:
-    """Returns the events of all shards as they are appended. Raises InvalidArgument."""
+def follow_shards(router: Router, after: After, wanted: EventFilter, timeout: float | None = None) -> MergedSubscription:
+    """Returns the events of all shards as they are appended. `timeout`: seconds for each page. Raises InvalidArgument."""
     slot = router.table.slot_of_only(wanted.aggregate_id)
-    return MergedSubscription(router, after, wanted, lambda known: MergedReached(known, starts_of(after, known), slot))
+    return MergedSubscription(router, after, wanted, lambda known: MergedReached(known, starts_of(after, known), slot), timeout)
 
 
 class MergedSubscription(PagedStream[SubscriptionItem]):
@@ -40,7 +42,16 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
     A shard that is away is waited for, and the log says so; it ends with the last error when no shard can be reached.
     """
 
-    def __init__(self, router: Router, after: After, wanted: EventFilter, begin: Callable[[ClusterMap], MergedReached]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        after: After,
+        wanted: EventFilter,
+        begin: Callable[[ClusterMap], MergedReached],
+        timeout: float | None,
+    ) -> None:
+        """`timeout`: seconds to wait for each page."""
+        self._timeout = timeout
         self._router = router
         self._after = after
         self._wanted = wanted
@@ -76,6 +87,10 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
         return self._resumptions + sum(each.resumptions for each in self._subscriptions.values())
 
     async def turn(self) -> Iterator[SubscriptionItem] | None:
+        with within(self._timeout):
+            return await self._turn()
+
+    async def _turn(self) -> Iterator[SubscriptionItem] | None:
         items: Iterator[SubscriptionItem] | None = None
         while items is None and not self._closed:
             if self._reached is None:
@@ -116,7 +131,7 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
             for each in self._subscriptions.values():
                 each.arrived = self._arrived
             with anyio.CancelScope(deadline=min(self._to_request.values(), default=inf)):
-                await self._arrived.wait()
+                await in_time(self._arrived.wait)
         return None
 
     async def _take(self, reached: MergedReached, shard: int) -> Iterator[SubscriptionItem] | None:
