@@ -62,7 +62,6 @@ from eventstore.server.requests.dispatch import Dispatch
 from eventstore.server.requests.leadership import Leadership
 from eventstore.server.requests.map_requests import MapRequests
 from eventstore.server.requests.owned_slots import OwnedSlots, appends_of, commands_of
-from eventstore.server.requests.paced_scans import PacedScans
 from eventstore.server.requests.place import ServedShard
 from eventstore.server.requests.read_requests import ReadRequests
 from eventstore.server.requests.subscriptions import ServedSubscriptions
@@ -209,10 +208,9 @@ async def _listening(
         door = security.doorkeeper(gate, store)
         appends = appends_of(slots, door)(gate, mailboxes, replies, order)
         commands = commands_of(slots, door)(gate, domain, mailboxes, replies, waiting, order)
-        scans = PacedScans(gate.turns)
         layout = ServedLayout(store.engine, lambda: maps.current.version)
-        reads = ReadRequests(gate, store.engine, nursery, scans, layout)
-        subscriptions = ServedSubscriptions(gate, store.committer, nursery, scans, layout)
+        reads = ReadRequests(gate, store.engine, nursery, layout)
+        subscriptions = ServedSubscriptions(gate, store.committer, nursery, layout)
         host, port = listener.getsockname()[:2]
         others = None if slots is None else OtherShards(slots, host, port, security)
         reactions = ReactionRunner(store, settings.data / REACTIONS, domain, mailboxes, access.find_command, others, files)

@@ -268,7 +268,7 @@ def test_one_whose_records_are_tiny_rests_although_it_asks_for_nothing(
                 tiny.write(b"x")
             raw.sendall(outgoing.read())
             assert other.version("a") == 0
-            return tls_server.ask(lambda running: running.gate.turns.slowed) > 0
+            return tls_server.ask(lambda running: running.gate.scheduler.slowed) > 0
 
         wait_until(is_slowed, "it rests")
 

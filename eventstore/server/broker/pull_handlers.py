@@ -26,9 +26,9 @@ from eventstore.records.message import HEADER
 from eventstore.server.net.budgets import Reservation
 from eventstore.server.net.connection import BOUND_MAX, ServerConnection
 from eventstore.server.net.deferred_replies import explain_failed_read
-from eventstore.server.net.fair_turns import NOTED_S
 from eventstore.server.net.gate import Gate
 from eventstore.server.net.request_task import RequestTask
+from eventstore.server.net.scheduler import NOTED_S
 from eventstore.timing.work_time import WorkTime, counted
 
 _QUEUES_MAX: Final = 250_000  # of all waiting pulls, some hundred bytes each
@@ -190,7 +190,7 @@ class MessagePulls:
         seconds = waiting.spent.seconds - _TASK_S
         if seconds > NOTED_S:
             waiting.spent.seconds = _TASK_S
-            self._gate.turns.charge(waiting.connection, seconds)
+            self._gate.scheduler.charge(waiting.connection, seconds)
 
     def _settle(self, waiting: _Waiting) -> bool:
         """Stops counting a pull that only waits: its connection may have many of those, and ask for other things meanwhile."""

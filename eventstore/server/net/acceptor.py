@@ -19,7 +19,7 @@ from typing import Final
 from eventstore.errors import Overloaded
 from eventstore.protocol import encode_error
 from eventstore.server.net.connection import ServerConnection
-from eventstore.server.net.run_queue import SLICE_S
+from eventstore.server.net.scheduler import SLICE_S
 from eventstore.server.net.tls_connection import MakeConnection
 
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

@@ -63,9 +63,9 @@ class ServerConnection:
 
     - `pending`: payloads that wait until earlier requests are answered. `pending_bytes`: of these, as memory holds them.
     - `peer`: whose it is: the connections of a peer share what a turn has for it. An identity, or the address.
-    - `busy`: 0 to 2, `BUSY` if it has sent more than a slice, or twice took a turn. `queued`: it waits in the run queue.
-    - `resting`: nothing is taken from it for a moment, because it was served for too long. `rested_at`: when that last ended.
-    - `taken_s`: what it took of the server's time up to `taken_at`, and `due_s` what its requests of this turn will take.
+    - `busy`: 0 to 2, `BUSY` if it has sent more than a slice, or twice took a turn. `queued`: a slice of it waits.
+    - `taken_s`: its ledger: what it took of the server's time up to `taken_at`. `due_s`: what its requests of this turn will.
+    - `rests_until`: nothing is done for it before, as it took more than its share. `slowed_at`: when that was found last.
     - `slow_answer_s`: what its last answer took that a task made; 0 if that was quick, None before the first.
     - `owed`: requests that were taken and not answered yet; only the gate changes it.
     - `unsent_bytes`: of frames whose last byte was not sent yet, as memory holds them. `sent_of_first`: sent of the first one.
@@ -111,13 +111,13 @@ class ServerConnection:
         "reader",
         "request_bytes",
         "reserved_bytes",
-        "rested_at",
-        "resting",
+        "rests_until",
         "room",
         "room_wanted",
         "sent_of_first",
         "since_us",
         "slow_answer_s",
+        "slowed_at",
         "socket",
         "taken_at",
         "taken_s",
@@ -145,7 +145,7 @@ class ServerConnection:
         self.charge: Callable[[ServerConnection], None] | None = None
         self.pending: deque[bytes] = deque()
         self.taken_s = self.taken_at = self.due_s = 0.0
-        self.resting, self.queued, self.rested_at = False, False, float("-inf")
+        self.queued, self.slowed_at, self.rests_until = False, float("-inf"), float("-inf")
         self.held = self.busy = self.pending_bytes = 0
         self.watched = self.owed = self.request_bytes = self.waiting_bytes = 0
         self.accepted = self.heard = now

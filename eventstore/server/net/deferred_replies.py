@@ -14,9 +14,8 @@ from eventstore.errors import EventStoreError, ReadFailed, StorageFull
 from eventstore.protocol import encode_error
 from eventstore.server.net.budgets import Reservation
 from eventstore.server.net.connection import ServerConnection
-from eventstore.server.net.fair_turns import NOTED_S
 from eventstore.server.net.gate import Gate
-from eventstore.server.net.run_queue import SLICE_S
+from eventstore.server.net.scheduler import SLICE_S
 from eventstore.timing.work_time import WorkTime, counted
 
 LIST_BYTES: Final = 64 * 1024
@@ -31,7 +30,7 @@ MakePage: TypeAlias = Callable[[int], Awaitable[Sequence[bytes]]]
 
 class DeferredReplies:
     """Carries out a connection's requests one after the other (or `at_once` of them); connections do not wait for each other.
-    What a request takes is charged to its connection, which rests if that is too much.
+    What a request takes is charged to its connection.
 
     `explain` turns an exception into the error to answer.
     """
@@ -69,18 +68,14 @@ class DeferredReplies:
             self._nursery.start_soon(self._work, connection)
 
     async def _work(self, connection: ServerConnection) -> None:
-        queued, busy_s = self._queued[connection], 0.0
+        queued, scheduler, busy_s = self._queued[connection], self._gate.scheduler, 0.0
         try:
             while queued:
                 request_id, make, size = queued.popleft()
-                if connection.resting:
-                    await self._gate.turns.rested(connection)
-                expected = await self._gate.turns.answers.wait(connection)
+                expected = await scheduler.answer(connection)
                 spent = WorkTime()
                 await counted(self._answer(connection, request_id, make, size), spent)
-                self._gate.turns.answers.took(connection, spent.seconds, expected, spent.waited)
-                if spent.seconds > NOTED_S:
-                    self._gate.turns.charge(connection, spent.seconds)
+                scheduler.answered(connection, spent.seconds, expected, spent.waited)
                 busy_s += spent.seconds
                 if busy_s > SLICE_S:  # what is made without waiting for anything lets no other task run
                     busy_s = 0.0

@@ -28,8 +28,7 @@ from eventstore.protocol import encode_error, encode_goodbye
 from eventstore.server.net.acceptor import Acceptor
 from eventstore.server.net.budgets import Backlog, InboundBudget, OutboundBudget
 from eventstore.server.net.connection import BUSY, OBJECT_BYTES, GateLimits, ServerConnection
-from eventstore.server.net.fair_turns import NOTED_S, TAKEN_S_MAX, FairTurns, Ready
-from eventstore.server.net.run_queue import QUICK_S_MAX, TURN_S
+from eventstore.server.net.scheduler import LEDGER_S_MAX, NOTED_S, QUICK_S_MAX, TURN_S, Ready, Scheduler
 from eventstore.server.net.timeouts import Timeouts
 from eventstore.server.net.tls_connection import MakeConnection
 
@@ -113,7 +112,7 @@ class Gate:
         self.acceptor = Acceptor(listener, self._poll, self.connections, limits.connections_max, self.drop, make)
         self._backlog: Backlog
         self._inbound = InboundBudget(limits.incoming_bytes_max, self.holding, self._turn_away)
-        self.turns = FairTurns(self.connections)
+        self.scheduler = Scheduler(self.connections)
         self._timeouts = Timeouts(limits, self.connections, self.outbound, self.drop)
 
     # -- the turn -----------------------------------------------------------------------------------------------------
@@ -129,13 +128,11 @@ class Gate:
         self.acceptor.open()
         self._poll.register(self._written.fd, _READ)
         backlog.tell(self._written.wake)
-        self.turns.now = trio.lowlevel.current_clock().current_time
+        self.scheduler.now, self.scheduler.wake = trio.lowlevel.current_clock().current_time, self._written.wake
         self._others = OtherTasks()
         trio.lowlevel.add_instrument(self._others)
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.turns.run, self._watch)
-                await self._serve(backlog)
+            await self._serve(backlog)
         finally:
             trio.lowlevel.remove_instrument(self._others)
             backlog.tell(None)
@@ -148,7 +145,7 @@ class Gate:
     async def _serve(self, backlog: Backlog) -> None:
         descriptor = self._poll.fileno()
         while True:
-            await self.turns.wait(descriptor)
+            await self.scheduler.wait(descriptor)
             if backlog.full:
                 backlog.tell(None)  # nobody looks at the descriptor meanwhile
                 await self._timeouts.stall(backlog)
@@ -170,14 +167,14 @@ class Gate:
         """Serves a single client until it pauses, anybody else sends or waits for an answer, or its answer is for a task to
         make. Returns True if it still sends, but other tasks must run before.
         """
-        wait, turns, others = self._ready, self.turns, self._others
-        until = turns.at + _STAY_S
-        while self._owed == lone.owed and not turns.queue.peers and (not lone.owed or (backlog.writing and not backlog.full)):
+        wait, scheduler, others = self._ready, self.scheduler, self._others
+        until = scheduler.at + _STAY_S
+        while self._owed == lone.owed and not scheduler.waiting and (not lone.owed or (backlog.writing and not backlog.full)):
             ready = wait(0.0 if others.wait else _WAIT_S)
             if not ready:
                 return False
             self.turn(ready)
-            if others.wait or turns.at >= until:
+            if others.wait or scheduler.at >= until:
                 return True
         return False
 
@@ -186,51 +183,52 @@ class Gate:
 
         What a lone client is still sending joins the batch, instead of waiting until its first part is on the disk.
         """
-        turns = self.turns
-        now, alone = turns.begin(), len(events) == 1
+        scheduler = self.scheduler
+        now, alone = scheduler.begin(), len(events) == 1
         self._take(events, now, alone)
         if alone:
             for _ in range(_GATHERED_TURNS_MAX):
                 if self._owed <= 1 or len(more := self._ready(0)) != 1:
                     break
                 self._take(more, now, alone)
-        if turns.queue.peers:
-            turns.serve_queue(self._receive, now)
+        if scheduler.waiting:
+            scheduler.serve(self._receive, now)
         self._end_turn()
         if now >= self._inbound.due:
             self._inbound.enforce(now)
         if self._touched:
             self.flush()
-        if turns.served_queue:
-            turns.end()
+        if scheduler.served_any:
+            scheduler.end()
 
     def _take(self, events: Ready, now: float, alone: bool) -> None:
-        turns, by_fd = self.turns, self._by_fd
-        queue = turns.queue
+        scheduler, by_fd = self.scheduler, self._by_fd
         if self._newcomers:
-            events = turns.in_order(events, by_fd, self._newcomers)
+            events = scheduler.in_order(events, by_fd, self._newcomers)
         for fd, ready in events:
             if fd not in by_fd:
                 self._take_own(fd, now)
                 continue
             connection = by_fd[fd]
-            if not connection.greeted and turns.newcomers_wait():
+            if not connection.greeted and scheduler.newcomers_wait():
                 continue  # it is as ready in the next turn
             watched = connection.watched
             writable = watched & _WRITE and ready & ~_READ
             if writable:
                 connection.writable = True
                 self._touched[connection] = None
-            wants = (writable and not connection.resting) if connection.pending else (watched & _READ and ready & ~_WRITE)
+            wants = writable if connection.pending else (watched & _READ and ready & ~_WRITE)
             if not wants or connection.closed or connection.queued:
                 continue
-            if queue.spent_s < QUICK_S_MAX and (connection.busy < BUSY or (alone and not queue.peers)):
-                if connection.busy < BUSY and not connection.slow_answer_s:
-                    queue.quick_at = now
-                    queue.quick += 1
+            quick = connection.busy < BUSY
+            at_once = quick or (alone and not scheduler.waiting and connection.rests_until <= now)
+            if at_once and scheduler.spent_s < QUICK_S_MAX:
+                if quick and not connection.slow_answer_s:
+                    scheduler.quick_at = now
+                    scheduler.quick += 1
                 self._receive(connection, now)
             else:
-                queue.add(connection)
+                scheduler.add(connection)
                 self._touched[connection] = None
 
     def _take_own(self, fd: int, now: float) -> None:
@@ -243,12 +241,12 @@ class Gate:
                 self.connections[newcomer] = self._newcomers[newcomer] = None
                 self._by_fd[newcomer.fd] = newcomer
                 self._watch(newcomer)
-        self.turns.at = self.turns.clock()
+        self.scheduler.at = self.scheduler.clock()
 
     def _receive(self, connection: ServerConnection, now: float) -> None:
         """Handles received or pending payloads, until the connection reaches a limit."""
-        turns = self.turns
-        began, completes = turns.at, True
+        scheduler = self.scheduler
+        began, completes = scheduler.at, True
         at = began
         outbound = self.outbound
         requests_max, bytes_max = self._limits.requests_max, self._served_bytes_max
@@ -265,12 +263,12 @@ class Gate:
                     self._handle(connection, received[0])
                     if connection.closed:
                         return
-                    at = turns.clock()
+                    at = scheduler.clock()
                 else:
                     connection.keep(received)
-                    at = turns.clock()
+                    at = scheduler.clock()
                     completes = bool(received)
-            end = began + turns.slice_s
+            end = began + scheduler.slice_s
             while pending and at < end:
                 if connection.owed >= requests_max or connection.unsent_bytes >= bytes_max or connection.held:
                     break
@@ -279,20 +277,20 @@ class Gate:
                 self._handle(connection, payload)
                 if connection.closed:
                     return
-                at = turns.clock()
+                at = scheduler.clock()
             took = at - began + connection.due_s
             connection.due_s = 0.0
-            turns.queue.spent_s += took
+            scheduler.spent_s += took
             if pending or took > TURN_S:
-                turns.served(connection, took)
+                scheduler.served(connection, took)
             else:
                 connection.busy = 0
             if (
                 took > NOTED_S or not completes
             ):  # thousands of tiny records of TLS, each of which is quick, need not be a request
                 connection.took(took, at)
-                if connection.taken_s > TAKEN_S_MAX:
-                    turns.consider(connection)
+                if connection.taken_s > LEDGER_S_MAX:
+                    scheduler.consider(connection)
             if connection.reader.failed is not None and not pending:
                 raise connection.reader.failed
         except EventStoreError as error:  # the framing is broken: report it, then hang up
@@ -304,7 +302,7 @@ class Gate:
             _log.exception("serving a client failed; its connection is closed")
             self.drop(connection)
         else:
-            waits = pending or connection.held or connection.resting or connection.owed >= requests_max
+            waits = pending or connection.held or connection.owed >= requests_max
             if waits or connection.watched != _READ:
                 self._touched[connection] = None  # `flush` changes what epoll waits for
             if pending or connection.reader.buffered_bytes:
@@ -312,7 +310,7 @@ class Gate:
             elif connection in self.holding:
                 del self.holding[connection]
         finally:
-            turns.at = at
+            scheduler.at = at
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -368,7 +366,7 @@ class Gate:
                 outbound.count(connection)
             if newcomers and connection.greeted:
                 newcomers.pop(connection, None)
-            waits = connection.unsent or connection.pending or connection.held or connection.resting or connection.queued
+            waits = connection.unsent or connection.pending or connection.held or connection.queued
             if (
                 waits
                 or connection.watched != _READ
@@ -386,7 +384,7 @@ class Gate:
         Pending requests are handled in a turn like all others: the connection waits to become writable as soon as it may
         ask for more.
         """
-        waits_for_server = connection.held or connection.resting or connection.queued
+        waits_for_server = connection.held or connection.queued
         requests_max, bytes_max = self.outbound.limits_now(self._limits.requests_max, self._limits.unsent_bytes_max)
         may_ask = connection.owed < requests_max and connection.unsent_bytes < bytes_max and not waits_for_server
         waits = bool(connection.pending)
@@ -408,7 +406,7 @@ class Gate:
         """For tests, between two steps of tasks. Raises AssertionError with the connection that nothing will serve, or that is
         counted wrong. See also `OutboundBudget.check_invariants`.
         """
-        self.turns.queue.check_invariants(self.connections)
+        self.scheduler.check_invariants(self.connections)
         strangers = self.holding.keys() - self.connections.keys()
         assert not strangers, f"they hold bytes, and are not connected: {[each.title for each in strangers]}"
         registered = registered_events(self._poll)
@@ -443,7 +441,7 @@ class Gate:
             del self._by_fd[connection.fd]
         self.holding.pop(connection, None)
         self.outbound.forget(connection)
-        self.turns.queue.spent_s += len(connection.bound) * _END_S
+        self.scheduler.spent_s += len(connection.bound) * _END_S
         connection.hang_up() if after_answers else connection.close()
         self._check_settled()
 

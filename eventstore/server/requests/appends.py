@@ -23,8 +23,8 @@ from eventstore.records.raw_commit import RawCommit
 from eventstore.server.feature import Feature
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, refused_append
 from eventstore.server.net.connection import ServerConnection
-from eventstore.server.net.fair_turns import NOTED_S, TAKEN_S_MAX
 from eventstore.server.net.gate import Gate
+from eventstore.server.net.scheduler import LEDGER_S_MAX, NOTED_S
 from eventstore.server.requests.batch_replies import BatchReplies, error_text_bytes_max
 from eventstore.server.requests.commands import CommandReplies, PendingSend, ReplyValues
 from eventstore.store.append import REFUSED, AppendOutcome
@@ -142,11 +142,11 @@ class AppendBatcher:
         now = perf_counter()
         more = now - started - len(commits) * _COMMIT_S
         if more > NOTED_S and (size < _MANY_BYTES or (more := more - _events_s(commits)) > NOTED_S):
-            turns = self._gate.turns
+            scheduler = self._gate.scheduler
             for connection, _, _, own in replies.requests:  # what they took beyond what was due, by bytes
                 connection.took(more * own / size, now)
-                if connection.taken_s > TAKEN_S_MAX:
-                    turns.consider(connection)
+                if connection.taken_s > LEDGER_S_MAX:
+                    scheduler.consider(connection)
         self._mailboxes.kick()
 
     def _append(self, replies: BatchReplies, commits: list[RawCommit], source: object, size: int) -> None:

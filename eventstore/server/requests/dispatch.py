@@ -144,14 +144,14 @@ DISPATCH_METRICS: Final[tuple[Metric[Dispatch], ...]] = (
     ),
     counter(
         "connections_slowed",
-        "times a connection rested because it took more than its share of the server's time",
-        lambda dispatch: dispatch.gate.turns.slowed,
-        "it grows: the log names one a minute that rests again at once, `eventstore stats` the last",
+        "times a connection took more than its share of the server's time, and had to wait for it",
+        lambda dispatch: dispatch.gate.scheduler.slowed,
+        "it grows: the log names one a minute that does so again at once, `eventstore stats` the last",
     ),
     text(
         "connection_slowed_last",
-        "the last connection that rested: client, address, kind of its last request",
-        lambda dispatch: dispatch.gate.turns.last_slowed,
+        "the last connection that took more than its share: client, address, kind of its last request",
+        lambda dispatch: dispatch.gate.scheduler.last_slowed,
     ),
     counter("requests", "requests received", lambda dispatch: dispatch.requests),
     counter(

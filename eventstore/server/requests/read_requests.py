@@ -31,7 +31,7 @@ from eventstore.server.feature import Feature, Route
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.deferred_replies import DeferredReplies, explain_failed_read
 from eventstore.server.net.gate import Gate
-from eventstore.server.requests.paced_scans import PacedScans, timed
+from eventstore.server.net.scheduler import Timed
 from eventstore.server.shard_layout import ServedLayout
 from eventstore.store.engine import StoreEngine
 from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
@@ -49,14 +49,11 @@ class ReadRequests:
     `reads`: how many pages of events were asked for.
     """
 
-    def __init__(
-        self, gate: Gate, engine: StoreEngine, nursery: trio.Nursery, scans: PacedScans, layout: ServedLayout, threads: int = 16
-    ) -> None:
+    def __init__(self, gate: Gate, engine: StoreEngine, nursery: trio.Nursery, layout: ServedLayout, threads: int = 16) -> None:
         self._gate = gate
         self._engine = engine
         self._layout = layout
         self._limiter = trio.CapacityLimiter(threads)
-        self._scans = scans
         self.reads = 0
         explain = partial(explain_failed_read, "read")
         self._replies = DeferredReplies(gate, nursery, at_once=_READS_PER_CONNECTION, explain=explain)
@@ -150,15 +147,17 @@ class ReadRequests:
 
     def _on_thread(self, connection: ServerConnection, request_id: int, page: Callable[[int], bytes], size: int) -> None:
         async def make(bytes_max: int) -> Sequence[bytes]:
-            frame, took = await trio.to_thread.run_sync(timed, partial(page, bytes_max), limiter=self._limiter)
-            self._gate.turns.charge(connection, took)
-            return (frame,)
+            timed = Timed(partial(page, bytes_max))
+            try:
+                return (await trio.to_thread.run_sync(timed, limiter=self._limiter),)
+            finally:
+                self._gate.scheduler.charge(connection, timed.seconds)
 
         self._replies.page_later(connection, request_id, make, size)
 
     def _scanned(self, connection: ServerConnection, request_id: int, page: Callable[[int], bytes], size: int) -> None:
         async def make(bytes_max: int) -> Sequence[bytes]:
-            return (await self._scans.run(connection, partial(page, bytes_max)),)
+            return (await self._gate.scheduler.page(connection, partial(page, bytes_max)),)
 
         self._replies.page_later(connection, request_id, make, size)
 

@@ -27,7 +27,6 @@ from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.net.request_task import RequestTask
 from eventstore.server.requests.new_events import NewEvents
-from eventstore.server.requests.paced_scans import PacedScans
 from eventstore.server.shard_layout import ServedLayout
 from eventstore.store.committer import EventCommitter
 from eventstore.store.read.reader_place import check_place
@@ -82,13 +81,10 @@ class ServedSubscriptions:
     Subscribers that lag on a slow disk delay only each other and those who read everything.
     """
 
-    def __init__(
-        self, gate: Gate, committer: EventCommitter, nursery: trio.Nursery, scans: PacedScans, layout: ServedLayout
-    ) -> None:
+    def __init__(self, gate: Gate, committer: EventCommitter, nursery: trio.Nursery, layout: ServedLayout) -> None:
         self._gate = gate
         self._layout = layout
         layout.moved.append(self._move)
-        self._scans = scans
         self._committer = committer
         self._nursery = nursery
         self._news = NewEvents(committer)
@@ -136,7 +132,7 @@ class ServedSubscriptions:
             with subscription.task.begin():
                 if subscription.place.identity:
                     check = partial(check_place, self._committer.engine.scan, subscription.place)
-                    await self._scans.run(subscription.connection, check)
+                    await self._gate.scheduler.page(subscription.connection, check)
                     await trio.lowlevel.checkpoint_if_cancelled()  # as in `_page`
                 await self._push(subscription)
             if subscription.moved is not None:
@@ -194,7 +190,7 @@ class ServedSubscriptions:
         async def make(reservation: Reservation) -> ScanPage:
             async with reservation as bytes_max:
                 scan = partial(engine.scan, after, wanted, bytes_max, None, durable=True, own=subscription.own)
-                page = await self._scans.run(subscription.connection, scan)
+                page = await self._gate.scheduler.page(subscription.connection, scan)
             await trio.lowlevel.checkpoint_if_cancelled()  # a thread is not cancelled, and nothing may follow the end
             return page
 

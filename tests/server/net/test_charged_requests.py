@@ -26,7 +26,7 @@ from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Ping
 from eventstore.records.raw_commit import RawCommit
 from eventstore.server.net.connection import ServerConnection
-from eventstore.server.net.fair_turns import NOTED_S
+from eventstore.server.net.scheduler import NOTED_S
 from eventstore.server.requests.appends import AppendBatcher, due_s
 from eventstore.server.requests.batch_replies import BatchReplies
 from eventstore.server.serve import Server
@@ -34,7 +34,7 @@ from eventstore.settings.broker import BrokerSettings
 from eventstore.timing.work_time import WorkTime, counted, on_thread
 from tests.collisions import colliding
 from tests.server.conftest import Serve
-from tests.server.net.test_fair_turns import Clock
+from tests.server.net.test_scheduler import Clock
 from tests.server.raw import Ok, RawClient, append_frame
 from tests.waiting import wait_until
 
@@ -130,10 +130,10 @@ def test_who_has_much_done_after_its_turn_rests_and_is_named(serve: Serve, kind:
             sent += 20
             while greedy.answer()[0] != sent + 99:
                 assert other.ask(Ping()) == Ok()
-            return server.ask(lambda running: running.gate.turns.slowed) > 0
+            return server.ask(lambda running: running.gate.scheduler.slowed) > 0
 
         wait_until(is_slowed, "it rests")
-        named = server.ask(lambda running: running.gate.turns.last_slowed)
+        named = server.ask(lambda running: running.gate.scheduler.last_slowed)
         assert named is not None
         assert named.endswith("FindKey" if kind == "look-ups by key" else "Join")
 
@@ -189,10 +189,10 @@ def test_who_appends_commits_of_many_events_rests_and_is_named(serve: Serve) -> 
             assert other.ask(Ping()) == Ok()
             greedy.send(append_frame(100 + sent, (f"a-{sent}", 0, "c", None, events)))
             assert greedy.answer()[0] == 100 + sent
-            return server.ask(lambda running: running.gate.turns.slowed) > 0
+            return server.ask(lambda running: running.gate.scheduler.slowed) > 0
 
         wait_until(is_slowed, "it rests")
-        named = server.ask(lambda running: running.gate.turns.last_slowed)
+        named = server.ask(lambda running: running.gate.scheduler.last_slowed)
     assert named is not None
     assert named.endswith("Append")
 
@@ -210,7 +210,7 @@ def test_a_pull_that_reads_on_after_its_turn_pays_for_that(serve: Serve) -> None
 
     with RawClient(server.port) as client:
         wait_until(lambda: server.ask(lambda running: len(running.gate.connections)) == 1, "the other one is gone")
-        server.ask(lambda running: setattr(running.gate.turns, "clock", Clock()))  # turns take no time
+        server.ask(lambda running: setattr(running.gate.scheduler, "clock", Clock()))  # turns take no time
         assert isinstance(client.ask(Pull(64, 4096, 30_000, wants=(("orders", 0, 0, "nobody"),))), Messages)
         assert server.ask(paid) > 2 * NOTED_S
 
@@ -237,7 +237,7 @@ def test_answers_that_take_time_and_wait_for_nothing_let_others_in_between(serve
             store.broker.create_topic(name, 256)
     with RawClient(server.port) as greedy:
         assert isinstance(greedy.ask(Join("group", "member", topics=tuple((name, None) for name in TOPICS))), Ok)
-        steps = server.ask(lambda running: Steps(running.gate.turns._connections))
+        steps = server.ask(lambda running: Steps(running.gate.scheduler._connections))
         server.ask(lambda _: trio.lowlevel.add_instrument(steps))
         for number in range(50):
             greedy.send(encode_request(number + 100, ShowGroup("group")))
@@ -267,7 +267,7 @@ class Passes(trio.abc.Instrument):
 
 
 def serves_others(running: Server) -> bool:
-    return running.gate.turns.queue.serves_others(trio.current_time())
+    return running.gate.scheduler.quick_at > trio.current_time() - 0.05
 
 
 def test_answers_to_many_connections_that_take_time_are_made_one_after_the_other(serve: Serve) -> None:
@@ -280,7 +280,7 @@ def test_answers_to_many_connections_that_take_time_are_made_one_after_the_other
         for client in clients:
             assert isinstance(client.ask(ShowGroup("group")), Ok), "the first is answered at once"
         wait_until(lambda: not server.ask(serves_others), "nobody else asks now; somebody may")
-        passes = server.ask(lambda running: Passes(running.gate.turns._connections))
+        passes = server.ask(lambda running: Passes(running.gate.scheduler._connections))
         server.ask(lambda _: trio.lowlevel.add_instrument(passes))
         for client in clients:
             client.send(b"".join(encode_request(number + 100, ShowGroup("group")) for number in range(10)))
