@@ -17,7 +17,7 @@ the time: all less a tenth for each of the others, and a quarter at least. So on
 client with a hundred connections has no more than one with a single connection, and one that was idle has saved nothing. A peer
 is an identity, or an address where there are no identities.
 
-**How much.** A turn does `TURN_S` of what waits. If others were served meanwhile that did not wait, such work then pauses for
+**How much.** A turn does `TURN_S` of each kind. If others were served meanwhile that did not wait, such work then pauses for
 as long, and for twice as long if those are several: slices have half of the time, or a third, and so have pages that take long.
 Answers have a third or less, since not all is measured that they take. Without others nothing pauses.
 """
@@ -256,10 +256,10 @@ class Scheduler:
         while self._resting and self._resting[0][0] <= now:
             _, _, lane, peer, job = heappop(self._resting)
             lane.add(peer, job)
-        end = self.spent_s + TURN_S
         for lane in self._lanes:
             if self._pause_s(lane, now) <= 0.0:
                 self._begin(lane, now)
+                end = self.spent_s + TURN_S
                 while lane.peers and self.spent_s < end and (lane is not self._pages or self._thread_is_free):
                     self.waiting -= 1
                     job = lane.pop()
@@ -396,13 +396,15 @@ class Scheduler:
 
     def consider(self, connection: ServerConnection) -> None:
         """Has a connection rest that took more than `LEDGER_S_MAX`, if others are served."""
-        over, connection.taken_s = min(connection.taken_s, _LEDGER_S_CAP) - _LEFT_S, _LEFT_S
         now = trio.current_time()
+        if connection.rests_until > now:
+            return
+        over, connection.taken_s = min(connection.taken_s, _LEDGER_S_CAP) - _LEFT_S, _LEFT_S
         others = 0 if connection.closed else self._others(connection, now)
         if not others:
             return
         share = max(SHARE_MIN, 1.0 - _SHARE_OF_ANOTHER * others)
-        connection.rests_until = max(connection.rests_until, now) + over / SHARE_MIN * (1.0 - share) / share
+        connection.rests_until = now + over / SHARE_MIN * (1.0 - share) / share
         connection.busy = BUSY
         self.slowed += 1
         doing = connection.doing

@@ -27,7 +27,7 @@ from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.connection import BUSY, SHARE_MIN, ServerConnection
 from eventstore.server.net.gate import Gate, WakeUp
 from eventstore.server.net.peers import network_of
-from eventstore.server.net.scheduler import LEDGER_S_MAX, QUICK_S_MAX, SLICE_S, TURN_S, Scheduler
+from eventstore.server.net.scheduler import LEDGER_S_MAX, QUICK_S_MAX, SLICE_S, TURN_S, Scheduler, _Turn
 from tests.server.net.test_gate import LIMITS, echoing
 
 SMALL = LENGTH.pack(1) + b"x"
@@ -593,6 +593,15 @@ async def test_one_answer_that_takes_very_long_does_not_hold_up_those_that_come_
             began = trio.current_time()
             await scheduler.answer(other)
             assert trio.current_time() - began < LONG_S
+
+
+def test_slices_are_served_however_many_answers_wait() -> None:
+    with connections(*["a"] * 50, "b") as (*many, busy):
+        scheduler = queue_of(busy)
+        for each in many:
+            each.slow_answer_s = LONG_S
+            scheduler._add(scheduler._answers, each, _Turn(each))
+        assert served(scheduler) == [busy]
 
 
 async def test_who_is_alone_does_not_wait(autojump_clock: trio.testing.MockClock) -> None:
