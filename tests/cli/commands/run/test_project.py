@@ -123,7 +123,8 @@ def test_it_serves_its_figures_and_its_health_and_sends_its_alarms(serve: Serve,
     assert {"healthy": True, "degraded": True, "projection": "balances", "projection_sequence": 6}.items() <= health.items()
     assert (health["projection_lag_events"], health["projection_events"], health["projection_rows"]) == (0, 6, 3)
     assert (health["alarms"], health["attention"]) == ("six", "alarm six: projection_sequence is 6, > 5")
-    assert [each[:1] + each[2:] for each in told] == [("balances", 6, 0, 0, 0, None)]
+    fields = "name", "position", "lag_events", "lag_microseconds", "parked", "has_left"
+    assert [[getattr(each, name) for name in fields] for each in told] == [["balances", 6, 0, 0, 0, False]]
     assert "eventstore_projection_sequence 6.0" in metrics
     assert "eventstore_projection_lag_seconds 0.0" in metrics
     assert 'eventstore_alarm{name="six"} 1.0' in metrics
