@@ -250,8 +250,8 @@ def test_dead_letters_of_all_shards_are_listed_replayed_and_purged(node: NodePro
     assert told == "each of the 3 shards has its own dead letters: give --shard N, too"
     one = output("deadletter", "replay", "workers", 0, "--shard", 2, store=node.address)
     assert one == "1 dead letter being delivered to group workers again\n"
-    assert parsed(node, "deadletter", "replay", "workers", "--all")["replayed"] == 2
-    assert store.broker.group("workers").backlog == 3
+    assert parsed(node, "deadletter", "replay", "workers", "--all")["replayed"] == 1, "the other one was"
+    assert store.broker.group("workers").backlog == 2
     assert parsed(node, "deadletter", "purge", "workers")["purged"] == 2
     assert parsed_lines(node) == []
 

@@ -227,7 +227,7 @@ def ask_for_reactions(asked: Answers) -> None:
     asked.ask(RecordParking("$parked{acc-1}", "$Parked", parked()), without(1))
     asked.ask(CheckParking())
     asked.ask(NoteProjection("balances", 2, None, 3))
-    asked.ask(ListProjections(), without(1))
+    asked.ask(ListProjections(), without(1, 6))
     asked.ask(ListAlarms(), first(3))
     asked.ask(SilenceAlarm("slow_syncs", 60, "ada", "known"))
     asked.ask(TestAlarms("ada"))
