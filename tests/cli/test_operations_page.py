@@ -19,7 +19,7 @@ from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX, KIB, MI
 from eventstore.server.access.access_metrics import ACCESS_METRICS
 from eventstore.server.access.tls_metrics import TLS_METRICS
 from eventstore.server.logs import LINES_A_MINUTE
-from eventstore.server.net import fair_turns, run_queue
+from eventstore.server.net import scheduler
 from eventstore.server.net.connection import BOUND_MAX
 from eventstore.server.projection_watch import PROJECTION_METRICS
 from eventstore.server.prometheus import exported_name
@@ -88,7 +88,7 @@ def test_the_bounds_that_are_no_settings_are_those_of_the_code() -> None:
         f"frame, {FRAME_BYTES_MAX // MIB} MiB; before HELLO, {HELLO_BYTES_MAX // KIB} KiB",
         f"page, {PAGE_BYTES_MAX // MIB} MiB",
         f"waiting, {BOUND_MAX}",
-        f"slice, {fair_turns.SLICE_S * 1000:g} ms; turn, {run_queue.TURN_S * 1000:g} ms",
+        f"slice, {scheduler.SLICE_S * 1000:g} ms; turn, {scheduler.TURN_S * 1000:g} ms",
         f"HTTP, {subject.CONNECTIONS_MAX} connections; {listener._TAKEN_S:g} s to take {listener._SENT_BYTES // KIB} KiB",
         f"log, {LINES_A_MINUTE} lines a minute",
         f"hash, {CANDIDATES_MAX} commits",
