@@ -161,9 +161,8 @@ class Lane(Generic[J]):
             self._taken = {peer: taken for peer, taken in self._taken.items() if taken > self._least_s}
 
     def forget(self) -> None:
-        """Forgets what peers took, if none waits."""
-        if not self.peers:
-            self._taken.clear()
+        """Forgets what peers took: none waits."""
+        self._taken.clear()
 
     def jobs(self) -> list[J]:
         """Returns all that waits."""
@@ -257,8 +256,8 @@ class Scheduler:
             _, _, lane, peer, job = heappop(self._resting)
             lane.add(peer, job)
         for lane in self._lanes:
-            if self._pause_s(lane, now) <= 0.0:
-                self._begin(lane, now)
+            if lane.peers and self._pause_s(lane, now) <= 0.0:
+                lane.beside, lane.served_at = self.quick_at > lane.served_at, now
                 end = self.spent_s + TURN_S
                 while lane.peers and self.spent_s < end and (lane is not self._pages or self._thread_is_free):
                     self.waiting -= 1
@@ -352,7 +351,7 @@ class Scheduler:
             await trio.lowlevel.checkpoint_if_cancelled()
             self._thread_is_free = False
             pages.forget()
-            self._begin(pages, now)
+            pages.beside, pages.served_at = self.quick_at > pages.served_at, now
         else:
             turn = _Turn(connection)
             self._add(pages, connection, turn)
@@ -428,12 +427,9 @@ class Scheduler:
         if connection.rests_until > (now := self.now()):
             heappush(self._resting, (connection.rests_until, next(self._numbers), lane, connection.peer, job))
             return
-        if lane.debt.left(now, self._share) <= 0.0:
+        if not lane.peers and lane.debt.left(now, self._share) <= 0.0:
             lane.forget()
         lane.add(connection.peer, job)
-
-    def _begin(self, lane: Lane[Any], now: float) -> None:
-        lane.beside, lane.served_at = self.quick_at > lane.served_at, now
 
     def _owe(self, lane: Lane[Any], seconds: float, elapsed: float) -> None:
         """Has work of a kind pause for what it took, of which others had their share while some of it elapsed."""
