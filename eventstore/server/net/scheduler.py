@@ -9,8 +9,9 @@ time: an addition, no call. Other work waits:
 - answers of connections whose last one took long, the first ones, and all while unexpected ones took too much;
 - pages, as there is one thread for them.
 
-Before that a connection rests whose ledger has grown past `LEDGER_S_MAX` while others were served, until that is its share of
-the time: all less a tenth for each of the others, and a quarter at least. So one whose requests are few never rests.
+A connection whose ledger has grown past `LEDGER_S_MAX` while others were served *rests*, until that is its share of the time:
+all less a tenth for each of the others, and a quarter at least. Meanwhile its slices and answers do not even wait. Its pages
+do: those that take long pause anyway, and whoever follows a log in which others write much would be ever later.
 
 **The order.** Of each kind of work, the peer is next that took the least of it (start-time fair queueing, Goyal, Vin and Cheng
 1996). What work takes is counted afterwards; an answer's is expected when it begins, by the one before, and corrected. So a
@@ -347,7 +348,7 @@ class Scheduler:
         behind a hundred readers of everything.
         """
         pages, now = self._pages, self.now()
-        if self._thread_is_free and not (pages.peers or connection.rests_until > now or pages.debt.left(now, self._share)):
+        if self._thread_is_free and not (pages.peers or pages.debt.left(now, self._share)):
             await trio.lowlevel.checkpoint_if_cancelled()
             self._thread_is_free = False
             pages.forget()
@@ -424,7 +425,8 @@ class Scheduler:
 
     def _add(self, lane: Lane[J], connection: ServerConnection, job: J) -> None:
         self.waiting += 1
-        if connection.rests_until > (now := self.now()):
+        now = self.now()
+        if connection.rests_until > now and lane is not self._pages:
             heappush(self._resting, (connection.rests_until, next(self._numbers), lane, connection.peer, job))
             return
         if not lane.peers and lane.debt.left(now, self._share) <= 0.0:
