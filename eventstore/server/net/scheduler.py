@@ -14,9 +14,10 @@ all less a tenth for each of the others, and a quarter at least. Meanwhile its s
 do: those that take long pause anyway, and whoever follows a log in which others write much would be ever later.
 
 **The order.** Of each kind of work, the peer is next that took the least of it (start-time fair queueing, Goyal, Vin and Cheng
-1996). What work takes is counted afterwards; an answer's is expected when it begins, by the one before, and corrected. So a
-client with a hundred connections has no more than one with a single connection, and one that was idle has saved nothing. A peer
-is an identity, or an address where there are no identities.
+1996). What a slice takes is counted afterwards; an answer's is expected when it begins, by the one before, and corrected; each
+page counts the same, else one who reads long pages would wait for hundreds of short ones. So a client with a hundred
+connections has no more than one with a single connection, and one that was idle has saved nothing. A peer is an identity, or an
+address where there are no identities.
 
 **How much.** A turn does `TURN_S` of each kind. If others were served meanwhile that did not wait, such work then pauses for
 as long, and for twice as long if those are several: slices have half of the time, or a third, and so have pages that take long.
@@ -368,7 +369,7 @@ class Scheduler:
         finally:
             self._end_page()
             took = timed.seconds
-            pages.count(connection.peer, max(took, NOTED_S))
+            pages.count(connection.peer, SLICE_S)
             if took > _LONG_PAGE_S:
                 self._owe(pages, took, took)
             self.charge(connection, took)
