@@ -92,8 +92,9 @@ class Consumer:
         return self._member.batches()
 
     async def some(self, *, timeout: float | None = None) -> Sequence[Delivery]:
-        """Returns one message or more, as many as have arrived, up to a page: for handlers that take many at once. None, once
-        the consumer is stopped. Raises TimedOut: none came in time, which is that of the consumer unless it is given one.
+        """Returns one message or more, as many as have arrived, up to a page: for handlers that take many at once; an empty
+        sequence once the consumer is stopped. Raises TimedOut: none came in time, which is that of the consumer unless it is
+        given one.
         """
         try:
             with within(timeout):

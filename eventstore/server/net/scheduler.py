@@ -156,6 +156,10 @@ class Lane(Generic[J]):
             del self._waiting[peer]
         return job
 
+    def begin(self, now: float, quick_at: float) -> None:
+        """Notes that work of this kind begins. `quick_at`: when others were served last."""
+        self.beside, self.served_at = quick_at > self.served_at, now
+
     def count(self, peer: str, seconds: float) -> None:
         """Counts what a peer took; less than nothing corrects that."""
         self._taken[peer] = self._taken_by(peer) + seconds
@@ -259,7 +263,7 @@ class Scheduler:
             lane.add(peer, job)
         for lane in self._lanes:
             if lane.peers and self._pause_s(lane, now) <= 0.0:
-                lane.beside, lane.served_at = self.quick_at > lane.served_at, now
+                lane.begin(now, self.quick_at)
                 end = self.spent_s + TURN_S
                 while lane.peers and self.spent_s < end and (lane is not self._pages or self._thread_is_free):
                     self.waiting -= 1
@@ -353,7 +357,7 @@ class Scheduler:
             await trio.lowlevel.checkpoint_if_cancelled()
             self._thread_is_free = False
             pages.forget()
-            pages.beside, pages.served_at = self.quick_at > pages.served_at, now
+            pages.begin(now, self.quick_at)
         else:
             turn = _Turn(connection)
             self._add(pages, connection, turn)

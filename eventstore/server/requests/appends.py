@@ -24,7 +24,7 @@ from eventstore.server.feature import Feature
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, refused_append
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
-from eventstore.server.net.scheduler import LEDGER_S_MAX, NOTED_S
+from eventstore.server.net.scheduler import NOTED_S
 from eventstore.server.requests.batch_replies import BatchReplies, error_text_bytes_max
 from eventstore.server.requests.commands import CommandReplies, PendingSend, ReplyValues
 from eventstore.store.append import REFUSED, AppendOutcome
@@ -139,14 +139,10 @@ class AppendBatcher:
                 self._append_separately(replies, commits)
         except Exception as error:
             _refuse(replies, commits, error)
-        now = perf_counter()
-        more = now - started - len(commits) * _COMMIT_S
+        more = perf_counter() - started - len(commits) * _COMMIT_S
         if more > NOTED_S and (size < _MANY_BYTES or (more := more - _events_s(commits)) > NOTED_S):
-            scheduler = self._gate.scheduler
             for connection, _, _, own in replies.requests:  # what they took beyond what was due, by bytes
-                connection.took(more * own / size, now)
-                if connection.taken_s > LEDGER_S_MAX:
-                    scheduler.consider(connection)
+                self._gate.scheduler.charge(connection, more * own / size)
         self._mailboxes.kick()
 
     def _append(self, replies: BatchReplies, commits: list[RawCommit], source: object, size: int) -> None:
