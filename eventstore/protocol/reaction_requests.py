@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Final, TypeAlias
 
 from eventstore.errors import InvalidArgument
-from eventstore.fields import shown
 from eventstore.model import ID_BYTES_MAX, VERSION_MAX
 from eventstore.protocol.across import nothing, rows_of_each
 from eventstore.protocol.limits import INT64_MAX, INT64_MIN, SILENCE_S_MAX
@@ -18,7 +17,7 @@ from eventstore.protocol.reaction_info import (
 )
 from eventstore.protocol.request_declaration import Answered, Count, Name, integer, optional, request, text
 from eventstore.protocol.server_info import AlarmInfo
-from eventstore.records.parking_record import ParkingRecord, parking_record
+from eventstore.records.parking_record import TOPIC, ParkingRecord, parking_record
 from eventstore.security.permissions import Needs, Permission, Wanted, on, on_some, on_told
 
 PARKED_ROWS_MAX: Final = 1_000
@@ -36,12 +35,17 @@ def _said(request: RecordParking) -> ParkingRecord:
 
 
 def _parked(request: RecordParking) -> Wanted:
-    return ((Permission.PARK, _said(request).aggregate_id),)
+    record = _said(request)
+    yield Permission.PARK, record.aggregate_id
+    if record.publication is not None:
+        yield Permission.SEND, record.publication.removeprefix(TOPIC)
 
 
-@request(61, needs=Needs(Permission.PARK, _parked, of="the aggregate whose event it is"))
+@request(
+    61, needs=Needs(Permission.PARK, _parked, of="the aggregate whose event it is, and `send` on the topic of a publication")
+)
 class RecordParking(Answered[AppendedRecord]):
-    """Appends a record of what a worker's reactions have parked. What a server publishes, it parks itself."""
+    """Appends a record of what a worker's reactions have parked, or what it publishes."""
 
     aggregate_id: Name
     type: str
@@ -52,12 +56,7 @@ class RecordParking(Answered[AppendedRecord]):
             raise InvalidArgument(
                 f"data is not bytes, or has more than {PARKED_DATA_BYTES_MAX}", field="data", limit=PARKED_DATA_BYTES_MAX
             )
-        if (publication := _said(self).publication) is not None:
-            raise InvalidArgument(
-                f"reaction is {shown(publication)}: a worker records its reactions; what a server publishes, it parks itself",
-                field="reaction",
-                value=shown(publication),
-            )
+        _said(self)
 
 
 @request(74, needs=on_some(Permission.PARK))

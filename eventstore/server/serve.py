@@ -46,7 +46,7 @@ from eventstore.server.logs import get_logger
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, embedded_access, make_mailboxes
 from eventstore.server.net.gate import Gate
-from eventstore.server.outbox.publishing import Publishing, check_publish
+from eventstore.server.outbox.publishing import Publishing, check_publish, publishing_of
 from eventstore.server.outbox.publishing_metrics import publishing_feature
 from eventstore.server.process_metrics import process_feature
 from eventstore.server.reactions.connected_projections import ConnectedProjections
@@ -218,7 +218,7 @@ async def _listening(
         may_answer = trio.lowlevel.checkpoint if slots is None else SplitPause(layout, maps, slots).over
         number = None if place.shard is None else place.shard.shard
         service = None if broker is None else BrokerService(gate, broker, nursery, may_answer, number)
-        publishing = Publishing(store, broker, settings.publish, domain, settings.data, files)
+        publishing = publishing_of(store, broker, settings.publish, domain, settings.data, files)
         layout.moved.append(lambda _: publishing.begin_again())
         verifying = Verifying(settings, verified_folders(store, broker))
 

@@ -51,6 +51,20 @@ def test_recording_needs_park_on_the_aggregate_and_append_and_a_role_of_writers_
                     store.append_reserved(*record(other))
 
 
+def test_recording_what_is_published_needs_send_on_its_topic_as_well(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    worker = give(data, "worker", "park", "send:bills")
+    with ServerThread(data) as server, es.blocking.connect(server.address, token=worker) as store:
+
+        def settle(topic: str) -> int:
+            record = es.NewEvent("$Unparked", json.loads(unparked(reaction=f"topic:{topic}")))
+            return store.append_reserved("$parked{acc-1}", record).version
+
+        assert settle("bills") == 1
+        with pytest.raises(PermissionDenied, match="'send'"):
+            settle("orders")
+
+
 @pytest.mark.parametrize(
     ("aggregate_id", "type_", "data"),
     [
@@ -61,14 +75,13 @@ def test_recording_needs_park_on_the_aggregate_and_append_and_a_role_of_writers_
         ("$parked{acc-1}", "$Unparked", parked()),
         ("$parked{acc-1}", "$Parked", parked(aggregate_id="acc-2")),
         ("$parked{acc-1}", "$Unparked", unparked(aggregate_id=LONG)),
-        ("$parked{acc-1}", "$Unparked", unparked(reaction="topic:bills")),
         ("$parked{acc-1}x", "$Parked", parked()),
         ("$audit", "$Audited", b"{}"),
         ("$split{7}", "$FileBegun", b"{}"),
         ("acc-1", "$Parked", parked()),
     ],
 )
-def test_what_is_no_record_or_names_another_aggregate_or_a_publication_is_refused(
+def test_what_is_no_record_or_names_another_aggregate_is_refused(
     tmp_path: Path, aggregate_id: str, type_: str, data: bytes
 ) -> None:
     token = give(tmp_path / "data", "worker", "admin")

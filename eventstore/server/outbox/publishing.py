@@ -1,9 +1,11 @@
-"""What a server publishes: an outbox for the setting `publish`, and one for each topic that its domain publishes to."""
+"""What a server or worker publishes: an outbox for the setting `publish`, and one for each topic that a domain publishes to."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +14,7 @@ import trio
 from eventstore.broker.broker import Broker
 from eventstore.chunks.files import Files
 from eventstore.domain.domain import Domain
+from eventstore.domain.publication import Publication
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import shown
 from eventstore.following.parking import parked_note
@@ -23,6 +26,7 @@ from eventstore.records.topic_names import check_name
 from eventstore.server.outbox.checkpoint_file import CheckpointFile, inherited_places
 from eventstore.server.outbox.local_outbox import BrokerTopic, StoreEvents
 from eventstore.server.outbox.outbox import Outbox
+from eventstore.server.outbox.outbox_ends import PublishedStore
 from eventstore.server.outbox.outbox_messages import PublishedEvents
 from eventstore.server.outbox.parked_messages import ParkedMessages
 from eventstore.store.embedded import EmbeddedStore
@@ -52,17 +56,25 @@ def check_publish(topic: str | None, domain: Domain, *, with_broker: bool) -> No
         )
 
 
-class _WatchedOutbox:
-    """One outbox of a server, and its oldest event that was not published a moment ago."""
+class WatchedOutbox:
+    """One outbox, and its oldest event that was not published a moment ago."""
 
     def __init__(
-        self, store: EmbeddedStore, events: StoreEvents, outbox: Outbox, kinds: str, parked: ParkedMessages | None = None
+        self,
+        events: PublishedStore,
+        outbox: Outbox,
+        kinds: str,
+        last: Callable[[], int],
+        parked: ParkedMessages | None = None,
+        suffix: str = "",
     ) -> None:
-        """`kinds`: the types of its events, for operators."""
+        """`kinds`: the types of its events, for operators. `last`: returns the last sequence of the store. `suffix`: of the
+        name."""
+        self.name = TOPIC + outbox.topic + suffix
         self.outbox = outbox
         self.kinds = kinds
         self.parked = parked
-        self._store = store
+        self._last = last
         self._events = events
         self._oldest: Event | None = None
 
@@ -82,10 +94,6 @@ class _WatchedOutbox:
         oldest = self._oldest
         return max(0, time.time_ns() // 1_000 - oldest.timestamp) if oldest is not None and self.backlog else 0
 
-    @property
-    def name(self) -> str:
-        return TOPIC + self.outbox.topic
-
     def progress(self) -> ReactionInfo:
         outbox, parked = self.outbox, self.parked
         error = outbox.failure or (None if parked is None else parked.events.error)
@@ -95,40 +103,14 @@ class _WatchedOutbox:
 
     @property
     def backlog(self) -> int:
-        return max(0, self._store.engine.visible_sequence - self.outbox.place)
+        return max(0, self._last() - self.outbox.place)
 
 
 class Publishing:
-    """The outboxes of a server: of the setting `publish`, for all events, and of each topic that the domain publishes to. They
-    do not wait for each other."""
+    """The outboxes of a server or worker. They do not wait for each other."""
 
-    def __init__(
-        self,
-        store: EmbeddedStore,
-        broker: Broker | None,
-        topic: str | None,
-        domain: Domain,
-        folder: Path,
-        files: Files | None = None,
-    ) -> None:
-        """`folder`: of the checkpoints."""
-        self._watched: list[_WatchedOutbox] = []
-        if broker is None:
-            return
-        begins = inherited_places(folder)
-        if topic is not None:
-            events = StoreEvents(store)
-            file = CheckpointFile(folder / CHECKPOINT, files)
-            outbox = Outbox(events, BrokerTopic(broker, topic), file, begins=begins.get(topic, 0))
-            self._watched.append(_WatchedOutbox(store, events, outbox, "all"))
-        for publication in domain.publications.values():
-            events = StoreEvents(store, EventFilter(types=frozenset(publication.kinds)))
-            file = CheckpointFile(folder / _CHECKPOINT_OF.format(publication.topic), files)
-            parked = ParkedMessages(store, publication.topic)
-            messages = PublishedEvents(events.store, publication, parked)
-            begin = begins.get(publication.topic, 0)
-            outbox = Outbox(events, BrokerTopic(broker, publication.topic), file, messages, begins=begin)
-            self._watched.append(_WatchedOutbox(store, events, outbox, ", ".join(sorted(publication.kinds)), parked))
+    def __init__(self, watched: Sequence[WatchedOutbox]) -> None:
+        self._watched = watched
 
     @property
     def attention(self) -> str | None:
@@ -210,7 +192,7 @@ class Publishing:
             field="reaction",
         )
 
-    def _named(self, name: str) -> _WatchedOutbox:
+    def _named(self, name: str) -> WatchedOutbox:
         for each in self._watched:
             if each.name == name:
                 return each
@@ -222,3 +204,43 @@ class Publishing:
         async with trio.open_nursery() as nursery:
             for each in self._watched:
                 nursery.start_soon(each.run)
+
+
+def publishing_of(
+    store: EmbeddedStore, broker: Broker | None, topic: str | None, domain: Domain, folder: Path, files: Files | None = None
+) -> Publishing:
+    """Returns what a server publishes to its own broker: all events to `topic`, and what the domain says. `folder`: of the
+    checkpoints."""
+    watched: list[WatchedOutbox] = []
+    if broker is None:
+        return Publishing(watched)
+    begins = inherited_places(folder)
+
+    def last() -> int:
+        return store.engine.visible_sequence
+
+    if topic is not None:
+        events = StoreEvents(store)
+        file = CheckpointFile(folder / CHECKPOINT, files)
+        outbox = Outbox(events, BrokerTopic(broker, topic), file, begins=begins.get(topic, 0))
+        watched.append(WatchedOutbox(events, outbox, "all", last))
+    for publication in domain.publications.values():
+        own = publication.topic
+        events = StoreEvents(store, EventFilter(types=frozenset(publication.kinds)))
+        file = CheckpointFile(folder / _CHECKPOINT_OF.format(own), files)
+        make = partial(Outbox, events, BrokerTopic(broker, own), file, begins=begins.get(own, 0))
+        watched.append(watched_publication(publication, events, make, ParkedMessages(store, own), last))
+    return Publishing(watched)
+
+
+def watched_publication(
+    publication: Publication,
+    events: PublishedStore,
+    make: Callable[[PublishedEvents], Outbox],
+    parked: ParkedMessages,
+    last: Callable[[], int],
+    suffix: str = "",
+) -> WatchedOutbox:
+    """Returns the outbox of a publication, which `make` makes with its messages."""
+    outbox = make(PublishedEvents(events.store, publication, parked))
+    return WatchedOutbox(events, outbox, ", ".join(sorted(publication.kinds)), last, parked, suffix)

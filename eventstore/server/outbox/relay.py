@@ -24,18 +24,16 @@ from eventstore.client.aio.store import NetworkStore
 from eventstore.client.aio.wait_for_server import wait_for_server
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import check_text
-from eventstore.following.checkpoint import Checkpoint
 from eventstore.following.log import uuid_and_last_sequence
 from eventstore.following.parts import Part, Parts, parts_of
 from eventstore.server.bootstrap import check_checkpoint_folder, checkpoint_of_shard, stop_on_signals
 from eventstore.server.logs import get_logger
 from eventstore.server.outbox.checkpoint_file import CheckpointFile
+from eventstore.server.outbox.inherited_events import publish_inherited, take_over
 from eventstore.server.outbox.outbox import Outbox
 from eventstore.server.outbox.remote_ends import RemoteEvents, RemoteTopic
 
 _PROGRESS_S: Final = 0.2
-_AGAIN_S: Final = 1.0
-_log = get_logger("eventstore.relay")
 
 
 async def relay(
@@ -121,40 +119,13 @@ class _Lines:
         self._before, self.by_part, self.is_whole = self.published, {}, False
         for pair in await _pairs(self._parts.store, parts, broker):
             self.by_part[pair.part.number] = await self._line(pair)
-        await self._publish_inherited(parts)
+        outboxes = {number: line.outbox for number, line in self.by_part.items()}
+        await publish_inherited(outboxes, parts, end_refused=True)
         self.is_whole = True
         async with trio.open_nursery() as running:
             for line in self.by_part.values():
                 run = partial(line.outbox.run, line.last if self._until_caught_up else None, end_refused=True)
                 running.start_soon(run)
-
-    async def _publish_inherited(self, parts: list[Part[NetworkStore]]) -> None:
-        """Publishes what new parts begin with, in an order in which the one that has it, too, has not continued yet."""
-        new = list[tuple[Outbox, int]]()
-        for part in parts:
-            if part.origin is not None and part.origin.part is not None:
-                own, before = self.by_part[part.number].outbox, self.by_part[part.origin.part].outbox
-                if not await _place(own):
-                    own.begins = Checkpoint(await _place(before)).inherited(part.origin.through).sequence
-                    await _place(own)  # which begins there now
-                    new.append((own, part.origin.through))
-        for own, through in reversed(new):
-            if own.begins < through:
-                await own.run(through, end_refused=True)
-
-
-async def _place(outbox: Outbox) -> int:
-    """Returns how far an outbox is, by its topic; waits for servers that are away. Raises Diverged, InvalidArgument."""
-    while True:
-        try:
-            await outbox.resume()
-        except EventStoreError as error:
-            if not error.retriable:
-                raise
-            _log.warning("publishing waits", error=error.message)
-            await trio.sleep(_AGAIN_S)
-        else:
-            return outbox.place
 
 
 async def _pairs(events: NetworkStore, parts: list[Part[NetworkStore]], broker: NetworkStore) -> list[_Pair]:
@@ -176,17 +147,11 @@ async def _line(parts: Parts[NetworkStore], topic: str, checkpoint: Path | None,
     uuid, last = await uuid_and_last_sequence(part.store)
     own = None if checkpoint is None else checkpoint_of_shard(checkpoint, part.number)
     if checkpoint is not None and own is not None:
-        await trio.to_thread.run_sync(_take_over, checkpoint, own)
+        await trio.to_thread.run_sync(take_over, checkpoint, own)
     of = "" if part.number is None else f"events of shard {part.number}"
     source = RemoteEvents(part.store, uuid, partial(parts.others, part))
     file = None if own is None else CheckpointFile(own)
     return _Line(Outbox(source, RemoteTopic(broker, topic), file, past_lost=past_lost, of=of), last)
-
-
-def _take_over(checkpoint: Path, own: Path) -> None:
-    """Begins the checkpoint of a shard with that of the time when it was the only one. What is another's is not used."""
-    if not own.exists() and (found := CheckpointFile(checkpoint).load()) is not None:
-        CheckpointFile(own).save(found)
 
 
 def _connect(address: str, wait_s: float) -> AbstractAsyncContextManager[NetworkStore]:

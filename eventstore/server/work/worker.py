@@ -47,10 +47,12 @@ from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.mailbox_wiring import ArrivalOrder, LookUpCommand, ServerMailboxes, make_mailboxes
 from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.gate import Gate
+from eventstore.server.outbox.publishing_metrics import publishing_feature
 from eventstore.server.process_metrics import process_feature
 from eventstore.server.reactions.reaction_handlers import reaction_routes
 from eventstore.server.reactions.reaction_metrics import reaction_feature
 from eventstore.server.reactions.reaction_runner import ReactionRunner
+from eventstore.server.reactions.with_publications import WithPublications
 from eventstore.server.reports import Reports
 from eventstore.server.requests.commands import CommandReplies, WaitingCommands
 from eventstore.server.requests.dispatch import Dispatch
@@ -60,6 +62,7 @@ from eventstore.server.work.shard_mailboxes import ShardMailboxes
 from eventstore.server.work.shard_reactions import ShardReactions
 from eventstore.server.work.told_worker import tell_of_worker
 from eventstore.server.work.worked_shards import WorkedShards, least_of
+from eventstore.server.work.worker_publishing import WorkerPublishing
 from eventstore.settings.server import ServerSettings
 
 
@@ -97,7 +100,7 @@ async def work(
     """Handles commands until `Worker.stop` is called.
 
     `checkpoint`: the file that keeps the position of the domain's reactions, one for each shard if there are several; with None
-    they do not run here. `wait_s`: how long to wait for a store that is not up yet.
+    they do not run here, and nothing is published. `wait_s`: how long to wait for a store that is not up yet.
 
     Raises:
         DomainRefused, InvalidArgument: no domain is given, or it cannot be loaded.
@@ -163,6 +166,7 @@ async def _working(
         commands = commands_of(None, door)(gate, domain, mailboxes, replies, waiting, order)
         await nursery.start(mailboxes.run)
         reactions = _reactions(domain, checkpoint, shards, mailboxes, find_command)
+        publishing = _publishing(domain, checkpoint, store)
 
         reports = Reports(lambda: not commands.stopping, reactions)
         uuid_of_store, most = uuid.UUID(bytes=store.store_uuid), settings.requests_max
@@ -183,7 +187,10 @@ async def _working(
             replies.feature,
         ]
         if reactions is not None:
-            features.append(reaction_feature(reactions, reaction_routes(gate, nursery, reactions), reactions.run))
+            operators = reactions if publishing is None else WithPublications(reactions, publishing)
+            features.append(reaction_feature(reactions, reaction_routes(gate, nursery, operators), reactions.run))
+        if publishing is not None:
+            features.append(publishing_feature(publishing))
         features += [
             shards.feature,
             Feature(run=partial(tell_of_worker, str(settings.domain), shards, reactions)),
@@ -223,6 +230,17 @@ async def run(settings: ServerSettings, store_address: str, checkpoint: Path | N
         await nursery.start(stop_on_signals, stopping, lambda: None if worker is None else worker.security.reload())
         nursery.start_soon(stop)
         worker = await nursery.start(work, settings, store_address, checkpoint, wait_s)
+
+
+def _publishing(domain: Domain, checkpoint: Path | None, store: NetworkStore) -> WorkerPublishing | None:
+    if domain.publications and checkpoint is not None:
+        return WorkerPublishing(store, domain, checkpoint)
+    if domain.publications:
+        get_logger("eventstore.worker").warning(
+            "what the domain publishes is not published here; start one worker with --checkpoint FILE to publish it",
+            topics=", ".join(sorted(domain.publications)),
+        )
+    return None
 
 
 def _reactions(
