@@ -11,7 +11,7 @@ from typing import Final, Self, TypeAlias, TypeVar, cast
 
 from eventstore.errors import ConnectionLost, InvalidArgument
 from eventstore.event_identity import LogPosition
-from eventstore.fields import check_int, shown
+from eventstore.fields import check_flag, check_int, shown
 from eventstore.model import VERSION_MAX, CaughtUp, Event
 from eventstore.records.cluster_map import ClusterMap, single_map
 from eventstore.records.splits import NEVER_SPLIT, translated
@@ -30,6 +30,8 @@ class End(enum.Enum):
 
 
 END: Final = End.END
+NEWEST: Final = LogPosition(VERSION_MAX)
+"""Where reading backwards begins unless `before` says it: at the newest event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class Position:
 
     `str(position)` is stable text for a checkpoint, and `Position.parse` reads it. `cluster`: its uuid as 32 hexadecimal
     digits, that of the store if it is in none; `layout`: of its slots; `shards`: by number, the sequence of the event, and 8
-    digits of its identity; empty where it is not known, and the event is not checked.
+    digits of its identity; empty where it is not known, and the event is not checked. A shard of which a reader backwards had
+    no event yet has the sequence 2^63-1.
     """
 
     cluster: str
@@ -75,25 +78,40 @@ class Position:
 After: TypeAlias = int | LogPosition | Position | End
 
 
-def start_of(after: object, store: bytes | None, layout: int = NEVER_SPLIT) -> LogPosition | None:
+def start_of(after: object, store: bytes | None, layout: int = NEVER_SPLIT, field: str = "after") -> LogPosition | None:
     """Returns the place to begin after in one store; None: the last event. `store`: its uuid, None while that is not known;
-    `layout`: of the slots of a shard that is read by itself.
+    `layout`: of the slots of a shard that is read by itself; `field`: the argument that errors name.
 
     Raises:
         InvalidArgument: neither a sequence, nor `END`, nor a position of this store.
         ConnectionLost: a position, and the store is not known.
     """
     if isinstance(after, Position):
-        (start,) = starts_of(after, single_map(known_store(store), layout)).values()
+        (start,) = starts_of(after, single_map(known_store(store), layout), field).values()
         return start
     if isinstance(after, LogPosition):
         return after
-    return None if after is END else LogPosition(check_int("after", after, 0, VERSION_MAX))
+    return None if after is END else LogPosition(check_int(field, after, 0, VERSION_MAX))
 
 
-def stored_start(after: object, store: bytes | None, layout: int = NEVER_SPLIT) -> LogPosition:
+def stored_start(after: object, store: bytes | None, layout: int = NEVER_SPLIT, field: str = "after") -> LogPosition:
     """As `start_of`, for a read of what is stored, which cannot begin at its end."""
-    return _stored(start_of(after, store, layout))
+    return _stored(start_of(after, store, layout, field), field)
+
+
+def begin_of_read(after: After, before: After | None, backwards: bool) -> tuple[After, str]:
+    """Returns where `read_all` with these arguments begins, and the name of the argument that says it.
+
+    Raises:
+        InvalidArgument: `after` and `backwards`, or `before` without it.
+    """
+    if not check_flag("backwards", backwards):
+        if before is not None:
+            raise InvalidArgument("before is for reading backwards; give backwards=True with it, or after", field="before")
+        return after, "after"
+    if after != 0:
+        raise InvalidArgument("after is for reading forwards; backwards, give before: where to continue", field="after")
+    return NEWEST if before is None else before, "before"
 
 
 def known_store(store: bytes | None) -> bytes:
@@ -103,9 +121,9 @@ def known_store(store: bytes | None) -> bytes:
     return store
 
 
-def starts_of(after: object, known: ClusterMap) -> dict[int, LogPosition | None]:
+def starts_of(after: object, known: ClusterMap, field: str = "after") -> dict[int, LogPosition | None]:
     """Returns the place to begin after for each shard of a cluster; None: the last event. A sequence is one of the only shard.
-    A position of an older layout is led through the splits since.
+    A position of an older layout is led through the splits since. `field`: the argument that errors name.
 
     Raises:
         InvalidArgument: a position of another cluster or of a later layout, or of a shard that it does not have; a sequence,
@@ -113,23 +131,24 @@ def starts_of(after: object, known: ClusterMap) -> dict[int, LogPosition | None]
     """
     numbers = [shard.shard for shard in known.shards]
     if not isinstance(after, Position):
-        start = start_of(after, None)
-        if start is not None and start.sequence and len(numbers) > 1:
+        start = start_of(after, None, field=field)
+        if start is not None and start.sequence and start != NEWEST and len(numbers) > 1:
             raise InvalidArgument(
-                f"after is {start}, a sequence of one shard, but this cluster has {len(numbers)}; "
-                "give 0, END, or the position of a stream",
-                field="after",
+                f"{field} is {start}, a sequence of one shard, but this cluster has {len(numbers)}; "
+                f"give {'0, END, or ' if field == 'after' else ''}the position of a stream",
+                field=field,
                 value=start.sequence,
             )
         return dict.fromkeys(numbers, start)
     if after.cluster != (cluster := cluster_of(known)):
-        raise _refused(str(after), f"is a place in cluster {after.cluster}, but this is {cluster}; {_NEXT_STEP}")
+        raise _refused(str(after), f"is a place in cluster {after.cluster}, but this is {cluster}; {_NEXT_STEP}", field)
     made = {known.layout} | {split.layout - 1 for split in known.splits}
     if after.layout not in made:  # of a later layout, or no split tells how that one became this one
-        raise _refused(str(after), f"is of layout {after.layout} of the cluster, which has layout {known.layout} now")
+        raise _refused(str(after), f"is of layout {after.layout} of the cluster, which has layout {known.layout} now", field)
     places = after_splits({shard: LogPosition(*place) for shard, place in after.shards.items()}, after.layout, known)
     if places.keys() != set(numbers):
-        raise _refused(str(after), f"is about the shards {sorted(after.shards)}, but the cluster has {numbers}; {_NEXT_STEP}")
+        why = f"is about the shards {sorted(after.shards)}, but the cluster has {numbers}; {_NEXT_STEP}"
+        raise _refused(str(after), why, field)
     return {number: places[number] for number in numbers}
 
 
@@ -137,13 +156,14 @@ def after_splits(places: Mapping[int, PlaceT], layout: int, known: ClusterMap) -
     """Returns the places, by shard, of a reader that stood at these in an older layout; None: the end.
 
     A new shard's log has the events of its parent up to the split, so the reader stands there at the smaller of the two. It has
-    the identity of its event only if the reader stood before the split: the one of the last common event is not known.
+    the identity of its event only if the reader stood before the split: the one of the last common event is not known. A reader
+    backwards that has had nothing of the parent begins at the newest event of both.
     """
     return translated(places, known.splits, layout, _in_child)
 
 
 def _in_child(place: PlaceT, through: int) -> PlaceT:
-    return place if place is None or place.sequence <= through else cast(PlaceT, LogPosition(through))
+    return place if place in (None, NEWEST) or place.sequence <= through else cast(PlaceT, LogPosition(through))
 
 
 def is_later(after: object, known: ClusterMap) -> bool:
@@ -156,19 +176,20 @@ def cluster_of(known: ClusterMap) -> str:
     return (known.shards[0].uuid if known.cluster is None else known.cluster).hex()
 
 
-def stored_starts(after: object, known: ClusterMap) -> dict[int, LogPosition]:
+def stored_starts(after: object, known: ClusterMap, field: str = "after") -> dict[int, LogPosition]:
     """As `starts_of`, for a read of what is stored, which cannot begin at its end."""
-    return {shard: _stored(start) for shard, start in starts_of(after, known).items()}
+    return {shard: _stored(start, field) for shard, start in starts_of(after, known, field).items()}
 
 
-def _stored(start: LogPosition | None) -> LogPosition:
+def _stored(start: LogPosition | None, field: str) -> LogPosition:
     if start is None:
-        raise InvalidArgument("after is END; only `subscribe` takes that, a read ends there", field="after", value="END")
+        why = "a read ends there" if field == "after" else "backwards, a read begins there without `before`"
+        raise InvalidArgument(f"{field} is END; only `subscribe` takes that, {why}", field=field, value="END")
     return start
 
 
-def _refused(text: str, why: str) -> InvalidArgument:
-    return InvalidArgument(f"{shown(text)} {why}", field="after", value=shown(text))
+def _refused(text: str, why: str, field: str = "after") -> InvalidArgument:
+    return InvalidArgument(f"{shown(text)} {why}", field=field, value=shown(text))
 
 
 class Reading:

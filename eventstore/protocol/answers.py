@@ -141,7 +141,7 @@ def encode_page(request_id: int, next_version: int | None, records: bytes) -> by
 
 
 def encode_scan_page(request_id: int, next_after: int, at_end: bool, records: bytes) -> bytes:
-    """Encodes the answer to a READ_ALL, or one answer to a SUBSCRIBE (`at_end`: caught up)."""
+    """Encodes the answer to a READ_ALL or READ_ALL_BACKWARDS, or one answer to a SUBSCRIBE (`at_end`: caught up)."""
     return _page((request_id, _PAGE, next_after, at_end), records)
 
 

@@ -130,6 +130,20 @@ class ReadAll(Answered[Page]):
     types: _Types = ()
 
 
+@request(78, needs=on_filtered(Permission.READ))
+class ReadAllBackwards(Answered[Page]):
+    """Asks for a page of the newest events before a place (2^63-1: the end); the rest as in `ReadAll`."""
+
+    before: _Place = VERSION_MAX
+    events_max: _EventsMax = None
+    bytes_max: _PageBytes = limits.PAGE_BYTES_DEFAULT
+    aggregate_prefix: _Prefix = None
+    aggregate_id: _OptionalName = None
+    from_time: _Time = None
+    to_time: _Time = None
+    types: _Types = ()
+
+
 @request(5, needs=on(Permission.READ, "aggregate_id"))
 class Version(Answered[int]):
     """Asks for the version of an aggregate."""
@@ -175,7 +189,7 @@ class Subscribe(Answered[Page]):
     types: _Types = ()
 
 
-def filter_of(request: ReadAll | Subscribe) -> EventFilter:
+def filter_of(request: ReadAll | ReadAllBackwards | Subscribe) -> EventFilter:
     """Returns the filter that a request asks for."""
     return EventFilter(
         frozenset(request.types) or None,
@@ -189,7 +203,7 @@ def filter_of(request: ReadAll | Subscribe) -> EventFilter:
 def filter_values(
     wanted: EventFilter,
 ) -> tuple[str | None, str | None, int | None, int | None, tuple[str, ...]]:
-    """Returns the last values of a `ReadAll` or `Subscribe` that asks for this filter."""
+    """Returns the last values of a `ReadAll`, `ReadAllBackwards` or `Subscribe` that asks for this filter."""
     types = tuple(sorted(wanted.types or ()))
     return wanted.aggregate_prefix, wanted.aggregate_id, wanted.from_time, wanted.to_time, types
 

@@ -41,8 +41,8 @@ class LogPage(AggregatePage, Protocol):
     """Commits in log order.
 
     Attributes:
-        next: the sequence to continue after.
-        at_end: nothing more is stored yet.
+        next: the sequence to continue after; of a page that is read backwards, before.
+        at_end: nothing more is stored yet; of a page that is read backwards: nothing is older.
     """
 
     @property
@@ -125,7 +125,7 @@ class AggregateCursor:
 
 
 class LogCursor:
-    """Walks the events after sequence `after` that pass the filter `wanted`.
+    """Walks the events after sequence `after` that pass the filter `wanted`; `backwards` the events before it, newest first.
 
     Attributes:
         left: how many events at most; None: all.
@@ -134,7 +134,7 @@ class LogCursor:
         layout: the layout of the shard's slots that it reads by; None until its first request: whatever the shard has then.
     """
 
-    __slots__ = ("_connection", "_identity", "_last", "after", "done", "layout", "left", "wanted")
+    __slots__ = ("_connection", "_identity", "_last", "after", "backwards", "done", "layout", "left", "wanted")
 
     def __init__(
         self,
@@ -145,6 +145,8 @@ class LogCursor:
         from_time: int | datetime | None,
         to_time: int | datetime | None,
         aggregate_id: str | None = None,
+        *,
+        backwards: bool = False,
     ) -> None:
         """Raises InvalidArgument."""
         start = after if isinstance(after, LogPosition) else LogPosition(after)
@@ -154,6 +156,7 @@ class LogCursor:
         self.layout: int | None = None
         self.left = check_optional_int("limit", limit, 0, VERSION_MAX)
         self.wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
+        self.backwards = backwards
         self.done = limit == 0
 
     @property
@@ -168,17 +171,21 @@ class LogCursor:
         if before in (None, connection):
             return
         last = LogPosition.at(self._last) if isinstance(self._last, Event) else self._last
-        if last.identity or not last.sequence:
+        if last.identity or last.sequence in (0, VERSION_MAX):
             self.after, self._identity = last
 
     def take(self, page: LogPage) -> list[Event]:
         """Same as `AggregateCursor.take`."""
         self._identity = ""
-        events = self.wanted.select(decode_page(page.records), self.after)
+        events = decode_page(page.records)
+        if self.backwards:
+            events = [event for event in reversed(events) if event[7] < self.after and self.wanted.matches(event)]
+        else:
+            events = self.wanted.select(events, self.after)
         self.left = _cut_to_limit(events, self.left)
         self._last = events[-1] if events else self._last
         self.done = page.at_end or self.left == 0
-        if page.next is None or (page.next <= self.after and not self.done):
+        if page.next is None or not (self.done or (page.next < self.after if self.backwards else page.next > self.after)):
             raise _stuck(page.next)
         self.after = page.next
         return events

@@ -19,7 +19,7 @@ from eventstore.fields import check_text
 from eventstore.forks import of_parent, tell_of_forks
 from eventstore.metrics import MetricSource, StatValues, read_stats
 from eventstore.model import ANY, VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent, Replicas
-from eventstore.position import After, start_of, stored_start
+from eventstore.position import After, begin_of_read, start_of, stored_start
 from eventstore.records.commit import NO_FINGERPRINT, CommitView
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import EventFilter, event_filter
@@ -245,16 +245,22 @@ class EmbeddedStore:
         to_time: int | datetime | None = None,
         *,
         aggregate_id: str | None = None,
+        backwards: bool = False,
+        before: After | None = None,
     ) -> EmbeddedLogStream:
         """Iterates over the events after `after`, a sequence or a position, in commit order, that pass all filters; ends at the
         last event. Raises Diverged if the event at the position is another one now.
 
         `aggregate_id`: of this aggregate alone. Times are microseconds since 1970 or aware datetimes, both ends inclusive.
+        `backwards`: the newest event first, of those before `before` (as `after`; None: of all), down to the first.
         """
-        start = stored_start(after, self.opened.uuid.bytes)
-        cursor = LogCursor(start, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
+        begin, field = begin_of_read(after, before, backwards)
+        start = stored_start(begin, self.opened.uuid.bytes, field=field)
+        cursor = LogCursor(start, limit, types, aggregate_prefix, from_time, to_time, aggregate_id, backwards=backwards)
 
         async def turn_page() -> list[Event]:
+            if backwards:
+                return cursor.take(await self._scan_page_back(cursor))
             return cursor.take(await self.scan_page(cursor.place, cursor.wanted, cursor.left))
 
         return EmbeddedLogStream(cursor, turn_page, self.opened.uuid.bytes)
@@ -280,6 +286,16 @@ class EmbeddedStore:
         def page() -> ScanPage:
             check_place(self.engine.scan, start)
             return self.engine.scan(start.sequence, wanted, bytes_max, events_max, durable, own, whole=whole)
+
+        return await self._threads.scan(page)
+
+    async def _scan_page_back(self, cursor: LogCursor) -> ScanPage:
+        self._check_open()
+        bytes_max, own = self.opened.settings.page_bytes, self.engine.slot_filter
+
+        def page() -> ScanPage:
+            check_place(self.engine.scan, cursor.place)
+            return self.engine.scan_back(cursor.after, cursor.wanted, bytes_max, cursor.left, own)
 
         return await self._threads.scan(page)
 

@@ -222,6 +222,13 @@ class StoreEngine:
         end = self.durable_sequence if durable else self.visible_sequence
         return self._consistently(lambda: self._scanner.page(after, wanted, bytes_max, events_max, end, own, whole=whole))
 
+    def scan_back(
+        self, before: int, wanted: EventFilter, bytes_max: int, events_max: int | None, own: SlotFilter | None = None
+    ) -> ScanPage:
+        """Reads the page of the log that ends before a sequence. `own`: see `LogScanner.page`."""
+        end = self.visible_sequence
+        return self._consistently(lambda: self._scanner.page_before(before, wanted, bytes_max, events_max, end, own))
+
     def _consistently(self, read: Callable[[], Read]) -> Read:
         """Calls `read`, again if a rollback on another thread may have removed commits that it was reading."""
         while True:

@@ -175,6 +175,45 @@ def test_a_read_goes_on_through_splits_and_from_a_position_of_an_old_layout(clus
             written.check([*events, *rest])
 
 
+@pytest.mark.parametrize("client", ["async", "blocking"])
+def test_a_read_backwards_goes_on_through_splits_and_from_a_position_of_an_old_layout(cluster: LedShards, client: str) -> None:
+    written, chance = Written(cluster), random.Random(11)
+    written.append(3000)
+    positions: list[tuple[es.Position, list[es.Event]]] = []
+    places = (0, 2, 700, 1500)
+
+    def read_some() -> None:
+        with blocking.connect(cluster.address) as store:
+            stream, events = store.read_all(backwards=True), list[es.Event]()
+            for place in range(written.total):
+                if place in places:
+                    positions.append((es.Position.parse(str(stream.position)), list(events)))
+                    split_any(cluster, chance)
+                events.append(next(iter(stream)))
+            assert list(stream) == []
+        written.check(reversed(events))
+
+    async def read_some_async() -> None:
+        async with es.connect(cluster.address) as store:
+            stream, events = store.read_all(backwards=True), list[es.Event]()
+            for place in range(written.total):
+                if place in places:
+                    positions.append((es.Position.parse(str(stream.position)), list(events)))
+                    await anyio.to_thread.run_sync(lambda: split_any(cluster, chance))
+                events.append(await anext(stream))
+            assert [event async for event in stream] == []
+        written.check(reversed(events))
+
+    if client == "async":
+        anyio.run(read_some_async, backend="trio")
+    else:
+        read_some()
+    with blocking.connect(cluster.address) as store:
+        for position, events in positions:
+            assert len(position.shards) < len(store.shards)
+            written.check(reversed([*events, *store.read_all(backwards=True, before=position)]))
+
+
 def test_a_client_that_knows_a_map_of_three_splits_ago_reads_writes_and_lists_all(cluster: LedShards) -> None:
     written, chance = Written(cluster), random.Random(8)
     written.append(300)

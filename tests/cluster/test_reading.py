@@ -22,7 +22,7 @@ import trio
 
 import eventstore as es
 from eventstore import ANY, Commit, NewEvent, blocking
-from tests.cli.processes import output, refused, start
+from tests.cli.processes import output, refused, run, start
 from tests.cluster.node_process import NodeProcess, kill_process
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
@@ -308,6 +308,28 @@ def test_sequences_that_are_printed_name_the_shard_in_which_they_count(tmp_path:
                 == f"caught up at #{last[0]}@0 #{last[1]}@1; waiting for more (Ctrl-C ends)\n".encode()
             )
             process.send_signal(signal.SIGINT)
+        assert node.terminate() == 0
+
+
+def test_backwards_the_command_prints_the_newest_of_all_shards_by_time(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 3) as node:
+        with blocking.connect(node.address) as store:
+            for number in range(30):
+                store.append(IDS[number], [EVENT], ANY, f"c-{number}", timestamp=(number + 1) * 1_000_000)
+
+        def shown(*options: object) -> tuple[list[str], str]:
+            printed = run("tail", "--backwards", "--json", "--position", *options, store=node.address)
+            assert printed.returncode == 0, printed.stderr
+            ids = [json.loads(each)["aggregate_id"] for each in printed.stdout.splitlines()]
+            return ids, json.loads(printed.stderr)["position"]
+
+        newest, position = shown("--limit", 7)
+        assert newest == IDS[29:22:-1]
+        older, position = shown("--limit", 3, "--before", position)
+        assert older == IDS[22:19:-1]
+        rest, _ = shown("--before", position)
+        assert rest == IDS[19::-1]
+        assert "a sequence of one shard" in refused("tail", "--backwards", "--before", 5, store=node.address, code=2)
         assert node.terminate() == 0
 
 

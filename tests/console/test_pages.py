@@ -96,8 +96,8 @@ def test_the_log_is_filtered_by_type_prefix_and_time(visitor: Visitor) -> None:
 def test_a_page_of_the_log_examines_a_bounded_number_of_events(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "_EXAMINED_MAX", 60)
     found = visitor.get("/console/log?type=Paid")
-    assert "No event of the last 64 fits." in found.words
-    assert "before=68" in found.text
+    assert "No event of the last 60 fits." in found.words
+    assert "before=72" in found.text
 
 
 def test_new_events_come_to_the_open_log(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,41 @@ async def test_a_stream_continues_at_the_position_of_another_wherever_that_was_l
 
 
 @contract
+async def test_backwards_the_newest_events_of_each_shard_come_first_and_a_position_continues(subject: Subject) -> None:
+    store = subject.store
+    await fill(store, 1, 2, 3)
+    forwards = subject.by_shard(await subject.all())
+    assert subject.by_shard(await collect(store.read_all(backwards=True))) == [each[::-1] for each in forwards]
+    for count in (0, 1, 7, 35, 36):
+        items = store.read_all(backwards=True)
+        some = await take(items, count)
+        position = es.Position.parse(str(items.position))
+        rest = await collect(store.read_all(backwards=True, before=position))
+        assert subject.by_shard([*some, *rest]) == [each[::-1] for each in forwards]
+        first = store.read_all(backwards=True, limit=count)
+        assert len(await collect(first)) == count
+        rest = await collect(store.read_all(backwards=True, before=first.position))
+        assert len(rest) == 36 - count
+
+
+@contract
+async def test_backwards_what_cannot_be_meant_is_refused_by_the_name_of_the_argument(subject: Subject) -> None:
+    store = subject.store
+    await fill(store, 1)
+    for refused, field, why in (
+        ({"backwards": True, "after": 1}, "after", "give before"),
+        ({"before": 5}, "before", "give backwards=True with it"),
+        ({"backwards": True, "before": es.END}, "before", "without `before`"),
+        ({"backwards": True, "before": -1}, "before", "0 to"),
+        ({"backwards": 1}, "backwards", "true or false"),
+        ({"backwards": True, "before": es.Position("0" * 32, 1, {0: (1, "")})}, "before", "is a place in cluster"),
+    ):
+        with pytest.raises(es.InvalidArgument, match=why) as caught:
+            store.read_all(**refused)
+        assert caught.value.fields["field"] == field
+
+
+@contract
 async def test_a_position_identifies_each_last_event_and_stays_over_a_restart_and_an_empty_read(
     subject: Subject,
 ) -> None:

@@ -80,6 +80,12 @@ async def check_all_filters(subject: Subject, events: list[es.Event]) -> None:
             assert await collect(subject.store.read_all(after=after, **again(filters))) == wanted
             for limit in (0, 1, 7, len(wanted) + 1):
                 assert await collect(subject.store.read_all(after=after, limit=limit, **again(filters))) == wanted[:limit]
+        newest_first = expected(events, 0, filters)[::-1]
+        for before in (None, 1, 38, len(events) + 1, len(events) + 5):
+            wanted = [event for event in newest_first if before is None or event.sequence < before]
+            for limit in (None, 0, 1, 7, len(wanted) + 1):
+                stream = subject.store.read_all(backwards=True, before=before, limit=limit, **again(filters))
+                assert await collect(stream) == wanted[:limit]
 
 
 @contract

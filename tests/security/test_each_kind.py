@@ -38,6 +38,7 @@ from eventstore.protocol.requests import (
     Map,
     Ping,
     ReadAll,
+    ReadAllBackwards,
     Send,
     Subscribe,
 )
@@ -141,6 +142,9 @@ BY_HAND: Final = [
     # ---- events
     Row(by(ACC, lambda name: Append([commit(name, "c-1")])), (f"append {ACC}",)),
     Row(lambda _: ReadAll(), ("read ",)),
+    Row(lambda _: ReadAllBackwards(), ("read ",)),
+    Row(by(ACC, lambda name: ReadAllBackwards(aggregate_prefix=name)), (f"read {ACC}",)),
+    Row(by(ACC, lambda name: ReadAllBackwards(aggregate_id=name)), (f"read {ACC}",)),
     Row(by(ACC, lambda name: ReadAll(aggregate_prefix=name)), (f"read {ACC}",)),
     Row(by(ACC, lambda name: ReadAll(aggregate_id=name)), (f"read {ACC}",)),
     Row(lambda _: Subscribe(), ("subscribe ",)),

@@ -11,7 +11,7 @@ from pathlib import Path
 from eventstore import flat
 from eventstore.chunks.files import Files
 from eventstore.errors import EventStoreError
-from eventstore.model import ANY, Event, NewEvent
+from eventstore.model import ANY, VERSION_MAX, Event, NewEvent
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.records.raw_commit import AppendCondition
@@ -128,6 +128,21 @@ class Stepped:
             found += [event for event in decode_page(page.records) if event.sequence > after and wanted.matches(event)]
             assert page.next > after or page.at_end, "a page without progress"
             after = max(after, page.next)
+            if page.at_end:
+                return found
+
+    def read_back(
+        self, before: int = VERSION_MAX, wanted: EventFilter = EVERYTHING, *, page_bytes: int = 1 << 20,
+        events_max: int | None = None, own: SlotFilter | None = None,
+    ) -> list[Event]:  # fmt: skip
+        """Reads all wanted events before `before`, newest first, page by page, as a client does."""
+        found: list[Event] = []
+        while True:
+            page = self.engine.scan_back(before, wanted, page_bytes, events_max, own)
+            events = decode_page(page.records)
+            found += [event for event in reversed(events) if event.sequence < before and wanted.matches(event)]
+            assert page.next < before or page.at_end, "a page without progress"
+            before = page.next
             if page.at_end:
                 return found
 

@@ -43,7 +43,7 @@ def print_note(message: str) -> None:
 
 
 def print_position(position: Position, as_json: bool) -> None:
-    """Prints, on standard error, the place from which `--after` continues."""
+    """Prints, on standard error, the place from which `--after` continues, or `--before`."""
     import json
 
     print_note(json.dumps({"position": str(position)}) if as_json else str(position))

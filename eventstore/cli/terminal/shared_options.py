@@ -56,7 +56,7 @@ ToTime = Annotated[
 DataFolder = Annotated[Path, typer.Argument(metavar="DATA", help="The data folder of a store.")]
 
 
-def parse_after(text: str) -> int | Position:
+def parse_place(option: str, text: str) -> int | Position:
     """Reads a sequence or a position. Raises InvalidArgument."""
     from eventstore.position import Position
 
@@ -65,7 +65,8 @@ def parse_after(text: str) -> int | Position:
         return sequence
     if not text.startswith("p"):
         raise InvalidArgument(
-            f"--after is {text!r:.80}, expected a sequence, such as 0, or a position, as --position prints it", field="after"
+            f"{option} is {text!r:.80}, expected a sequence, such as 0, or a position, as --position prints it",
+            field=option.removeprefix("--"),
         )
     return Position.parse(text)
 

@@ -384,13 +384,14 @@ def read_shards(
     cursor: Callable[[LogPosition], LogCursor],
     aggregate_id: str | None,
     timeout: float | None = None,
+    field: str = "after",
 ) -> BlockingMergedEvents:
     """As of the async client."""
 
     async def begun(router: Router) -> MergedEvents:
         from eventstore.client.aio.routing import read_shards
 
-        return read_shards(router, after, limit, cursor, aggregate_id, timeout)
+        return read_shards(router, after, limit, cursor, aggregate_id, timeout, field)
 
     return BlockingMergedEvents(router.run(begun))
 

@@ -44,7 +44,7 @@ from eventstore.client.session.page_requests import aggregates_request
 from eventstore.errors import ConnectionLost, EventStoreError, UnknownOperation
 from eventstore.event_identity import LogPosition
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Replicas, Unchanged
-from eventstore.position import After, start_of, stored_start
+from eventstore.position import After, begin_of_read, start_of, stored_start
 from eventstore.protocol.reaction_requests import CheckParking, RecordParking
 from eventstore.protocol.requests import FindCommand, Version
 from eventstore.records.cursors import AggregateCursor, LogCursor
@@ -235,23 +235,28 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         to_time: int | datetime | None = None,
         *,
         aggregate_id: str | None = None,
+        backwards: bool = False,
+        before: After | None = None,
         timeout: float | None = None,
     ) -> BlockingLogStream | BlockingMergedEvents:
         """Returns the events after sequence `after`, in commit order, that pass every filter; ends at the last one stored.
 
         `aggregate_id`: of this aggregate alone. Times are microseconds since 1970 or aware datetimes, both ends inclusive.
         Of several shards, each has an order of its own. `after`: the `position` of an earlier call; Diverged if it is lost.
-        `timeout`: as of `read`; after TimedOut, continue at the `position`.
+        `backwards`: the newest first, of those before `before` (a sequence, or the `position` of an earlier call that read
+        backwards; None: of all), down to the first. `timeout`: as of `read`; after TimedOut, continue at the `position`.
         """
         timeout = self._timeout if timeout is None else timeout
         names = list(types) if isinstance(types, Iterator) else types  # each shard's cursor looks at them
 
+        begin, field = begin_of_read(after, before, backwards)
+
         def cursor(start: LogPosition) -> LogCursor:
-            return LogCursor(start, limit, names, aggregate_prefix, from_time, to_time, aggregate_id)
+            return LogCursor(start, limit, names, aggregate_prefix, from_time, to_time, aggregate_id, backwards=backwards)
 
         if self._router is not None:
-            return read_shards(self._router, after, limit, cursor, aggregate_id, timeout)
-        start = stored_start(after, self._connection.session.store, self._layout_now)
+            return read_shards(self._router, begin, limit, cursor, aggregate_id, timeout, field)
+        start = stored_start(begin, self._connection.session.store, self._layout_now, field)
         return read_log(self._connection, cursor(start), self._layout, timeout)
 
     def subscribe(

@@ -125,9 +125,12 @@ class MergedRead:
         limit: int | None,
         cursor: Callable[[LogPosition], LogCursor],
         slot: int | None = None,
+        field: str = "after",
     ) -> None:
-        """`cursor`: makes one that begins after a place. `slot`: as in `MergedReached`. Raises InvalidArgument."""
-        self.reached = MergedReached(known, stored_starts(after, known), slot)
+        """`cursor`: makes one that begins after a place. `slot`: as in `MergedReached`; `field`: the argument that `after` was
+        given by. Raises InvalidArgument.
+        """
+        self.reached = MergedReached(known, stored_starts(after, known, field), slot)
         self._cursor = cursor
         self.cursors = {shard: self._open(shard) for shard in self.reached.followed}
         self._turns = deque(self.cursors)

@@ -5,7 +5,6 @@ No page reads more than a bounded number of events: going back, a page offers to
 
 from __future__ import annotations
 
-from collections import deque
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,8 +24,6 @@ from eventstore.model import CaughtUp, Event
 from eventstore.position import END
 from eventstore.security.permissions import Permission
 
-_WINDOW: Final = 64
-_WINDOW_MAX: Final = 4_096
 _EXAMINED_MAX: Final = 10_000
 _KEPT_BYTES_MAX: Final = 8 * 1024 * 1024
 _LOOK_S: Final = 1.0
@@ -145,7 +142,7 @@ async def _appended(
         if last > after:
             seen[number] = last
             window = _EXAMINED_MAX // 10 if wanted.type or wanted.prefix else _LIVE_ROWS
-            page = await _window(each, wanted, max(after, last - window), last)
+            page = await _between(each, wanted, max(after, last - window), last)
             found += [(number, event) for event in page if wanted.passes(event)]
     return sorted(found, key=_newest_first)[:_LIVE_ROWS]
 
@@ -167,38 +164,34 @@ async def newest(store: NetworkStore, wanted: Filter, before: int | None) -> Log
             store.read_all(0, from_time=wanted.until + 1, limit=1, aggregate_prefix=wanted.may_read), 1
         )  # the index of times finds it
         before = later[0].sequence if later else None
-    high = (await last_sequence(store, wanted)) if before is None else before - 1
     found: list[Event] = []
-    window, examined = _WINDOW, 0
-    while high > 0 and len(found) < PAGE_EVENTS and examined < _EXAMINED_MAX:
-        low = max(0, high - window)
-        page = await _window(store, wanted, low, high)
-        for event in reversed(page):
+    examined, last = 0, None
+    items: Any = store.read_all(backwards=True, before=before, aggregate_prefix=wanted.may_read, limit=_EXAMINED_MAX)
+    async with aclosing(items):
+        async for event in items:
+            examined, last = examined + 1, event.sequence
             if wanted.since is not None and event.timestamp < wanted.since:
-                return LogExcerpt(found, None, examined + high - low)
+                return LogExcerpt(found, None, examined)
             if wanted.passes(event):
                 found.append(event)
                 if len(found) == PAGE_EVENTS:
-                    return LogExcerpt(found, event.sequence, examined + high - low)
-        examined += high - low
-        high, window = low, min(window * 4, _WINDOW_MAX)
-    return LogExcerpt(found, high + 1 if high > 0 else None, examined)
+                    break
+    more = last is not None and last > 1 and (len(found) == PAGE_EVENTS or examined == _EXAMINED_MAX)
+    return LogExcerpt(found, last if more else None, examined)
 
 
-async def _window(store: NetworkStore, wanted: Filter, low: int, high: int) -> list[Event]:
-    """Returns the events after `low` up to `high`, of these the last 8 MiB."""
-    kept: deque[Event] = deque()
+async def _between(store: NetworkStore, wanted: Filter, low: int, high: int) -> list[Event]:
+    """Returns the events after `low` up to `high`, newest first, of these the newest 8 MiB."""
+    kept: list[Event] = []
     size = 0
-    items: Any = store.read_all(low, aggregate_prefix=wanted.may_read, limit=high - low)
+    items: Any = store.read_all(backwards=True, before=high + 1, aggregate_prefix=wanted.may_read, limit=high - low)
     async with aclosing(items):
         async for event in items:
-            if event.sequence > high:
+            size += len(event.data)
+            if event.sequence <= low or (kept and size > _KEPT_BYTES_MAX):
                 break
             kept.append(event)
-            size += len(event.data)
-            while size > _KEPT_BYTES_MAX and len(kept) > 1:
-                size -= len(kept.popleft().data)
-    return list(kept)
+    return kept
 
 
 def _filter(visit: Visit) -> Filter:

@@ -1,4 +1,6 @@
-"""Answers READ, READ_ALL, VERSION, FIND_COMMAND and LIST_AGGREGATES: on the event loop if in memory, else on a thread."""
+"""Answers READ, READ_ALL, READ_ALL_BACKWARDS, VERSION, FIND_COMMAND and LIST_AGGREGATES: on the event loop if in memory, else
+on a thread.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,7 @@ from eventstore.protocol.requests import (
     ListAggregates,
     Read,
     ReadAll,
+    ReadAllBackwards,
     Version,
     filter_of,
 )
@@ -60,6 +63,7 @@ class ReadRequests:
         routes: dict[type[Request], Route] = {
             Read: self.read,
             ReadAll: self.read_all,
+            ReadAllBackwards: self.read_all_backwards,
             Version: self.version,
             FindCommand: self.find_command,
             ListAggregates: self.list_aggregates,
@@ -98,6 +102,21 @@ class ReadRequests:
         def page(bytes_max: int) -> bytes:
             check_place(self._engine.scan, place)
             found = self._engine.scan(place.sequence, wanted, bytes_max, request.events_max, own=own)
+            if len(found.records) > _RECORDS_BYTES_MAX:
+                return page(PAGE_BYTES_DEFAULT)
+            return encode_scan_page(request_id, found.next, found.at_end, found.records)
+
+        self._scanned(connection, request_id, page, request.bytes_max)
+
+    def read_all_backwards(self, connection: ServerConnection, request_id: int, request: Request) -> None:
+        assert isinstance(request, ReadAllBackwards)
+        self.reads += 1
+        wanted, start = filter_of(request), ReaderStart.parse("before", request.before)
+        place, own = start.stored, self._layout.filter_of(start.layout)
+
+        def page(bytes_max: int) -> bytes:
+            check_place(self._engine.scan, place)
+            found = self._engine.scan_back(place.sequence, wanted, bytes_max, request.events_max, own)
             if len(found.records) > _RECORDS_BYTES_MAX:
                 return page(PAGE_BYTES_DEFAULT)
             return encode_scan_page(request_id, found.next, found.at_end, found.records)

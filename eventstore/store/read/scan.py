@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -41,7 +42,9 @@ _Ints: TypeAlias = "npt.NDArray[np.integer[Any]]"
 
 @dataclass(frozen=True, slots=True)
 class ScanPage:
-    """Commit records with at least one matching event each; `next` is the `after` of the following page."""
+    """Commit records in the order of commit, with at least one matching event each. `next`: the `after` of the following page;
+    of a page that is read backwards, the `before` of the page of older commits.
+    """
 
     records: bytes
     next: int
@@ -96,6 +99,45 @@ class LogScanner:
             examined += after - before if wanted.aggregate_id is None else _WINDOW_EVENTS  # of others nothing is examined
         return ScanPage(b"".join(parts), after, after >= visible)
 
+    def page_before(
+        self,
+        before: int,
+        wanted: EventFilter,
+        bytes_max: int,
+        events_max: int | None,
+        visible: int,
+        own: SlotFilter | None = None,
+    ) -> ScanPage:
+        """Returns the page that ends before sequence `before`, or at the end of the log: the newest commits there. The rest as
+        in `page`.
+        """
+        parts: list[bytes] = []
+        oldest, whole = 1, wanted.names_log_records
+        if own is not None and wanted.aggregate_id is not None:
+            oldest = 1 if own.owns(wanted.aggregate_id) else own.through + 1
+            own = None
+        before = min(before, visible + 1)
+        left, examined = bytes_max, 0
+        events_left = events_max if events_max is not None else 2**62
+        while before > oldest and left > 0 and events_left > 0 and examined < _EXAMINED_EVENTS_MAX:
+            unsorted = {file.number: file for file in self._tail.files}
+            header = self._files.at_sequence(before - 1)
+            assert header is not None, "a visible sequence is in a file"
+            newer = before
+            shared = own if own is not None and header.first_sequence <= own.through else None
+            file = unsorted.get(header.number)
+            if file is not None and wanted.aggregate_id is not None:
+                data, count, before = self._unsorted_of_before(file, wanted.aggregate_id, before, wanted, left, events_left)
+            elif file is not None:
+                data, count, before = self._unsorted_before(file, before, wanted, left, events_left, shared, whole=whole)
+            else:
+                data, count, before = self._sorted_before(header, before, wanted, left, events_left, shared, whole=whole)
+            parts.append(data)
+            left -= len(data)
+            events_left -= count
+            examined += newer - before if wanted.aggregate_id is None else _WINDOW_EVENTS
+        return ScanPage(b"".join(reversed(parts)), before, before <= oldest)
+
     def _unsorted(
         self,
         file: TailFile,
@@ -119,17 +161,36 @@ class LogScanner:
             stop = file.extent(last)[1]
         data = read_records(handle, name, start, stop, file.sequences[first])
         end = file.sequences[last + 1] - 1 if last + 1 < commits else min(visible, file.next_sequence - 1)
-        whole = whole or first > 0 or _LOG_RECORDS not in data[:_FIRST_RECORD_BYTES]
-        if wanted.everything and own is None and whole:
+        if _takes_all(data, first, wanted, own, whole):
             return data, end - after, end
-        if not wanted.may_match_in(data):
-            return b"", 0, end
-        events = [event for event in decode_page(data) if event[7] > after and wanted.matches(event)]
-        if not whole:
-            events = [event for event in events if not event[0].startswith(LOG_RECORDS)]
-        matching = [event[7] for event in events if own is None or own.passes(event[0], event[7])]
-        extents = map(file.extent, sorted(set(map(file.ordinal_at, matching))))
-        return b"".join([data[first - start : last - start] for first, last in extents]), len(matching), end
+        matching = _matching(data, first, wanted, own, whole, lambda sequence: sequence > after)
+        return _commits_of(file, data, first, matching), len(matching), end
+
+    def _unsorted_before(
+        self,
+        file: TailFile,
+        before: int,
+        wanted: EventFilter,
+        bytes_max: int,
+        events_max: int,
+        own: SlotFilter | None,
+        *,
+        whole: bool,
+    ) -> tuple[bytes, int, int]:
+        handle, name = file.file, self._files.name(file.number)
+        assert handle is not None
+        first = last = file.ordinal_at(before - 1)
+        start, stop = file.extent(last)
+        oldest = max(0, last + 1 - min(_WINDOW_EVENTS, events_max))
+        while first > oldest and stop - start < bytes_max:
+            first -= 1
+            start = file.extent(first)[0]
+        begin = file.sequences[first]
+        data = read_records(handle, name, start, stop, begin)
+        if _takes_all(data, first, wanted, own, whole):
+            return data, before - begin, begin
+        matching = _matching(data, first, wanted, own, whole, lambda sequence: sequence < before)
+        return _commits_of(file, data, first, matching), len(matching), begin
 
     def _unsorted_of(
         self, file: TailFile, aggregate_id: str, after: int, wanted: EventFilter, bytes_max: int, events_max: int, visible: int
@@ -156,6 +217,28 @@ class LogScanner:
                 passed += matching
         return b"".join(parts), passed, end
 
+    def _unsorted_of_before(
+        self, file: TailFile, aggregate_id: str, before: int, wanted: EventFilter, bytes_max: int, events_max: int
+    ) -> tuple[bytes, int, int]:
+        """As `_unsorted_of`, from the newest commit before `before` on."""
+        handle, name = file.file, self._files.name(file.number)
+        assert handle is not None
+        found = file.commits_of(aggregate_id, file.ordinal_at(before - 1) + 1)
+        assert found is not None, "the walk was not limited"
+        chain, count = found
+        parts: list[bytes] = []
+        left, passed = bytes_max, 0
+        for place in range(count - 1, -1, -1):
+            if left <= 0 or passed >= events_max or count - 1 - place >= _WINDOW_EVENTS:
+                return b"".join(reversed(parts)), passed, file.sequences[chain[place + 1]]
+            (data,) = read_runs(file, handle, name, chain[place : place + 1], cached_only=False)
+            matching = sum(event[7] < before and wanted.matches(event) for event in decode_page(data))
+            if matching:
+                parts.append(data)
+                left -= len(data)
+                passed += matching
+        return b"".join(reversed(parts)), passed, file.sequences[0]
+
     def _sorted(
         self,
         header: ChunkHeader,
@@ -173,19 +256,14 @@ class LogScanner:
         types = _type_ordinals(index, wanted)
         if types is not None and not len(types):
             return b"", 0, header.last_sequence
-        records, sequences = index.checked("record"), index.checked("sequence")
+        sequences = index.checked("sequence")
         if wanted.aggregate_id is not None:
-            rows, end = _rows_of(index, wanted.aggregate_id, after), header.last_sequence
+            of_aggregate = _rows_of(index, wanted.aggregate_id)
+            passed = np.searchsorted(_taken(index, "sequence", of_aggregate), after, side="right")
+            rows, end = of_aggregate[int(passed) :], header.last_sequence
         else:
             rows, end = _window(index, header, after)
-        if not wanted.everything:
-            rows = rows[_mask(index, rows, wanted, types)]
-        if not whole and header.number in self._files.ranges.with_prefix(_LOG_RECORDS):
-            low, high = index.with_prefix(_LOG_RECORDS)
-            ordinals = _taken(index, "ordinal", rows)
-            rows = rows[(ordinals < low) | (ordinals >= high)]
-        if own is not None:
-            rows = self._own_rows.of(header.number, index, rows, own)
+        rows = self._passing(header.number, index, rows, wanted, types, own, whole=whole)
         starts = _taken(index, "record", rows)
         fresh = np.flatnonzero(np.diff(starts, prepend=-1))  # where each commit begins in `rows`
         commits = min(
@@ -195,9 +273,65 @@ class LogScanner:
         if commits < len(fresh):
             rows, fresh = rows[: fresh[commits]], fresh[:commits]
             end = int(sequences[index.commit_end(int(rows[-1])) - 1])
-        begins, lengths = starts[fresh], _taken(index, "length", rows[fresh])
-        firsts = _taken(index, "sequence", np.searchsorted(records, begins))
-        return self._gather(header.number, begins, lengths, firsts.tolist()), len(rows), end
+        return self._gather(header.number, index, rows[fresh]), len(rows), end
+
+    def _sorted_before(
+        self,
+        header: ChunkHeader,
+        before: int,
+        wanted: EventFilter,
+        bytes_max: int,
+        events_max: int,
+        own: SlotFilter | None,
+        *,
+        whole: bool,
+    ) -> tuple[bytes, int, int]:
+        begin = header.first_sequence
+        if not self._may_hold(header.number, wanted):
+            return b"", 0, begin
+        index = self._files.index(header.number)
+        types = _type_ordinals(index, wanted)
+        if types is not None and not len(types):
+            return b"", 0, begin
+        sequences = index.checked("sequence")
+        if wanted.aggregate_id is not None:
+            of_aggregate = _rows_of(index, wanted.aggregate_id)
+            rows = of_aggregate[: int(np.searchsorted(_taken(index, "sequence", of_aggregate), before))]
+        else:
+            rows, begin = _window_before(index, header, before)
+        rows = self._passing(header.number, index, rows, wanted, types, own, whole=whole)
+        starts = _taken(index, "record", rows)
+        fresh = np.flatnonzero(np.diff(starts, prepend=-1))
+        after_each = len(rows) - np.append(fresh, len(rows))[:0:-1]  # rows after each commit, the newest first
+        commits = min(
+            int(np.searchsorted(after_each, events_max)),
+            int(np.searchsorted(np.cumsum(_taken(index, "length", rows[fresh[::-1]])), bytes_max)) + 1,
+        )
+        if commits < len(fresh):
+            first = fresh[len(fresh) - commits]
+            rows, fresh = rows[first:], fresh[len(fresh) - commits :] - first
+            begin = int(sequences[index.commit_begin(int(rows[0]))])
+        return self._gather(header.number, index, rows[fresh]), len(rows), begin
+
+    def _passing(
+        self,
+        number: int,
+        index: EventIndex,
+        rows: _Ints,
+        wanted: EventFilter,
+        types: list[int] | None,
+        own: SlotFilter | None,
+        *,
+        whole: bool,
+    ) -> _Ints:
+        """Returns those of the rows that pass the filters. `types`: ordinals of the wanted types."""
+        if not wanted.everything:
+            rows = rows[_mask(index, rows, wanted, types)]
+        if not whole and number in self._files.ranges.with_prefix(_LOG_RECORDS):
+            low, high = index.with_prefix(_LOG_RECORDS)
+            ordinals = _taken(index, "ordinal", rows)
+            rows = rows[(ordinals < low) | (ordinals >= high)]
+        return rows if own is None else self._own_rows.of(number, index, rows, own)
 
     def _may_hold(self, number: int, wanted: EventFilter) -> bool:
         """Returns False if no aggregate of the file passes, as far as its smallest and largest id tell."""
@@ -206,8 +340,10 @@ class LogScanner:
             aggregate_id is None or number in ranges.holding(aggregate_id.encode())
         )
 
-    def _gather(self, number: int, starts: _Ints, lengths: _Ints, sequences: list[int]) -> bytes:
-        """Returns records from anywhere in the file, in the given order."""
+    def _gather(self, number: int, index: EventIndex, rows: _Ints) -> bytes:
+        """Returns the records of these rows, each of another commit, in the given order."""
+        starts, lengths = _taken(index, "record", rows), _taken(index, "length", rows)
+        sequences = _taken(index, "sequence", np.searchsorted(index.checked("record"), starts)).tolist()
         data, name = self._files.map(number), self._files.name(number)
         _touch(data, starts, lengths)
         extents = [(start, start + length) for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
@@ -230,12 +366,52 @@ def _window(index: EventIndex, header: ChunkHeader, after: int) -> tuple[_Ints, 
     return permutation[after + 1 - header.first_sequence : end + 1 - header.first_sequence], end
 
 
-def _rows_of(index: EventIndex, aggregate_id: str, after: int) -> _Ints:
-    """Returns the rows of one aggregate after sequence `after`: they are neighbours, and in the order of their sequence."""
+def _window_before(index: EventIndex, header: ChunkHeader, before: int) -> tuple[_Ints, int]:
+    """Returns the rows of the last sequences before `before`, in their order, and the first of these sequences."""
+    permutation = cast(_Ints, index.checked("permutation"))
+    window = max(before - _WINDOW_EVENTS, header.first_sequence) - header.first_sequence
+    begin = int(index.checked("sequence")[index.commit_begin(int(permutation[window]))])  # begins where a commit does
+    return permutation[begin - header.first_sequence : before - header.first_sequence], begin
+
+
+def _rows_of(index: EventIndex, aggregate_id: str) -> _Ints:
+    """Returns the rows of one aggregate: they are neighbours, and in the order of their sequence."""
     ordinal = index.find(aggregate_id.encode())
     first, last = (0, 0) if ordinal is None else index.rows_of(ordinal)
-    rows = np.arange(first, last)
-    return rows[int(np.searchsorted(_taken(index, "sequence", rows), after, side="right")) :]
+    return np.arange(first, last)
+
+
+def _takes_all(data: bytes, first: int, wanted: EventFilter, own: SlotFilter | None, whole: bool) -> bool:
+    """Returns whether all events of these records pass. `first`: the number of the first commit in its file."""
+    return wanted.everything and own is None and (whole or not _holds_log_record(data, first))
+
+
+def _holds_log_record(data: bytes, first: int) -> bool:
+    return first == 0 and _LOG_RECORDS in data[:_FIRST_RECORD_BYTES]
+
+
+def _matching(
+    data: bytes,
+    first: int,
+    wanted: EventFilter,
+    own: SlotFilter | None,
+    whole: bool,
+    within: Callable[[int], bool],
+) -> list[int]:
+    """Returns the sequences of the events of these records that pass, and whose sequence is `within` the page."""
+    if not wanted.may_match_in(data):
+        return []
+    events = [event for event in decode_page(data) if within(event[7]) and wanted.matches(event)]
+    if not whole and _holds_log_record(data, first):
+        events = [event for event in events if not event[0].startswith(LOG_RECORDS)]
+    return [event[7] for event in events if own is None or own.passes(event[0], event[7])]
+
+
+def _commits_of(file: TailFile, data: bytes, first: int, sequences: list[int]) -> bytes:
+    """Returns the commits of these events. `data` begins with the commit of this number."""
+    start = file.extent(first)[0]
+    extents = map(file.extent, sorted(set(map(file.ordinal_at, sequences))))
+    return b"".join([data[begin - start : end - start] for begin, end in extents])
 
 
 def _taken(index: EventIndex, column: str, rows: _Ints) -> _Ints:

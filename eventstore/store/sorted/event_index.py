@@ -218,6 +218,10 @@ class EventIndex:
         rows: list[int] = hits.tolist()
         return [row for row in rows if row == first or self._record[row - 1] != self._record[row]]
 
+    def commit_begin(self, row: int) -> int:
+        """Returns the row of the first event of the commit in `row`."""
+        return int(np.searchsorted(self._record, self._record[row]))
+
     def commit_end(self, row: int) -> int:
         """Returns the row after the last event of the commit in `row`."""
         return int(np.searchsorted(self._record, self._record[row], side="right"))

@@ -69,6 +69,21 @@ def test_every_matching_event_comes_exactly_once(
         assert mixed.read_all(after, wanted, page_bytes=500) == [event for event in due if event.sequence > after]
 
 
+@pytest.mark.parametrize(
+    ("mixed", "wanted", "window"), meeting_pairs(LAYOUTS, FILTERS, [1, 2, 3, 5, 4096], every=3), indirect=["mixed"]
+)
+def test_backwards_the_same_events_come_newest_first(
+    mixed: Stepped, wanted: EventFilter, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanning, "_WINDOW_EVENTS", window)
+    everything = mixed.state()
+    due = [event for event in reversed(everything) if wanted.matches(event)]
+    for page_bytes, events_max in itertools.product((1, 500, 1 << 20), (None, 1, 3)):
+        assert mixed.read_back(wanted=wanted, page_bytes=page_bytes, events_max=events_max) == due
+    for before in (0, 1, 2, 3, 100, len(everything), len(everything) + 1, len(everything) + 7):
+        assert mixed.read_back(before, wanted, page_bytes=500) == [event for event in due if event.sequence < before]
+
+
 def test_a_page_ends_where_a_commit_does(mixed: Stepped, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that ignores `next` when it takes the events of a page must not get one twice."""
     monkeypatch.setattr(scanning, "_WINDOW_EVENTS", 3)

@@ -76,6 +76,8 @@ def test_both_sides_of_a_split_hand_out_each_event_before_it_once(
         due = [event for event in everything if event.sequence > through or slot_of(event[0]) in own.slots]
         for page_bytes, events_max in itertools.product((1, 500, 1 << 20), (None, 1, 3)):
             assert split.read_all(0, wanted, page_bytes=page_bytes, events_max=events_max, own=own) == due
+            back = split.read_back(wanted=wanted, page_bytes=page_bytes, events_max=events_max, own=own)
+            assert back == due[::-1]
         for after in (1, 17, through, len(everything) + 7):
             assert split.read_all(after, wanted, own=own) == [event for event in due if event.sequence > after]
     both = [event for own in sides for event in split.read_all(0, wanted, own=own) if event.sequence <= through]

@@ -27,7 +27,7 @@ from eventstore.cli.terminal.shared_options import (
     Types,
     event_filters,
     last_sequence,
-    parse_after,
+    parse_place,
 )
 from eventstore.fields import counted
 
@@ -81,7 +81,7 @@ def export(
         blocking.connect(store, name="eventstore export", timeout=None) as connected,
         meter("export", False if output is None and progress is None else progress) as bar,
     ):
-        begin = parse_after(after)
+        begin = parse_place("--after", after)
         first = begin if isinstance(begin, int) else sum(sequence for sequence, _ in begin.shards.values())
         last = last_sequence(connected, begin if isinstance(begin, int) else 0)
         count = 0

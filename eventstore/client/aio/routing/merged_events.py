@@ -30,15 +30,16 @@ def read_shards(
     cursor: Callable[[LogPosition], LogCursor],
     aggregate_id: str | None,
     timeout: float | None = None,
+    field: str = "after",
 ) -> MergedEvents:
     """Returns the stored events of all shards, or those of an aggregate. `cursor`: makes one that begins after a place;
-    `timeout`: seconds to wait for each page.
+    `timeout`: seconds to wait for each page; `field`: the argument that `after` was given by.
 
     Raises:
         ConnectionLost, InvalidArgument
     """
     slot = router.table.slot_of_only(aggregate_id)
-    return MergedEvents(router, after, lambda known: MergedRead(known, after, limit, cursor, slot), timeout)
+    return MergedEvents(router, after, lambda known: MergedRead(known, after, limit, cursor, slot, field), timeout)
 
 
 async def reach(router: Router, after: After) -> ClusterMap:

@@ -115,6 +115,39 @@ def test_the_end_does_not_go_with_another_beginning_or_without_following(shared:
     assert refused("tail", "--end", "--no-follow", store=shared.store, code=2).endswith("does not go with --no-follow")
 
 
+def test_backwards_the_newest_events_come_first_and_the_position_continues(serve: Serve) -> None:
+    server = serve()
+    _fill(server, 25)
+
+    def sequences(*options: object) -> tuple[list[int], str]:
+        shown = run("tail", "--backwards", "--json", "--position", *options, store=server.store)
+        assert shown.returncode == 0, shown.stderr
+        return [json.loads(item)["sequence"] for item in shown.stdout.splitlines()], json.loads(shown.stderr)["position"]
+
+    first, position = sequences("--limit", 10)
+    assert first == list(range(25, 15, -1))
+    rest, _ = sequences("--before", position)
+    assert rest == list(range(15, 0, -1))
+    assert sequences("--before", 8, "--type", "Type1", "--prefix", "aggregate-")[0] == [6, 4, 2]
+    newest = output("tail", "--backwards", "--limit", 1, store=server.store)
+    assert newest.startswith("#25  ")
+
+
+def test_a_limit_ends_a_command_that_follows(serve: Serve) -> None:
+    server = serve()
+    _fill(server, 5)
+    shown = output("tail", "--after", 1, "--limit", 3, "--json", store=server.store).splitlines()
+    assert [json.loads(item)["sequence"] for item in shown] == [2, 3, 4]
+
+
+def test_backwards_does_not_go_with_a_beginning_for_reading_forwards(shared: Server) -> None:
+    for option in ("--after", 3), ("--end",):
+        told = refused("tail", "--backwards", *option, store=shared.store, code=2)
+        assert told.endswith(f"does not go with {option[0]}")
+    assert "is for --backwards" in refused("tail", "--before", 3, store=shared.store, code=2)
+    assert refused("tail", "--backwards", "--before", "x", store=shared.store, code=2).startswith("--before is 'x', expected")
+
+
 def test_what_is_neither_a_sequence_nor_a_position_is_refused(shared: Server) -> None:
     for command in "tail", "export":
         told = refused(command, "--after", "1.5", store=shared.store, code=2)
