@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 import trio
@@ -25,7 +26,7 @@ from eventstore.records.commit import CommitView
 from eventstore.records.event_page import decode_page
 from eventstore.records.raw_commit import AfterCommand
 from eventstore.records.slots import slot_of
-from eventstore.store.append import REFUSED, AppendOutcome, NewCommit
+from eventstore.store.append import DUPLICATE, REFUSED, AppendOutcome, NewCommit
 from eventstore.store.embedded import EmbeddedStore
 from eventstore_mailbox import Batch, Entry, Mailboxes, Options, Ports
 
@@ -206,6 +207,7 @@ def make_mailboxes(
             flush=store.flush,
             unmodified=runtime.unmodified,
             same=same_command,
+            look_up=partial(_look_up, store.find_command),
             size=_size_bytes,
             slot=slot_of,
             creates=_creates,
@@ -215,6 +217,27 @@ def make_mailboxes(
         ),
         options,
     )
+
+
+async def _look_up(find_command: LookUpCommand, entries: Sequence[ServerEntry]) -> list[AppendOutcome | None]:
+    """Returns the first outcome of each command that the store has; an id that another command has is left to its append."""
+    outcomes: list[AppendOutcome | None] = [None] * len(entries)
+    missing, all_found = len(entries), trio.Event()
+
+    def put(place: int, found: StoredOutcome | EventStoreError | None) -> None:
+        nonlocal missing
+        if found is not None and not isinstance(found, EventStoreError):
+            committed, fingerprint = found
+            if entries[place].command.handler.command.fingerprints.matches(fingerprint, entries[place].command.command):
+                outcomes[place] = DUPLICATE, committed.version, committed.sequence
+        missing -= 1
+        if not missing:
+            all_found.set()
+
+    for place, entry in enumerate(entries):
+        find_command(entry.aggregate_id, entry.command_id, partial(put, place))
+    await all_found.wait()
+    return outcomes
 
 
 def refused_append(error: Exception) -> AppendOutcome:

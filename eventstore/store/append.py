@@ -280,8 +280,8 @@ class Appender:
     ) -> AppendOutcome | None:
         """Returns the original outcome of a repeated command, or None if the command is new.
 
-        A command with the same fingerprint is the same, whatever its handler decided this time. If either has none, the events
-        decide.
+        A command with the same fingerprint is the same, whatever its handler decided this time. A commit without one answers
+        any command. If the new one has none, the events decide.
 
         Raises:
             CommandIdReused: it was appended before with other content.
@@ -293,8 +293,7 @@ class Appender:
         view = self._unique.find_command(aggregate_id, command_id)
         if view is None:
             return None
-        compared = NO_FINGERPRINT not in (fingerprint, view.fingerprint)
-        if (view.fingerprint != fingerprint) if compared else (view.events != events):
+        if view.events != events if fingerprint == NO_FINGERPRINT else view.fingerprint not in (fingerprint, NO_FINGERPRINT):
             raise CommandIdReused(aggregate_id, command_id, view.last_version, view.last_sequence)
         self.duplicates += 1
         return DUPLICATE, view.last_version, view.last_sequence

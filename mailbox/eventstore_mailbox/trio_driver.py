@@ -114,6 +114,9 @@ class TrioDriver:
             self._restorers += 1
             self._start(self._restore)
 
+    def look_up(self, lane: AggregateQueue, entries: Sequence[AnyEntry]) -> None:
+        self._start(self._look_up, lane, entries)
+
     def run_handler(self, lane: AggregateQueue, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
         scope = self._handlers[lane] = trio.CancelScope()
         self._start(self._run_handler, lane, entry, coroutine, scope)
@@ -140,6 +143,16 @@ class TrioDriver:
             except Exception as error:
                 self._ports.on_error("load", error)
         action()
+        self.machine.pump()
+
+    async def _look_up(self, lane: AggregateQueue, entries: Sequence[AnyEntry]) -> None:
+        assert self._ports.look_up is not None
+        outcomes: Sequence[object] = [None] * len(entries)
+        try:
+            outcomes = await self._ports.look_up(entries)
+        except Exception as error:  # then the store says it of their changes
+            self._ports.on_error("look_up", error)
+        self.machine.looked_up(lane, entries, outcomes)
         self.machine.pump()
 
     async def _restore(self) -> None:

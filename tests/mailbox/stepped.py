@@ -28,6 +28,8 @@ from eventstore_mailbox.core.state import (
     ENTRY_TRANSITIONS,
     HANDLING,
     IN_FLIGHT,
+    LOOKING_UP,
+    NEW,
     REFRESHED,
     STORED,
     WAITING,
@@ -64,7 +66,7 @@ class Move(NamedTuple):
 FINAL = (COMMITTED, DUPLICATE, CONFLICT, REFUSED, UNCHANGED, FAILED, STOPPED, OVERLOADED)
 DOCUMENTED = {Move(row.before, row.after, row.caused_by.partition(".")[0]) for row in ENTRY_TRANSITIONS}
 STATED_BELOW = {Move(WAITING, final, "InFlightDuplicates") for final in FINAL} | {
-    *(Move(before, STOPPED, "Machine") for before in (WAITING, IN_FLIGHT, REFRESHED, STORED, *FINAL)),
+    *(Move(before, STOPPED, "Machine") for before in (WAITING, IN_FLIGHT, REFRESHED, STORED, NEW, *FINAL)),
     *(Move(before, OVERLOADED, "Machine") for before in (WAITING, STOPPED)),
     *(Move(before, WAITING, "Machine") for before in (STOPPED, OVERLOADED)),  # submitted again
 }
@@ -138,6 +140,7 @@ class _Driver:
         self.restores: list[tuple[AggregateQueue, History]] = []
         self.handlers: dict[AggregateQueue, tuple[AnyEntry, Coroutine[object, object, object], bool]] = {}
         self.timers: list[Callable[[], None]] = []
+        self.look_ups: list[tuple[AggregateQueue, Sequence[AnyEntry]]] = []
         self.woken = False
 
     def restore(self, lane: AggregateQueue) -> None:
@@ -156,6 +159,9 @@ class _Driver:
             action()
 
         self.timers.append(loaded)
+
+    def look_up(self, lane: AggregateQueue, entries: Sequence[AnyEntry]) -> None:
+        self.look_ups.append((lane, entries))
 
     def run_handler(self, lane: AggregateQueue, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
         assert lane not in self.handlers
@@ -188,6 +194,7 @@ class Stepped:
         self.pending: deque[Batch[Change, Outcome]] = deque()
         self.driver = driver = _Driver(store, shared)
         self.restores, self.handlers, self.timers = driver.restores, driver.handlers, driver.timers
+        self.look_ups = driver.look_ups
         self.answered: list[Request] = []
         self.errors: list[str] = []
         self.slow: list[str] = []
@@ -202,7 +209,7 @@ class Stepped:
             unmodified=lambda history: not history.dirty, flush=self._flush,
             unloaded=lambda ids: ids & self.unloaded, load=self._load,
             on_error=lambda what, error: self.errors.append(what), on_slow=lambda entry, _: self.slow.append(entry.command_id),
-            size=lambda change: len(change[2]),
+            size=lambda change: len(change[2]), look_up=self._look_up,
         )  # fmt: skip
         self.machine = Machine(cast("AnyPorts", ports), options, driver)
 
@@ -214,6 +221,9 @@ class Stepped:
 
     async def _never(self, *_: object) -> History:
         raise AssertionError("the driver restores")
+
+    async def _look_up(self, _: object) -> list[Outcome | None]:
+        raise AssertionError("the driver looks up")
 
     async def _load(self, _: str) -> None:
         raise AssertionError("the driver loads")
@@ -291,6 +301,16 @@ class Stepped:
         self.machine.restored(lane, history)
         self._pump()
 
+    def look_up(self, place: int = 0, fails: bool = False) -> None:
+        """The store says which commands it has, or cannot be asked."""
+        lane, entries = self.look_ups.pop(place)
+        history = () if fails else self.store.history(lane.aggregate_id)
+        outcomes = [
+            (DUPLICATE, history.index(entry.command_id) + 1, 0) if entry.command_id in history else None for entry in entries
+        ]
+        self.machine.looked_up(lane, entries, outcomes)
+        self._pump()
+
     def restore_fails(self, place: int = 0) -> None:
         self.machine.restore_failed(self.restores.pop(place)[0], ConnectionError("unreachable"))
         self._pump()
@@ -341,10 +361,12 @@ class Stepped:
             assert machine.processor.restores.running == len(self.restores), "as many restores run as were begun"
             handling = {lane for lane in machine.lanes.by_id.values() if lane.state == HANDLING}
             assert handling == set(self.handlers), "lanes are HANDLING whose handlers run"
+            asking = [lane for lane in machine.lanes.by_id.values() if lane.state == LOOKING_UP]
+            assert len(asking) == len(self.look_ups), "lanes are LOOKING_UP whose commands are looked up"
 
     @property
     def quiet(self) -> bool:
-        return not (self.pending or self.restores or self.handlers or self.timers or self.driver.woken)
+        return not (self.pending or self.restores or self.look_ups or self.handlers or self.timers or self.driver.woken)
 
     def finish(self, rounds_max: int = 10_000) -> None:
         """Ends all operations successfully."""
@@ -353,6 +375,7 @@ class Stepped:
                 break
             for waiting, end in (
                 (self.driver.woken, self.pump), (self.timers, self.fire), (self.restores, self.restore),
+                (self.look_ups, self.look_up),
                 (self.handlers, self.end_handler), (self.pending, self.deliver),
             ):  # fmt: skip
                 if waiting:

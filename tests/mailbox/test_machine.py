@@ -225,7 +225,9 @@ def test_a_stored_command_whose_answer_was_lost_does_not_fail_if_its_aggregate_c
     worker.fire()
     worker.deliver()
     assert done.answers == 0
+    worker.look_up()
     worker.unrestorable()
+    worker.look_up()
     worker.unrestorable()
     worker.finish()
     assert [request.status for request in worker.answered] == [DUPLICATE, FAILED, DUPLICATE, FAILED]

@@ -72,6 +72,15 @@ class Mailboxes(RuleBasedStateMachine):
         """Sends a command id that was sent before, perhaps to another worker."""
         self._submit(number, [Request(name, f"{max(self.number - back, 1)}", kind)])
 
+    @rule(
+        number=st.integers(0, 2), name=st.sampled_from(NAMES), count=st.integers(1, 4),
+        kinds=st.lists(st.sampled_from(KINDS), max_size=3),
+    )  # fmt: skip
+    def repeat_stored(self, number: int, name: str, count: int, kinds: list[str]) -> None:
+        """Sends the last commands that the store has of an aggregate again, and some new ones after them."""
+        again = [Request(name, command_id) for command_id in self.store.history(name)[-count:]]
+        self._submit(number, [*again, *[Request(name, self._new_id(), kind) for kind in kinds]])
+
     def _submit(self, number: int, requests: list[Request]) -> None:
         number %= len(self.workers)
         for request in requests:
@@ -121,6 +130,12 @@ class Mailboxes(RuleBasedStateMachine):
         if worker.restores:
             end = {"well": worker.restore, "badly": worker.restore_fails, "never": worker.unrestorable}[how]
             end(place % len(worker.restores))
+
+    @rule(number=st.integers(0, 2), place=st.integers(0, 3), fails=st.booleans())
+    def look_up_ends(self, number: int, place: int, fails: bool) -> None:
+        worker = self._worker(number)
+        if worker.look_ups:
+            worker.look_up(place % len(worker.look_ups), fails)
 
     @rule(number=st.integers(0, 2), place=st.integers(0, 3))
     def handler_ends(self, number: int, place: int) -> None:
@@ -236,6 +251,9 @@ STEPS: list[Callable[[Mailboxes, random.Random], None]] = [
         dice.randrange(3), [(dice.choice(NAMES), dice.choice(KINDS)) for _ in range(dice.randint(1, 5))]
     ),
     lambda mailboxes, dice: mailboxes.repeat(dice.randrange(3), dice.choice(NAMES), dice.randrange(6), dice.choice(KINDS)),
+    lambda mailboxes, dice: mailboxes.repeat_stored(
+        dice.randrange(3), dice.choice(NAMES), dice.randint(1, 4), [dice.choice(KINDS) for _ in range(dice.randint(0, 3))]
+    ),
     lambda mailboxes, dice: mailboxes.append(
         dice.randrange(3), [(dice.choice(NAMES), dice.choice([None, None, 0, 1, 2, 5])) for _ in range(dice.randint(1, 5))]
     ),
@@ -246,6 +264,7 @@ STEPS: list[Callable[[Mailboxes, random.Random], None]] = [
     lambda mailboxes, dice: mailboxes.restore_ends(
         dice.randrange(3), dice.randrange(4), dice.choice(["well", "well", "badly", "never"])
     ),
+    lambda mailboxes, dice: mailboxes.look_up_ends(dice.randrange(3), dice.randrange(4), dice.random() < 0.2),
     lambda mailboxes, dice: mailboxes.handler_ends(dice.randrange(3), dice.randrange(4)),
     lambda mailboxes, dice: mailboxes.time_passes(dice.randrange(3), dice.randrange(4)),
     lambda mailboxes, dice: mailboxes.killed(dice.randrange(3), dice.random() < 0.5),

@@ -16,11 +16,11 @@ from tests.mailbox.stepped import Move, Request, Stepped, warm
 STATUSES = {
     getattr(state, name): name
     for name in (
-        "WAITING", "IN_FLIGHT", "REFRESHED", "STORED",
+        "WAITING", "IN_FLIGHT", "REFRESHED", "STORED", "NEW",
         "COMMITTED", "DUPLICATE", "CONFLICT", "REFUSED", "UNCHANGED", "FAILED", "STOPPED", "OVERLOADED",
     )
 }  # fmt: skip
-STATES = {getattr(state, name): name for name in ("READY", "DRAINING", "RESTORING", "HANDLING", "PAUSED")}
+STATES = {getattr(state, name): name for name in ("READY", "DRAINING", "RESTORING", "HANDLING", "PAUSED", "LOOKING_UP")}
 SEEDS = 60
 
 looked_up: set[tuple[int, str]] = set()
@@ -60,6 +60,16 @@ def handled(*kinds: str, reruns_max: int = 100) -> Stepped:
     return worker
 
 
+def repeating(*kinds: str, shared: bool = False) -> Stepped:
+    """Returns a worker that got commands of these kinds after one was repeated; `first` is the one that the store has."""
+    worker = Stepped(HistoryStore(), Options(mailboxes=1), shared)
+    for _ in range(2):
+        worker.submit(Request("a", "first"))
+        worker.finish()
+    worker.submit(*[Request("a", kind, "add" if kind == "first" else kind) for kind in kinds])
+    return worker
+
+
 def conflict(worker: Stepped) -> Stepped:
     """Lets another writer append before the oldest batch."""
     worker.store.append([("a", None, f"theirs {worker.store.sequence}", None)])
@@ -88,7 +98,7 @@ def mixed() -> Stepped:
     return conflict(worker)
 
 
-deliver, restore, end_handler = Stepped.deliver, Stepped.restore, Stepped.end_handler
+deliver, restore, end_handler, look_up = Stepped.deliver, Stepped.restore, Stepped.end_handler, Stepped.look_up
 EARLIER = "an earlier change of its lane was not committed"
 
 ENTRY_SCENARIOS: dict[tuple[str, str], Callable[[], Stepped]] = {
@@ -97,6 +107,14 @@ ENTRY_SCENARIOS: dict[tuple[str, str], Callable[[], Stepped]] = {
     ("WAITING", "its handler raises"): lambda: handled("reject"),
     ("WAITING", "its aggregate cannot be restored"): lambda: after(cold("add"), Stepped.unrestorable),
     ("WAITING", "its aggregate is restored from a shared store"): lambda: after(cold("add", shared=True), restore),
+    ("WAITING", "it is looked up, and the store has it"): lambda: after(repeating("first"), look_up),
+    ("WAITING", "it is looked up, and the store does not have it"): lambda: after(repeating("add"), look_up),
+    ("NEW", "its change goes into a batch"): lambda: after(repeating("add"), look_up, restore),
+    ("NEW", "its handler changes nothing"): lambda: after(repeating("nothing"), look_up, restore),
+    ("NEW", "its handler raises"): lambda: after(repeating("reject"), look_up, restore),
+    ("NEW", "its aggregate cannot be restored"): lambda: after(repeating("add"), look_up, Stepped.unrestorable),
+    ("NEW", "its aggregate is restored from a shared store"): lambda: after(repeating("add", shared=True), look_up, restore),
+    ("NEW", EARLIER): lambda: after(repeating("add", "slow_add"), look_up, restore, conflict),
     ("REFRESHED", "its change goes into a batch"): lambda: after(cold("add", shared=True), restore),
     ("REFRESHED", "its handler changes nothing"): lambda: after(cold("nothing", shared=True), restore),
     ("REFRESHED", "its handler raises"): lambda: after(cold("reject", shared=True), restore),
@@ -129,6 +147,11 @@ LANE_SCENARIOS: dict[tuple[str, str], Callable[[], Stepped]] = {
     ("RESTORING", "the aggregate is restored, or cannot be"): lambda: after(cold("add"), restore),
     ("RESTORING", "the store cannot be reached"): lambda: after(cold("add"), Stepped.restore_fails),
     ("PAUSED", "the pause is over"): lambda: after(handled("add"), conflict, restore, conflict, Stepped.fire),
+    ("READY", "a command may be one that the store has"): lambda: repeating("first"),
+    ("LOOKING_UP", "it is known which commands the store has"): lambda: after(repeating("first"), look_up),
+    ("LOOKING_UP", "its lane is rewound"): lambda: after(
+        repeating("add"), look_up, restore, lambda worker: worker.submit(Request("a", "next")), conflict
+    ),
 }
 
 
@@ -160,5 +183,8 @@ def test_random_runs_make_the_transitions_of_the_tables_and_no_others() -> None:
     for seed in range(SEEDS):
         test_model.run_seed(seed)
     after(handled("add"), refuse)  # the store of the model refuses nothing
+    for rare in (("IN_FLIGHT", "it conflicted, and may not run again"), ("NEW", EARLIER)):
+        ENTRY_SCENARIOS[rare]().finish()
+    LANE_SCENARIOS["LOOKING_UP", "its lane is rewound"]().finish()
     assert stepped.moves - stepped.STATED_BELOW == stepped.DOCUMENTED
     assert looked_up == QUEUE_TRANSITIONS.keys()

@@ -7,28 +7,34 @@ commands of that lane wait in it; the processor continues with other lanes and c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import CoroutineType
 from typing import Final, cast
 
 from eventstore_mailbox.core.append_call import PlainEntry
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import AnyPorts, Driver
+from eventstore_mailbox.core.repeats import LOOKED_UP_AT_ONCE, Repeats
 from eventstore_mailbox.core.resident_lanes import ResidentLanes
 from eventstore_mailbox.core.restore_queue import RestoreQueue
 from eventstore_mailbox.core.state import (
     AGGREGATE_NEEDED,
     CHANGES_IN_FLIGHT,
     DONE,
+    DUPLICATE,
     FAILED,
     HANDLER_ENDS,
     HANDLER_STARTS,
+    LOOK_UP_ENDS,
+    MAYBE_REPEATED,
+    NEW,
     PLAIN,
     QUEUE_TRANSITIONS,
     READY,
     REFRESHED,
     RESTORE_ENDS,
     UNCHANGED,
+    WAITING,
     AggregateQueue,
     AnyEntry,
     CommandMailbox,
@@ -53,6 +59,8 @@ class CommandProcessor:
         self.restores = RestoreQueue(options, driver)
         self.busiest = TopK(32)
         self.complete: Callable[[AggregateQueue], None] = lambda lane: None
+        self.repeats = Repeats()
+        self._expected = self.repeats.expected if ports.look_up is not None else {}
         self._ports = ports
         self._handle = ports.handle
         self._clock = ports.clock
@@ -116,6 +124,9 @@ class CommandProcessor:
     def _step(self, lane: AggregateQueue, entry: AnyEntry, now: float) -> float:
         """Runs one command; returns the time after it. Precondition: the lane is READY, the entry at its cursor."""
         aggregate = lane.aggregate
+        if self._expected and lane.aggregate_id in self._expected and entry.status == WAITING and entry.command is not PLAIN:
+            self._look_up(lane, entry)
+            return self._clock()
         if aggregate is None or entry.command is PLAIN:
             self._step_without_aggregate(lane, entry)
             return self._clock()
@@ -143,6 +154,18 @@ class CommandProcessor:
         if not handled % SAMPLE:
             self.busiest.add(entry.aggregate_id, SAMPLE)
         return after
+
+    def _look_up(self, lane: AggregateQueue, entry: AnyEntry) -> None:
+        """Asks which of the next commands the store has."""
+        entries: list[AnyEntry] = []
+        following: AnyEntry | None = entry
+        while following is not None and len(entries) < LOOKED_UP_AT_ONCE:
+            if following.status != WAITING or following.command is PLAIN:
+                break
+            entries.append(following)
+            following = following.next
+        lane.state = QUEUE_TRANSITIONS[lane.state, MAYBE_REPEATED]
+        self._driver.look_up(lane, entries)
 
     def _step_without_aggregate(self, lane: AggregateQueue, entry: AnyEntry) -> None:
         plain = entry.command is PLAIN
@@ -206,6 +229,23 @@ class CommandProcessor:
                 self._raised(lane, entry, raised)
         if lane.state == READY:
             self.resume(lane)
+
+    def looked_up(self, lane: AggregateQueue, entries: Sequence[AnyEntry], outcomes: Sequence[object]) -> None:
+        """Takes the outcome of each command that the store has, None for one that it does not have."""
+        lane.state = QUEUE_TRANSITIONS[lane.state, LOOK_UP_ENDS]
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            if outcome is None:
+                entry.status = NEW
+                self.repeats.missed(lane.aggregate_id)
+            else:
+                entry.result = outcome
+                entry.status = DUPLICATE
+                self.repeats.found(lane.aggregate_id)
+        while lane.cursor is not None and lane.cursor.status in DONE:
+            lane.cursor = lane.cursor.next
+        if lane.first is not None and lane.first.status >= 0:
+            self.complete(lane)
+        self.resume(lane)
 
     def restored(self, lane: AggregateQueue, aggregate: object) -> None:
         """Takes the aggregate, or, if it was to be loaded by the store, nothing."""

@@ -19,6 +19,8 @@ from eventstore_mailbox.core.state import (
     FAILED,
     HANDLING,
     IN_FLIGHT,
+    LOOKING_UP,
+    NEW,
     PAUSED,
     PLAIN,
     READY,
@@ -37,7 +39,7 @@ from eventstore_mailbox.core.state import (
 if TYPE_CHECKING:
     from eventstore_mailbox.core.machine import Machine
 
-_TO_HANDLE: Final = frozenset((WAITING, REFRESHED))
+_TO_HANDLE: Final = frozenset((WAITING, REFRESHED, NEW))
 _HANDLED: Final = frozenset((IN_FLIGHT, UNCHANGED, FAILED)) | DONE
 
 
@@ -94,7 +96,7 @@ def _check_entries(lane: AggregateQueue) -> None:
         assert entry.lane is lane, f"{_of(lane)}: {entry.command_id} is of another lane"
         assert entry.aggregate_id == lane.aggregate_id, f"{_of(lane)}: {entry.command_id} is for {entry.aggregate_id!r}"
         if place >= at:
-            expected = _TO_HANDLE | DONE if place == at else DONE | {WAITING}
+            expected = _TO_HANDLE | DONE if place == at else DONE | {WAITING, NEW}
         else:
             expected = _TO_HANDLE if runs and place == at - 1 else _HANDLED
         assert entry.status in expected, f"{_of(lane)}: {entry.command_id} has status {entry.status}"
@@ -114,6 +116,8 @@ def _check_waits(lane: AggregateQueue) -> None:
     elif lane.state in (RESTORING, PAUSED):
         in_flight = lane.in_flight, lane.fast_path_calls
         assert in_flight == (0, 0), f"{_of(lane)}: {in_flight} changes and calls are in flight"
+        assert lane.cursor is not None, f"{_of(lane)}: nothing is to be handled"
+    elif lane.state == LOOKING_UP:
         assert lane.cursor is not None, f"{_of(lane)}: nothing is to be handled"
     if lane.aggregate is not None:
         assert lane.resident, f"{_of(lane)}: its aggregate is in memory, and not on the clock"

@@ -286,6 +286,10 @@ class Machine:
         if not self.abandoned:
             self.processor.handled(lane, entry, change, error)
 
+    def looked_up(self, lane: AggregateQueue, entries: Sequence[AnyEntry], outcomes: Sequence[object]) -> None:
+        if not self.abandoned:
+            self.processor.looked_up(lane, entries, outcomes)
+
     def restored(self, lane: AggregateQueue, aggregate: object) -> None:
         if not self.abandoned:
             self.processor.restored(lane, aggregate)

@@ -31,6 +31,7 @@ from eventstore_mailbox.core.state import (
     DUPLICATE,
     FAILED,
     HANDLING,
+    LOOKING_UP,
     NONE_IN_FLIGHT,
     PAUSE_OVER,
     PAUSED,
@@ -141,6 +142,8 @@ class OutcomeProcessor:
             if status != COMMITTED and not plain:
                 rewound[lane] = None  # before the entry ends, so that the final ones after it do not end with it
                 mailbox.reruns += lane.rewind(entry if again else entry.next)
+            if status == DUPLICATE and not plain:
+                self._processor.repeats.found(entry.aggregate_id)
             if not again:
                 self._end(entry, status, outcome)
         if rewound:
@@ -173,6 +176,8 @@ class OutcomeProcessor:
         lane.state = QUEUE_TRANSITIONS[lane.state, REWOUND]
         if lane.state == HANDLING:
             self._driver.cancel_handler(lane)  # ends in `CommandProcessor.handled`, which resumes the lane
+            return
+        if lane.state == LOOKING_UP:  # ends in `CommandProcessor.looked_up`, which resumes the lane
             return
         if lane.first is not None:
             reruns = self._reruns.get(lane.first, 0)

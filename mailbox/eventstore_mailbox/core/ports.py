@@ -103,6 +103,9 @@ class Ports(Generic[C, A, X, O]):
             aggregate wait in its lane, and so does a batch with a change of it.
         unmodified: returns whether an aggregate is as it was before the handler that raised. If not, it is restored.
         same: returns whether two commands under the same id are equal. If they are, a command in flight answers the other.
+        look_up: returns the outcome of each command that the store has, as of a change with status DUPLICATE; None for one that
+            it does not have, or of which that is not known. Asked for commands of an aggregate of which some were repeated, so
+            that they are not run, and the aggregate restored, only to find that out. None: never asked.
         size: returns the bytes of a change; None: batches are bounded by count alone.
         creates: returns whether a change creates its aggregate.
         slot: returns the number of an aggregate id, the same each time; its mailbox is this modulo `mailboxes`.
@@ -125,6 +128,7 @@ class Ports(Generic[C, A, X, O]):
     load: Callable[[str], Awaitable[None]] | None = None
     unmodified: Callable[[A], bool] = _assume_modified
     same: Callable[[C, C], bool] = lambda one, other: True
+    look_up: Callable[[Sequence[Entry[C, O]]], Awaitable[Sequence[O | None]]] | None = None
     size: Callable[[X], int] | None = None
     creates: Callable[[X], bool] = lambda change: False
     slot: Callable[[str], int] = _slot
@@ -150,6 +154,9 @@ class Driver(Protocol):
     def load(self, aggregate_ids: Collection[str], action: Callable[[], None]) -> None:
         """Starts to load aggregates that the store may have dropped while they were in memory here; calls the action then, also
         if that failed: the store reports why."""
+
+    def look_up(self, lane: AggregateQueue, entries: Sequence[AnyEntry]) -> None:
+        """Starts to look up these commands of the lane; it ends in `looked_up`, for all of them."""
 
     def run_handler(self, lane: AggregateQueue, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
         """Starts an async handler; it ends in `handled`."""

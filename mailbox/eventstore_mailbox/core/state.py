@@ -32,6 +32,8 @@ REFRESHED: Final = -3
 """To be handled on an aggregate that was just brought up to date with a store that others write to."""
 STORED: Final = -4
 """The store has its change; its outcome is not recorded yet."""
+NEW: Final = -5
+"""To be handled: it was looked up, and the store does not have it."""
 
 DONE: Final = frozenset((STORED, COMMITTED, DUPLICATE))
 """The store has the change for good: a rewind leaves such an entry alone, and the cursor skips it."""
@@ -51,6 +53,14 @@ ENTRY_TRANSITIONS: Final = (
     EntryTransition(WAITING, "its handler raises", FAILED, "CommandProcessor"),
     EntryTransition(WAITING, "its aggregate cannot be restored", FAILED, "CommandProcessor"),
     EntryTransition(WAITING, "its aggregate is restored from a shared store", REFRESHED, "CommandProcessor"),
+    EntryTransition(WAITING, "it is looked up, and the store has it", DUPLICATE, "CommandProcessor"),
+    EntryTransition(WAITING, "it is looked up, and the store does not have it", NEW, "CommandProcessor"),
+    EntryTransition(NEW, "its change goes into a batch", IN_FLIGHT, "EventMailbox.add"),
+    EntryTransition(NEW, "its handler changes nothing", UNCHANGED, "CommandProcessor"),
+    EntryTransition(NEW, "its handler raises", FAILED, "CommandProcessor"),
+    EntryTransition(NEW, "its aggregate cannot be restored", FAILED, "CommandProcessor"),
+    EntryTransition(NEW, "its aggregate is restored from a shared store", REFRESHED, "CommandProcessor"),
+    EntryTransition(NEW, _EARLIER, WAITING, "AggregateQueue.rewind"),
     EntryTransition(REFRESHED, "its change goes into a batch", IN_FLIGHT, "EventMailbox.add"),
     EntryTransition(REFRESHED, "its handler changes nothing", UNCHANGED, "CommandProcessor"),
     EntryTransition(REFRESHED, "its handler raises", FAILED, "CommandProcessor"),
@@ -66,7 +76,7 @@ ENTRY_TRANSITIONS: Final = (
     EntryTransition(STORED, "its outcome is recorded as a duplicate", DUPLICATE, "OutcomeProcessor"),
 )
 
-READY, DRAINING, RESTORING, HANDLING, PAUSED = range(5)
+READY, DRAINING, RESTORING, HANDLING, PAUSED, LOOKING_UP = range(6)
 
 HANDLER_STARTS: Final = "an async handler starts"
 HANDLER_ENDS: Final = "the handler ends"
@@ -78,6 +88,8 @@ UNREACHABLE: Final = "the store cannot be reached"
 CONFLICTED_AGAIN: Final = "a command has conflicted again"
 PAUSE_OVER: Final = "the pause is over"
 REWOUND: Final = "its lane is rewound"
+MAYBE_REPEATED: Final = "a command may be one that the store has"
+LOOK_UP_ENDS: Final = "it is known which commands the store has"
 
 QUEUE_TRANSITIONS: Final = {
     (READY, HANDLER_STARTS): HANDLING,
@@ -92,6 +104,9 @@ QUEUE_TRANSITIONS: Final = {
     (RESTORING, RESTORE_ENDS): READY,
     (RESTORING, UNREACHABLE): RESTORING,
     (PAUSED, PAUSE_OVER): READY,
+    (READY, MAYBE_REPEATED): LOOKING_UP,
+    (LOOKING_UP, LOOK_UP_ENDS): READY,
+    (LOOKING_UP, REWOUND): LOOKING_UP,
 }
 """The next `AggregateQueue.state`, by the present one and what happens."""
 

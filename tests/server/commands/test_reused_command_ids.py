@@ -114,3 +114,21 @@ def test_a_sorted_file_knows_its_commands_from_memory_and_after_a_restart(host: 
                 store.send(Raise("a", 0), "k")
             assert store.send(Add("a", 5), "k") == es.Committed("a", 1, 1, duplicate=True)
             running.restart()
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["commands", "appends"])
+def test_the_aggregate_of_repeated_commands_is_not_replayed_for_each_of_them(host: Begin, plain: bool) -> None:
+    running, commands = host(), [(Add("a", number), f"k-{number}") for number in range(40)]
+    with running.connect() as store, es.blocking.connect(running.store_address) as appends:
+        for command, command_id in commands:
+            if plain:
+                appends.append("a", [es.NewEvent("Added", {"amount": command.amount, "before": 0})], es.ANY, command_id)
+            else:
+                store.send(command, command_id)
+        running.restart()
+        restored = running.stats()["aggregates_restored"]
+        for version, (command, command_id) in enumerate(commands, 1):
+            assert store.send(command, command_id) == es.Committed("a", version, version, duplicate=True)
+        again = store.send_many([*commands, (Add("a", 1), "new"), *commands])
+        assert [outcome.version for outcome in again if isinstance(outcome, es.Committed)] == [*range(1, 42), *range(1, 41)]
+        assert running.stats()["aggregates_restored"] - restored <= 2  # for the first one, and for the new one
