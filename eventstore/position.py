@@ -200,12 +200,15 @@ class Reading:
         self._before: LogPosition | Event | None = start
         self._page: Sequence[Event] | Sequence[Event | CaughtUp] = ()
         self._left: Iterator[Event | CaughtUp] = iter(())
+        self._end: LogPosition | None = None
 
-    def turn(self, page: Sequence[ItemT]) -> Iterator[ItemT]:
-        """Returns the items of the next page, once those of the page before were all handed out."""
+    def turn(self, page: Sequence[ItemT], end: LogPosition | None = None) -> Iterator[ItemT]:
+        """Returns the items of the next page, once those of the page before were all handed out. `end`: where the reader stands
+        once these are, after what a filter has left out; None: at the last event.
+        """
         self._before = self._last()
         left = iter(page)
-        self._page, self._left = page, left
+        self._page, self._left, self._end = page, left, end
         return left
 
     def begin(self, sequence: int) -> None:
@@ -214,7 +217,10 @@ class Reading:
             self._before = LogPosition(sequence)
 
     def _last(self) -> LogPosition | Event | None:
-        count = len(self._page) - length_hint(self._left)
+        left = length_hint(self._left)
+        if not left and self._end is not None:
+            return self._end
+        count = len(self._page) - left
         last = self._page[count - 1] if count else None
         if isinstance(last, CaughtUp):
             self.begin(last.sequence)
@@ -223,7 +229,9 @@ class Reading:
 
     @property
     def place(self) -> LogPosition | None:
-        """The place after the last event that was handed out; None: it begins at the end, and it is not known where that is."""
+        """The place after what was handed out, and what was left out since; None: it begins at the end, and it is not known
+        where that is.
+        """
         last = self._last()
         return LogPosition.at(last) if isinstance(last, Event) else last
 

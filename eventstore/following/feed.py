@@ -14,7 +14,7 @@ from typing import Final
 import anyio
 
 from eventstore.following.follower import EventBatch
-from eventstore.following.log import Followable
+from eventstore.following.log import PASSED_EVENTS, Followable
 from eventstore.model import CaughtUp, Event
 
 _EVENTS_KEPT: Final = 1024
@@ -37,6 +37,7 @@ class Feed:
     async def run(self) -> None:
         """Receives until cancelled, or until the store may be another one. Raises the errors of the subscription."""
         async with self._store.subscribe(self._since, self._types) as items:
+            items.on_passed = self._pass
             async for item in items:
                 if items.resumptions:
                     return
@@ -46,6 +47,11 @@ class Feed:
                     self._keep(item)
                 self.position = max(self.position, item.sequence)
                 self._moved.set()
+
+    def _pass(self, sequence: int) -> None:
+        if sequence >= self.position + PASSED_EVENTS:
+            self.position = sequence
+            self._moved.set()
 
     def _keep(self, event: Event) -> None:
         kept = self._kept

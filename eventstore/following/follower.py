@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import anyio
 
 from eventstore.failures import text_of
-from eventstore.following.log import EventSubscription
+from eventstore.following.log import PASSED_EVENTS, EventSubscription
 from eventstore.model import CaughtUp, Event
 from eventstore.protocol.reaction_info import ReactionInfo
 
@@ -119,7 +119,7 @@ class _Reader:
         self._events_max = events_max
         self._events: list[Event] = []
         self._position = 0
-        self._caught_up = False
+        self._caught_up = self._passed = False
         self._ended = False
         self._error: Exception | None = None
         self._filled = anyio.Event()
@@ -128,6 +128,7 @@ class _Reader:
     async def run(self, subscription: EventSubscription) -> None:
         try:
             async with subscription:
+                subscription.on_passed = self._pass
                 async for item in subscription:
                     if isinstance(item, CaughtUp):
                         self._position, self._caught_up = max(self._position, item.sequence), True
@@ -143,12 +144,19 @@ class _Reader:
         self._ended = True
         self._filled.set()
 
+    def _pass(self, sequence: int) -> None:
+        if sequence >= self._position + PASSED_EVENTS:
+            self._position, self._passed = sequence, True
+            self._filled.set()
+
     async def next(self) -> EventBatch | None:
-        """Returns all buffered events, waiting for the first; None at the end of the subscription."""
+        """Returns all buffered events, waiting for the first, or until many were left out; None at the end of the
+        subscription.
+        """
         await self._filled.wait()
-        if self._events or self._caught_up:
+        if self._events or self._caught_up or self._passed:
             batch = EventBatch(self._events, self._position, self._caught_up)
-            self._events, self._caught_up = [], False
+            self._events, self._caught_up, self._passed = [], False, False
             if not self._ended:
                 self._filled = anyio.Event()
             self._emptied.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
@@ -17,8 +17,17 @@ from eventstore.position import END, After
 _DIGITS: Final = re.compile("[0-9a-f]{8}")
 
 
+PASSED_EVENTS: Final = 65_536
+"""A follower's place moves on when so many events that it does not want have passed: as many as a page examines at most, so
+that who begins again there has one page to examine once more, and a place is not written for each such event."""
+
+
 class EventSubscription(AbstractAsyncContextManager["EventSubscription"], Protocol):
-    """Returned by `subscribe` of a store. `resumptions`: how often it continued after a lost connection."""
+    """Returned by `subscribe` of a store. `resumptions`: how often it continued after a lost connection. `on_passed`: what is
+    called with the sequence up to which nothing passed the filter, while it waits for something that does.
+    """
+
+    on_passed: Callable[[int], object] | None
 
     @property
     def resumptions(self) -> int: ...

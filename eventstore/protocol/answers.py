@@ -12,7 +12,8 @@ from itertools import repeat
 from typing import Any, Final, TypeAlias, cast
 
 from eventstore import flat
-from eventstore.errors import EventStoreError, ProtocolError, VersionConflict
+from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError, VersionConflict
+from eventstore.event_identity import LogPosition
 from eventstore.flat import Malformed, Scalar
 from eventstore.model import Committed, Unchanged
 from eventstore.protocol.codes import AnswerCode, OutcomeKind
@@ -40,7 +41,7 @@ _ALL_COMMITTED: Final = frozenset({_COMMITTED})
 _INTS: Final = frozenset({int})
 _ERROR_VALUES_MAX: Final = 256
 _LARGE_BYTES: Final = 70_000  # a bin of more than 65,535 bytes has a length of four bytes
-_PAGE_HEAD_BYTES: Final = 9 + 1 + 9 + 1  # request id, code, next, at_end
+_PAGE_HEAD_BYTES: Final = 9 + 1 + 29 + 1  # request id, code, next (a place as text perhaps), at_end
 _PAGE_HEAD_VALUES: Final = 4
 
 
@@ -80,11 +81,14 @@ class SomeOutcomes:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Whole commit records. `next`: where the next page begins. `at_end`: there is no further page, or not yet."""
+    """Whole commit records. `next`: where the next page begins. `at_end`: there is no further page, or not yet. `identity`: of
+    the event at `next` of the log, its first 8 digits; empty where the page does not say it.
+    """
 
     next: int | None
     at_end: bool
     records: bytes | memoryview
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +144,12 @@ def encode_page(request_id: int, next_version: int | None, records: bytes) -> by
     return _page((request_id, _PAGE, next_version), records)
 
 
-def encode_scan_page(request_id: int, next_after: int, at_end: bool, records: bytes) -> bytes:
-    """Encodes the answer to a READ_ALL or READ_ALL_BACKWARDS, or one answer to a SUBSCRIBE (`at_end`: caught up)."""
-    return _page((request_id, _PAGE, next_after, at_end), records)
+def encode_scan_page(request_id: int, next_after: int, at_end: bool, records: bytes, identity: str = "") -> bytes:
+    """Encodes the answer to a READ_ALL or READ_ALL_BACKWARDS, or one answer to a SUBSCRIBE (`at_end`: caught up). `identity`:
+    of the event at `next_after`, for a client that asked HELLO for `places`.
+    """
+    place = str(LogPosition(next_after, identity)) if identity else next_after
+    return _page((request_id, _PAGE, place, at_end), records)
 
 
 def _page(head: Sequence[Scalar], records: bytes) -> bytes:
@@ -229,7 +236,17 @@ def _decode_page(values: AnswerValues) -> Answer:
             return Page(following, following is None, records)
         case [int() as following, bool(at_end), bytes() | memoryview() as records] if following.__class__ is int:
             return Page(following, at_end, records)
-    raise ProtocolError("PAGE takes next (int or nil), at_end (bool, not for READ) and records (bin)")
+        case [str() as text, bool(at_end), bytes() | memoryview() as records]:
+            place = _decode_place(text)
+            return Page(place.sequence, at_end, records, place.identity)
+    raise ProtocolError("PAGE takes next (int, nil or a place as str), at_end (bool, not for READ) and records (bin)")
+
+
+def _decode_place(text: str) -> LogPosition:
+    try:
+        return LogPosition.parse("next", text)
+    except InvalidArgument as error:
+        raise ProtocolError(f"a page: {error.message}", **error.fields) from None
 
 
 _DECODERS: Final[dict[int, Callable[[AnswerValues], Answer]]] = {

@@ -240,9 +240,10 @@ def _send_messages(values: list[Scalar]) -> Request:
 def _hello(values: list[Scalar]) -> Request:
     if len(values) < _HELLO_VALUES or values[0] != MAGIC:
         raise ProtocolError(f"HELLO takes {MAGIC!r}, a version and a name", operation="HELLO")
-    in_parts, durability, token = (*values, None, None, None)[_HELLO_VALUES : _HELLO_VALUES + 3]  # later ones may append values
+    later = (*values[_HELLO_VALUES : _HELLO_VALUES + 4], None, None, None, None)  # those after them are of later versions
+    in_parts, durability, token, places = later[:4]
     make = cast("Callable[..., Request]", Hello)
-    return make(*values[1:_HELLO_VALUES], in_parts is True, durability is True, token)
+    return make(*values[1:_HELLO_VALUES], in_parts is True, durability is True, token, places is True)
 
 
 def _plain(kind: type[Request], declared: Declaration) -> Callable[[list[Scalar]], Request]:

@@ -81,7 +81,8 @@ class Hello(Answered[Welcome]):
     """The first frame of a connection. The codec adds and checks the magic that comes before these values.
 
     `in_parts`: a SEND or APPEND may be answered in parts. `durability`: answers that name commits say how durable these are.
-    `token`: says who the client is. Older clients do not send them.
+    `token`: says who the client is. `places`: pages of the log say the identity of the event that they end at. Older clients do
+    not send them.
     """
 
     version: Annotated[int, integer(INT64_MIN, UINT64_MAX)]
@@ -89,10 +90,11 @@ class Hello(Answered[Welcome]):
     in_parts: bool = False
     durability: bool = False
     token: Annotated[str | None, optional(text(0, limits.TOKEN_BYTES_MAX))] = None
+    places: bool = False
 
     def __repr__(self) -> str:
         """Does not show the token."""
-        return f"Hello({self.version}, {self.client!r}, {self.in_parts}, {self.durability})"
+        return f"Hello({self.version}, {self.client!r}, {self.in_parts}, {self.durability}, places={self.places})"
 
 
 @request(2, needs=on_rows(Permission.APPEND), frozen=False)

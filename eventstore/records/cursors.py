@@ -43,10 +43,14 @@ class LogPage(AggregatePage, Protocol):
     Attributes:
         next: the sequence to continue after; of a page that is read backwards, before.
         at_end: nothing more is stored yet; of a page that is read backwards: nothing is older.
+        identity: of the event at `next`, its first 8 digits; empty if that is not known.
     """
 
     @property
     def at_end(self) -> bool: ...
+
+    @property
+    def identity(self) -> str: ...
 
 
 class AggregateCursor:
@@ -131,10 +135,11 @@ class LogCursor:
         left: how many events at most; None: all.
         done: there is nothing more to request.
         place: the same as `after`, with the identity of that event as long as the store must check it.
+        end: the place where the last page ended, if all its events were wanted; None: that is not known, or within the page.
         layout: the layout of the shard's slots that it reads by; None until its first request: whatever the shard has then.
     """
 
-    __slots__ = ("_connection", "_identity", "_last", "after", "backwards", "done", "layout", "left", "wanted")
+    __slots__ = ("_connection", "_identity", "_last", "after", "backwards", "done", "end", "layout", "left", "wanted")
 
     def __init__(
         self,
@@ -153,6 +158,7 @@ class LogCursor:
         self.after, self._identity = check_int("after", start.sequence, 0, VERSION_MAX), start.identity
         self._last: LogPosition | Event = start
         self._connection: object = None
+        self.end: LogPosition | None = None
         self.layout: int | None = None
         self.left = check_optional_int("limit", limit, 0, VERSION_MAX)
         self.wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
@@ -165,7 +171,8 @@ class LogCursor:
 
     def use(self, connection: object) -> None:
         """Requests the next page over this connection. If it is another connection than before, it may lead to a store that was
-        restored from an older copy. So the cursor steps back to its last event, for the store to check it, or to the beginning.
+        restored from an older copy. So the cursor steps back to the last place that has an identity, for the store to check it,
+        or to the beginning.
         """
         before, self._connection = self._connection, connection
         if before in (None, connection):
@@ -182,8 +189,11 @@ class LogCursor:
             events = [event for event in reversed(events) if event[7] < self.after and self.wanted.matches(event)]
         else:
             events = self.wanted.select(events, self.after)
+        found = len(events)
         self.left = _cut_to_limit(events, self.left)
-        self._last = events[-1] if events else self._last
+        whole = page.next is not None and page.identity and len(events) == found
+        self.end = LogPosition(page.next, page.identity) if whole and page.next is not None else None
+        self._last = self.end or (events[-1] if events else self._last)
         self.done = page.at_end or self.left == 0
         if page.next is None or not (self.done or (page.next < self.after if self.backwards else page.next > self.after)):
             raise _stuck(page.next)

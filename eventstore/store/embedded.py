@@ -31,7 +31,7 @@ from eventstore.store.engine import StoreEngine
 from eventstore.store.maintenance import Maintenance
 from eventstore.store.opening import OpenStore, StoreOpenReport
 from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
-from eventstore.store.read.reader_place import check_place
+from eventstore.store.read.reader_place import check_place, placed
 from eventstore.store.read.reader_threads import ReaderThreads
 from eventstore.store.read.replay import ReplayPage
 from eventstore.store.read.scan import ScanPage
@@ -285,7 +285,8 @@ class EmbeddedStore:
 
         def page() -> ScanPage:
             check_place(self.engine.scan, start)
-            return self.engine.scan(start.sequence, wanted, bytes_max, events_max, durable, own, whole=whole)
+            found = self.engine.scan(start.sequence, wanted, bytes_max, events_max, durable, own, whole=whole)
+            return found if wanted.everything and own is None else placed(self.engine.scan, found)
 
         return await self._threads.scan(page)
 
@@ -295,7 +296,8 @@ class EmbeddedStore:
 
         def page() -> ScanPage:
             check_place(self.engine.scan, cursor.place)
-            return self.engine.scan_back(cursor.after, cursor.wanted, bytes_max, cursor.left, own)
+            found = self.engine.scan_back(cursor.after, cursor.wanted, bytes_max, cursor.left, own)
+            return found if cursor.wanted.everything and own is None else placed(self.engine.scan, found)
 
         return await self._threads.scan(page)
 
@@ -317,13 +319,14 @@ class EmbeddedStore:
         place, caught_up, stored = start, False, self.engine.visible_sequence
         wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
 
-        async def follow_on() -> list[Item]:
+        async def follow_on() -> tuple[list[Item], LogPosition | None]:
             nonlocal place, caught_up
             if place is None:
                 self._check_open()
                 place, caught_up = LogPosition(self.engine.visible_sequence), True
                 await self._wait_until_durable(place.sequence)
-                return [CaughtUp(place.sequence)]
+                begin = ScanPage(b"", place.sequence, True)
+                return [CaughtUp(place.sequence)], _end_of(await self._threads.scan(partial(placed, self.engine.scan, begin)))
             position = place.sequence
             if not caught_up:
                 check_start(position, stored)
@@ -331,11 +334,11 @@ class EmbeddedStore:
                 await self._wait_until_durable(position + 1)
             page = await self.scan_page(place, wanted, durable=True)
             items: list[Item] = list(wanted.select(decode_page(page.records), position))
-            place = LogPosition(max(position, page.next))
+            place, end = LogPosition(max(position, page.next)), _end_of(page)
             if page.at_end and not caught_up and place.sequence >= stored:
                 caught_up = True
                 items.append(CaughtUp(place.sequence))
-            return items
+            return items, end
 
         return EmbeddedSubscriptionStream(follow_on, start, self.opened.uuid.bytes)
 
@@ -366,3 +369,7 @@ class EmbeddedStore:
         await self.committer.drain()
         self.committer.advanced.unpark_all()
         await self._threads.finished()
+
+
+def _end_of(page: ScanPage) -> LogPosition | None:
+    return LogPosition(page.next, page.identity) if page.identity else None

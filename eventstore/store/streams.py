@@ -19,7 +19,8 @@ from eventstore.records.cursors import AggregateCursor, LogCursor
 
 TurnPage: TypeAlias = Callable[[], Awaitable[list[Event]]]
 Item: TypeAlias = Event | CaughtUp
-FollowOn: TypeAlias = Callable[[], Awaitable[list[Item]]]
+FollowOn: TypeAlias = Callable[[], Awaitable[tuple[list[Item], LogPosition | None]]]
+"""Returns the next items, of which there may be none, and where they end if that is known."""
 
 
 class EmbeddedEventStream:
@@ -64,13 +65,13 @@ class EmbeddedLogStream(EmbeddedEventStream):
         self._reading, self._store = Reading(cursor.place), store
 
         async def turn() -> Iterator[Event]:
-            return self._reading.turn(await turn_page())
+            return self._reading.turn(await turn_page(), cursor.end)
 
         super().__init__(cursor, turn)
 
     @property
     def position(self) -> Position:
-        """The place after the last event: pass it as `after` to continue there."""
+        """The place after what was read: pass it as `after` to continue there."""
         return self._reading.position(self._store)
 
 
@@ -80,6 +81,9 @@ class EmbeddedSubscriptionStream:
     resumptions: Final = 0
     """How often the stream was interrupted and continued: never. A client's stream has the same attribute."""
 
+    on_passed: Callable[[int], object] | None = None
+    """Called with the sequence up to which nothing passed the filter, while it waits for something that does."""
+
     def __init__(self, follow_on: FollowOn, start: LogPosition | None, store: bytes) -> None:
         self._follow_on = follow_on
         self._reading, self._store = Reading(start), store
@@ -88,7 +92,7 @@ class EmbeddedSubscriptionStream:
 
     @property
     def position(self) -> Position:
-        """The place after the last event: pass it as `after` to continue there. If the subscription begins at the end, it is
+        """The place after what was read: pass it as `after` to continue there. If the subscription begins at the end, it is
         known with CaughtUp.
         """
         return self._reading.position(self._store)
@@ -100,9 +104,11 @@ class EmbeddedSubscriptionStream:
         for item in self._items:
             return item
         while not self._closed:
-            self._items = self._reading.turn(await self._follow_on())
+            self._items = self._reading.turn(*await self._follow_on())
             for item in self._items:
                 return item
+            if self.on_passed is not None and (place := self._reading.place) is not None:
+                self.on_passed(place.sequence)
         raise StopAsyncIteration
 
     async def aclose(self) -> None:

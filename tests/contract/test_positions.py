@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 import eventstore as es
 from tests.contract.subjects import Subject, collect, contract, event, take
+from tests.waiting import DEADLINE_SECONDS
 
 IDS = [f"a-{number}" for number in range(12)]  # some on each shard
 
@@ -183,3 +185,86 @@ async def test_a_stream_from_the_end_has_a_position_once_that_is_known(subject: 
     await fill(subject.store, 2)
     await take(items, len(IDS))
     assert all(identity for _, identity in items.position.shards.values())
+
+
+def reached(items: Any) -> int:
+    return sum(sequence for sequence, _ in items.position.shards.values())
+
+
+@pytest.mark.parametrize("filters", [{"types": ["Never"]}, {"aggregate_prefix": "never-"}])
+@contract
+async def test_a_filter_that_nothing_passes_moves_on_with_what_was_read(subject: Subject, filters: dict[str, Any]) -> None:
+    await fill(subject.store, 1, 2)
+    read = subject.store.read_all(**filters)
+    assert await collect(read) == []
+    subscribed = subject.store.subscribe(**filters)
+    assert isinstance((await take(subscribed, 1))[0], es.CaughtUp)
+    for items in (read, subscribed):
+        assert reached(items) == 2 * len(IDS)
+        assert all(len(identity) == 8 for _, identity in items.position.shards.values())
+        assert await collect(subject.store.read_all(es.Position.parse(str(items.position)))) == []
+    await subject.restart()
+    await fill(subject.store, 3)
+    assert len(await collect(subject.store.read_all(subscribed.position))) == len(IDS)
+    back = subject.store.read_all(**filters, backwards=True)
+    assert await collect(back) == []
+    assert await collect(subject.store.read_all(backwards=True, before=back.position)) == []
+
+
+@contract
+async def test_a_position_stands_at_an_event_until_its_page_is_handed_out_whole(subject: Subject) -> None:
+    await fill(subject.store, 1)
+    await fill(subject.store, 2, type_="Other")
+    wanted = subject.store.read_all(types=["Happened"])
+    await take(wanted, len(IDS) - 1)
+    assert reached(wanted) < 2 * len(IDS)
+    await collect(wanted)
+    assert reached(wanted) == 2 * len(IDS)
+    limited = subject.store.read_all(types=["Happened"], limit=1)
+    await collect(limited)
+    rest = await collect(subject.store.read_all(limited.position, types=["Happened"]))
+    assert len(rest) == len(IDS) - 1
+
+
+@contract
+async def test_a_position_of_what_was_left_out_is_refused_once_the_store_has_another_history(subject: Subject) -> None:
+    await fill(subject.store, 1)
+    await subject.changed(keep)
+    await fill(subject.store, 2, type_="Other")
+    position = es.Position.parse(str(await passed(subject.store.read_all(types=["Happened"]))))
+    await subject.changed(restore)
+    await fill(subject.store, 3)
+    with pytest.raises(es.Diverged, match="another event there"):
+        await collect(subject.store.read_all(position, types=["Happened"]))
+
+
+async def passed(items: Any) -> es.Position:
+    await collect(items)
+    found: es.Position = items.position
+    return found
+
+
+@contract
+async def test_a_subscription_that_waits_moves_on_with_the_events_that_it_leaves_out(subject: Subject) -> None:
+    """Who continues there has at most as many to examine again as one page does."""
+    items = subject.store.subscribe(types=["Wanted"])
+    assert isinstance((await take(items, 1))[0], es.CaughtUp)
+    found = list[es.Event]()
+
+    async def follow() -> None:
+        found.extend(await take(items, 1))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(follow)
+        with anyio.fail_after(DEADLINE_SECONDS):
+            while not reached(items):
+                many = [event(0, "Other")] * 1000
+                outcomes = await subject.store.append_many([es.Commit(each, many, es.ANY) for each in IDS])
+                assert all(isinstance(each, es.Committed) for each in outcomes)
+            assert not found
+            await subject.store.append(IDS[0], [event(1, "Wanted")], es.ANY)
+    assert [each.type for each in found] == ["Wanted"]
+    moved = [identity for sequence, identity in items.position.shards.values() if sequence]
+    assert moved
+    assert all(map(len, moved))
+    assert await collect(subject.store.read_all(items.position, types=["Wanted"])) == []

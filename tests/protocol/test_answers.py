@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eventstore import errors, flat
@@ -103,6 +103,7 @@ def test_outcomes_survive_the_wire(request_id: int, outcomes: list[tuple[int, in
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65_535, 65_536, 69_990, 70_000, 1_000_000])
 @given(request_id=request_ids, following=st.one_of(st.none(), numbers), at_end=st.booleans())
+@example(request_id=2**64 - 1, following=2**63 - 1, at_end=True)
 def test_pages_survive_the_wire(size: int, request_id: int, following: int | None, at_end: bool) -> None:
     records = bytes(range(256)) * (size // 256) + bytes(size % 256)
     answered, page = decode(encode_page(request_id, following, records))
@@ -111,6 +112,14 @@ def test_pages_survive_the_wire(size: int, request_id: int, following: int | Non
     answered, page = decode(encode_scan_page(request_id, following or 0, at_end, records))
     assert isinstance(page, Page)
     assert (answered, page.next, page.at_end, bytes(page.records)) == (request_id, following or 0, at_end, records)
+    answered, page = decode(encode_scan_page(request_id, following or 1, at_end, records, "0123abcd"))
+    assert isinstance(page, Page)
+    assert (page.next, page.identity, bytes(page.records)) == (following or 1, "0123abcd", records)
+
+
+def test_a_page_that_ends_at_no_place_is_refused_by_name() -> None:
+    with pytest.raises(ProtocolError, match="expected a sequence, or sequence-identity"):
+        decode(encode_frame(1, 103, ("7-xyz", True, b"")))
 
 
 def test_a_large_page_in_another_encoding_is_decoded() -> None:

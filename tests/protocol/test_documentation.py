@@ -118,6 +118,7 @@ EXAMPLES = {
     "read-all-backwards": encode_request(5, ReadAllBackwards(104, 20)),
     "read-all-from-a-place": encode_request(5, ReadAll(PLACE, 100)),
     "scan-page": encode_scan_page(5, 1, True, b""),
+    "scan-page-place": encode_scan_page(5, 7, True, b"", "0123abcd"),
     "version": encode_request(6, Version("order-42")),
     "version-answer": encode_ok(6, 1),
     "find-command": encode_request(7, FindCommand("order-42", "c-1")),

@@ -8,7 +8,7 @@ before the current one is handed out, so it travels while this one is consumed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -167,16 +167,19 @@ class NetworkLogStream(NetworkEventStream):
 
     @property
     def position(self) -> Position:
-        """The place after the last event: pass it as `after` to continue there."""
+        """The place after what was read: pass it as `after` to continue there."""
         session, layout = self._connection.session, self._log_cursor.layout
         return self._reading.position(session.store, session.layout if layout is None else layout)
 
     def _turned(self, page: list[Event]) -> Iterator[Event]:
-        return self._reading.turn(page)
+        return self._reading.turn(page, self._log_cursor.end)
 
 
 class NetworkSubscriptionStream(PagedStream[SubscriptionItem]):
     """Events as they are appended, and CaughtUp once, when all stored events were delivered."""
+
+    on_passed: Callable[[int], object] | None = None
+    """Called with the sequence up to which nothing passed the filter, while it waits for something that does."""
 
     def __init__(self, connection: NetworkConnection, subscription: SessionSubscription, timeout: float | None = None) -> None:
         """`timeout`: seconds to wait for each page."""
@@ -190,7 +193,7 @@ class NetworkSubscriptionStream(PagedStream[SubscriptionItem]):
 
     @property
     def position(self) -> Position:
-        """The place after the last event: pass it as `after` to continue there. From the end on, it is known with CaughtUp."""
+        """The place after what was read: pass it as `after` to continue there. From the end on, it is known with CaughtUp."""
         session, layout = self._connection.session, self._subscription.layout
         return self._reading.position(session.store, session.layout if layout is None else layout)
 
@@ -201,7 +204,11 @@ class NetworkSubscriptionStream(PagedStream[SubscriptionItem]):
 
     async def turn(self) -> Iterator[SubscriptionItem] | None:
         page = await self.page()
-        return None if page is None else self._reading.turn(page)
+        if page is None:
+            return None
+        if not page and self.on_passed is not None:
+            self.on_passed(self._subscription.reached)
+        return self._reading.turn(page, self._subscription.end)
 
     async def page(self) -> list[SubscriptionItem] | None:
         """Waits for the next page, and returns its items; None: the stream was closed."""

@@ -324,7 +324,7 @@ class _Merged(Generic[Item]):
 
     @property
     def position(self) -> Position:
-        """The place after the last event: pass it as `after` to continue there."""
+        """The place after what was read: pass it as `after` to continue there."""
         return self._merged.position
 
     @property

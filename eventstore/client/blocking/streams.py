@@ -35,9 +35,17 @@ Item = TypeVar("Item", bound=SubscriptionItem)
 class ClosedPages(Generic[Item]):
     """Pages until they are closed: then there are no more, also for a thread that waits for one, nor more of the last."""
 
-    def __init__(self, reading: Reading, page: Callable[[], list[Item] | None], release: Callable[[], object]) -> None:
-        """`page`: returns the next one, None at the end. `release`: ends what it waits for."""
-        self._reading, self._page, self._release = reading, page, release
+    def __init__(
+        self,
+        reading: Reading,
+        page: Callable[[], list[Item] | None],
+        release: Callable[[], object],
+        end: Callable[[], LogPosition | None],
+    ) -> None:
+        """`page`: returns the next one, None at the end. `release`: ends what it waits for. `end`: where the last page ended,
+        as of `Reading`.
+        """
+        self._reading, self._page, self._release, self._end = reading, page, release, end
         self._last: list[Item] = []
         self._closed = False
 
@@ -54,7 +62,7 @@ class ClosedPages(Generic[Item]):
         if page is None or self._closed:
             return None
         self._last = page
-        return self._reading.turn(page)
+        return self._reading.turn(page, self._end())
 
     def close(self) -> None:
         """Ends them."""
@@ -73,9 +81,10 @@ class ClosableStream(Generic[Item]):
         page: Callable[[], list[Item] | None],
         release: Callable[[], object],
         continues_after: tuple[type[EventStoreError], ...],
+        end: Callable[[], LogPosition | None] = lambda: None,
     ) -> None:
-        """`page`, `release`: as of `ClosedPages`. `continues_after`: as of `chained`."""
-        self._pages = ClosedPages(reading, page, release)
+        """`page`, `release`, `end`: as of `ClosedPages`. `continues_after`: as of `chained`."""
+        self._pages = ClosedPages(reading, page, release, end)
         self._items = chained(self._pages.page, continues_after)
 
     def __iter__(self) -> Iterator[Item]:
@@ -115,11 +124,11 @@ class PositionedStream(ClosableStream[Item]):
         self._connection = connection
         self._request = request
         self._reading = Reading(start)
-        super().__init__(self._reading, page, release, continues_after)
+        super().__init__(self._reading, page, release, continues_after, lambda: request.end)
 
     @property
     def position(self) -> Position:
-        """The place after the last event: pass it as `after` to continue there. From the end on, it is known with CaughtUp."""
+        """The place after what was read: pass it as `after` to continue there. From the end on, it is known with CaughtUp."""
         session, layout = self._connection.session, self._request.layout
         return self._reading.position(session.store, session.layout if layout is None else layout)
 

@@ -86,30 +86,39 @@ class MergedReached:
             self._behind = (self._behind | changed) & set(self.followed)
         return since
 
-    def turn(self, shard: int, page: Sequence[ItemT]) -> Iterator[ItemT]:
-        """Returns the events of the shard's next page, when the page before it is handed out whole."""
+    def turn(self, shard: int, page: Sequence[ItemT], end: LogPosition | None = None) -> Iterator[ItemT]:
+        """Returns the events of the shard's next page, when the page before it is handed out whole. `end`: as of `Reading`."""
         self.shard = shard
-        return self._readings[shard].turn(page)
+        return self._readings[shard].turn(page, end)
 
     @property
     def position(self) -> Position:
-        """The place after the last event that was handed out.
+        """The place after what was handed out, and what was left out since.
 
         Raises:
             InvalidArgument: it begins at the end, and a shard has not said where that is.
         """
         return position_in(self._known, {shard: reading.place for shard, reading in self._readings.items()})
 
-    def merged(self, shard: int, items: Sequence[SubscriptionItem], end: int) -> Iterator[SubscriptionItem]:
-        """As `turn`, of a subscription, whose page ends at this sequence. CaughtUp follows once, when all shards have it."""
+    @property
+    def through(self) -> int:
+        """The sum of the sequences up to which everything of each shard was read."""
+        return sum(self._ends.values())
+
+    def merged(
+        self, shard: int, items: Sequence[SubscriptionItem], end: int, place: LogPosition | None
+    ) -> Iterator[SubscriptionItem]:
+        """As `turn`, of a subscription, whose page ends at this sequence, and at this place if it has an identity. CaughtUp
+        follows once, when all shards have it.
+        """
         events: list[SubscriptionItem] = [each for each in items if isinstance(each, Event)]
         self._ends[shard] = end
         self._readings[shard].begin(end)
         if len(events) < len(items) and self._behind:
             self._behind.discard(shard)
             if not self._behind:
-                events.append(CaughtUp(sum(self._ends.values())))
-        return self.turn(shard, events)
+                events.append(CaughtUp(self.through))
+        return self.turn(shard, events, place)
 
 
 class MergedRead:
@@ -197,10 +206,13 @@ class MergedRead:
             return iter(())
         shard = self._turns[0]
         self._turns.rotate(-1)
+        end = self.cursors[shard].end
         if self._left is not None:
-            del page[self._left :]
+            if len(page) > self._left:
+                del page[self._left :]
+                end = None
             self._left -= len(page)
-        return self.reached.turn(shard, page)
+        return self.reached.turn(shard, page, end)
 
     def end(self) -> None:
         """Has no further page."""

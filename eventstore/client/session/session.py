@@ -188,7 +188,7 @@ class ClientSession(Generic[S]):
         """Starts a new connection. Returns the data to send first."""
         self._hello_id = self._next_id()
         self.connections += 1
-        return encode_request(self._hello_id, Hello(PROTOCOL_VERSION, self._client, self._in_parts, True, self._token))
+        return encode_request(self._hello_id, Hello(PROTOCOL_VERSION, self._client, self._in_parts, True, self._token, True))
 
     def disconnected(self) -> None:
         """Ends the connection: unanswered requests are to be sent again, in the old order, or fail if that is not safe."""

@@ -4,9 +4,10 @@ Credit is counted in bytes of payload. What the server has sent and the consumer
 more than one page, also across reconnects: the credit of a new request is the window minus the pages that wait here.
 
 After a reconnect the server may have another history: it was restored from an older copy, or lost events. So a subscription
-continues with the last event it received, not after it, and ends with Diverged unless that event comes first. If there was
-none, the server checks the event that it started after, if that has an identity; else its consumer can compare the event that
-it stands at itself, whenever `resumptions` has grown.
+continues after the place where its last page ended, whose event the server compares with the identity that the page said. If
+it said none, the subscription continues with the last event it received, not after it, and ends with Diverged unless that event
+comes first. If there was none, the server checks the event that it started after, if that has an identity; else its consumer
+can compare the event that it stands at itself, whenever `resumptions` has grown.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class SessionSubscription(WantedByReader):
         self._taken = self._after or 0  # the last sequence taken
         self._window_bytes = window_bytes
         self._pages: deque[tuple[Page, int, int | None, Event | None]] = deque()  # where a request began, with this event
-        self._last: Event | None = None  # that was taken
+        self._last: Event | LogPosition | None = None  # that was taken, or where a page ended that said its identity
+        self.end: LogPosition | None = None
+        """Where the page ended that was taken last; None: it did not say the identity of the event there."""
         self._expected: Event | None = None  # at the beginning of the next page
         self._begins: int | None = None  # the sequence that the next page was requested after; None: where the last one ends
         self._waiting_bytes = 0
@@ -87,10 +90,13 @@ class SessionSubscription(WantedByReader):
     def encode(self) -> bytes:
         self._owed_bytes = 0
         self._requests += 1
-        self._expected = self._last_received()
+        last = self._last_received()
+        self._expected = last if isinstance(last, Event) else None
         start = None if self._after is None else LogPosition(self._after)
         if self._expected is not None:
             start = LogPosition(self._expected.sequence - 1)
+        elif isinstance(last, LogPosition):
+            start = last
         elif self.start is not None and (self.start.identity or not self.start.sequence):  # every history has these
             start = self.start
         self._after = None if start is None else start.sequence
@@ -140,9 +146,10 @@ class SessionSubscription(WantedByReader):
         if expected is not None:
             self._check(expected, events[0] if events else None)
             del events[0]
-        self._last = events[-1] if events else self._last
-        items: list[SubscriptionItem] = list(events)
         assert page.next is not None
+        self.end = LogPosition(page.next, page.identity) if page.identity else None
+        self._last = self.end or (events[-1] if events else self._last)
+        items: list[SubscriptionItem] = list(events)
         self._taken = page.next
         if page.at_end and not self._caught_up:
             self._caught_up = True
@@ -152,9 +159,11 @@ class SessionSubscription(WantedByReader):
     def _events(self, page: Page, after: int) -> list[Event]:
         return list(self._accepts.select(decode_page(page.records), after))
 
-    def _last_received(self) -> Event | None:
-        """Returns the last event, taken or not, of which this was told; None if there was none."""
+    def _last_received(self) -> Event | LogPosition | None:
+        """Returns the last event, or place with an identity, of what was received, taken or not; None if there was none."""
         for page, *_ in reversed(self._pages):  # what comes last in a page with records is new
+            if page.identity and page.next is not None:
+                return LogPosition(page.next, page.identity)
             if events := self._events(page, 0):
                 return events[-1]
         return self._expected or self._last

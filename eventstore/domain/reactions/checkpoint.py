@@ -235,6 +235,10 @@ class MarkKeeper:
             mark.check(what, None, next_step)
         return found or mark
 
+    def sequence_of(self, name: str) -> int:
+        """Returns where the mark of a reaction is."""
+        return self._marks.reactions[name].sequence
+
     def keep(self, name: str, mark: Checkpoint, replayed: str | None = None) -> None:
         """Moves a reaction's mark; `run` saves it. `replayed`: by whom, when and why, if not by its progress."""
         before = self._marks.reactions.get(name)

@@ -22,6 +22,7 @@ from eventstore.fields import check_int, encodable
 from eventstore.following.checkpoint import Checkpoint
 from eventstore.following.feed import Feed
 from eventstore.following.follower import Follower
+from eventstore.following.log import PASSED_EVENTS
 from eventstore.following.parking import ParkedEvents, Parking
 from eventstore.import_marks import NO_REACTIONS, is_marked
 from eventstore.model import Event
@@ -208,12 +209,13 @@ class ReactionRun:
         self.follower.reached((await self._keeper.mark_of(self.reaction)).sequence)
 
     async def follow(self, feed: Feed, until_caught_up: bool) -> None:
-        """Handles events until cancelled, or until it has caught up.
+        """Handles events until cancelled, or until it has caught up. Its mark also moves over events that it does not want:
+        once it has caught up, and after `PASSED_EVENTS` of them.
 
         Raises:
             ProjectionFailed: its policy is to stop, or the event cannot be parked. It stands before the event.
         """
-        follower = self.follower
+        follower, name, caught_up = self.follower, self.reaction.name, False
         while True:
             batch = await feed.after(follower.through, self.reaction.event.name, self._events_max, once=until_caught_up)
             await anyio.lowlevel.checkpoint_if_cancelled()  # a replay meanwhile has set it elsewhere
@@ -221,7 +223,12 @@ class ReactionRun:
                 follower.first = batch.events[0].sequence, batch.events[0].timestamp
                 await self._handle(batch.events)
                 await anyio.lowlevel.checkpoint_if_cancelled()
-                self._keeper.keep(self.reaction.name, Checkpoint.at(batch.events[-1]))
+                self._keeper.keep(name, Checkpoint.at(batch.events[-1]))
+            elif batch.position >= self._keeper.sequence_of(name) + (PASSED_EVENTS if caught_up or not batch.caught_up else 1):
+                passed = await self._keeper.mark_at(batch.position)
+                await anyio.lowlevel.checkpoint_if_cancelled()
+                self._keeper.keep(name, passed)
+            caught_up = caught_up or batch.caught_up
             follower.reached(batch.position)
             if until_caught_up and feed.caught_up and follower.through >= feed.position:
                 return

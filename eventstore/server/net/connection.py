@@ -70,8 +70,9 @@ class ServerConnection:
     - `owed`: requests that were taken and not answered yet; only the gate changes it.
     - `unsent_bytes`: of frames whose last byte was not sent yet, as memory holds them. `sent_of_first`: sent of the first one.
     - `reserved_bytes`: of pages that are being made. `counted_bytes`: the part of `unsent_bytes` the outbound budget counted.
-    - `greeted`: HELLO was received; before that, frames must be small. `in_parts`: it takes answers in parts. `writable`: it
-      took everything the last time, or has room again.
+    - `greeted`: HELLO was received; before that, frames must be small. `in_parts`: it takes answers in parts. `places`: its
+      pages of the log say the identity of the event that they end at. `writable`: it took everything the last time, or has
+      room again.
     - `durability`: of what is committed, for its answers; None: they do not say. `doing`: its last kind of request, or a text.
     - `uses`: what it has sent to and consumed from, the first `USES_MAX`, for people. `since_us`: when it was accepted.
     - `room`: pages wait there for room to be sent, `room_wanted` of them.
@@ -106,6 +107,7 @@ class ServerConnection:
         "peer",
         "pending",
         "pending_bytes",
+        "places",
         "port",
         "queued",
         "reader",
@@ -140,7 +142,7 @@ class ServerConnection:
         self._receive_bytes = _FIRST_RECEIVE_BYTES
         self.name = ""
         self.doing: type | str = "no request"
-        self.greeted, self.in_parts, self.closed, self.writable = False, False, False, True
+        self.greeted, self.in_parts, self.places, self.closed, self.writable = False, False, False, False, True
         self.durability: Callable[[], int | None] | None = None
         self.charge: Callable[[ServerConnection], None] | None = None
         self.pending: deque[bytes] = deque()

@@ -106,7 +106,7 @@ class Dispatch:
         if self._door is not None and not self._door.admit(connection, request_id, request):
             return
         connection.greeted, connection.name = True, ascii(request.client)[1:-1]  # escaped: it is logged, and must stay one line
-        connection.in_parts = request.in_parts
+        connection.in_parts, connection.places = request.in_parts, request.places
         connection.durability = self._durability if request.durability else None
         welcome = Welcome(version, _SERVER_NAME, self._store.bytes, requests_max=self._requests_max, node=self._node)
         if self._seat is not None:

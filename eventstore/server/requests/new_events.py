@@ -2,7 +2,8 @@
 
 A subscription waits here with its filter. One task reads what became durable, looks up which of those who wait may want it, and
 wakes only these. The others continue from there when they are woken later. After batches that no subscription wanted it
-pauses: many small ones are then read together.
+pauses: many small ones are then read together. Each time that as many events have passed as one page examines, all who wait are
+woken and told how far they are: who then begins again there has at most one page to examine once more.
 
 A commit may have 100,000 events, and prefixes may have 255 lengths: reading and looking up is for a thread, and what is kept of
 a page are its ids and types, never their product with what is wanted.
@@ -13,15 +14,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Collection, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
 
+from eventstore.event_identity import LogPosition
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT
 from eventstore.records.event_filter import EVERYTHING, EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.store.committer import EventCommitter
-from eventstore.store.read.scan import ScanPage
+from eventstore.store.read.reader_place import placed
+from eventstore.store.read.scan import EXAMINED_EVENTS_MAX, ScanPage
 
 _PAGES_KEPT: Final = 64
 _NAMES_KEPT: Final = 100_000  # ids and types of all pages kept, some hundred bytes each
@@ -36,7 +41,7 @@ class _Waiting:
 
     def __init__(self, wanted: EventFilter, after: int) -> None:
         self.wanted = wanted
-        self.after = after
+        self.after = LogPosition(after)
         self.woken = trio.Event()
 
     @property
@@ -107,8 +112,10 @@ class NewEvents:
         self._read: deque[_Page] = deque(maxlen=_PAGES_KEPT)
         self._begun = trio.Event()
 
-    async def wait(self, wanted: EventFilter, after: int) -> int:
-        """Waits until an event after `after` that `wanted` may let pass is durable. Returns the sequence to continue after."""
+    async def wait(self, wanted: EventFilter, after: int) -> LogPosition:
+        """Waits until an event after `after` that `wanted` may let pass is durable. Returns the place to continue after; it has
+        an identity if there was no such event, but so many others that this is worth telling.
+        """
         engine = self._committer.engine
         while engine.durable_sequence <= after:
             if wanted.types is None and wanted.aggregate_prefix is None and wanted.aggregate_id is None:
@@ -120,18 +127,18 @@ class NewEvents:
                     self._seen = engine.durable_sequence  # not `after`: a client may ask for what is beyond the end
                     self._read.clear()
             elif self._had(waiting):
-                return after
+                return waiting.after
             return await self._passed_by(waiting)
-        return after
+        return LogPosition(after)
 
     def _had(self, waiting: _Waiting) -> bool:
         """Whether something it may want was read after its place, while it did not wait yet."""
-        missed = [page for page in self._read if page.end > waiting.after]
-        if self._seen > waiting.after and (not missed or missed[0].begin > waiting.after):
+        missed = [page for page in self._read if page.end > waiting.after.sequence]
+        if self._seen > waiting.after.sequence and (not missed or missed[0].begin > waiting.after.sequence):
             return True
         return any(page.may_have(waiting) for page in missed)
 
-    async def _passed_by(self, waiting: _Waiting) -> int:
+    async def _passed_by(self, waiting: _Waiting) -> LogPosition:
         self._enter(waiting)
         try:
             await waiting.woken.wait()
@@ -188,9 +195,22 @@ class NewEvents:
             self._seen = page.end
             self._keep(page)
         for waiting in found:
-            waiting.after = max(waiting.after, begin)
+            waiting.after = LogPosition(max(waiting.after.sequence, begin))
             waiting.woken.set()
+        if begin // EXAMINED_EVENTS_MAX < self._seen // EXAMINED_EVENTS_MAX:
+            await self._tell_place()
         return bool(found)
+
+    async def _tell_place(self) -> None:
+        """Wakes all who wait, and tells them how far they are."""
+        scan, page = self._committer.engine.scan, ScanPage(b"", self._seen, False)
+        with suppress(Exception):  # the next read tells those who want to read it
+            page = await trio.to_thread.run_sync(partial(placed, scan, page), limiter=self._threads)
+        if page.identity:
+            for waiting in self._waiting - self._late:
+                if not waiting.woken.is_set() and waiting.after.sequence < page.next:
+                    waiting.after = LogPosition(page.next, page.identity)
+                    waiting.woken.set()
 
     def _keep(self, page: _Page) -> None:
         self._read.append(page)

@@ -38,7 +38,8 @@ from eventstore.server.net.scheduler import Timed
 from eventstore.server.shard_layout import ServedLayout
 from eventstore.store.engine import StoreEngine
 from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
-from eventstore.store.read.reader_place import check_place
+from eventstore.store.read.reader_place import check_place, placed
+from eventstore.store.read.scan import ScanPage
 
 _READS_PER_CONNECTION: Final = 4
 _RECORDS_BYTES_MAX: Final = FRAME_BYTES_MAX - 64  # what a frame takes besides its records, and some to spare
@@ -104,7 +105,7 @@ class ReadRequests:
             found = self._engine.scan(place.sequence, wanted, bytes_max, request.events_max, own=own)
             if len(found.records) > _RECORDS_BYTES_MAX:
                 return page(PAGE_BYTES_DEFAULT)
-            return encode_scan_page(request_id, found.next, found.at_end, found.records)
+            return self._scan_page(connection, request_id, found, filtered=own is not None or not wanted.everything)
 
         self._scanned(connection, request_id, page, request.bytes_max)
 
@@ -119,9 +120,14 @@ class ReadRequests:
             found = self._engine.scan_back(place.sequence, wanted, bytes_max, request.events_max, own)
             if len(found.records) > _RECORDS_BYTES_MAX:
                 return page(PAGE_BYTES_DEFAULT)
-            return encode_scan_page(request_id, found.next, found.at_end, found.records)
+            return self._scan_page(connection, request_id, found, filtered=own is not None or not wanted.everything)
 
         self._scanned(connection, request_id, page, request.bytes_max)
+
+    def _scan_page(self, connection: ServerConnection, request_id: int, found: ScanPage, *, filtered: bool) -> bytes:
+        if filtered and connection.places:
+            found = placed(self._engine.scan, found)
+        return encode_scan_page(request_id, found.next, found.at_end, found.records, found.identity)
 
     def version(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, Version)

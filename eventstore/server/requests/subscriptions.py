@@ -29,8 +29,8 @@ from eventstore.server.net.request_task import RequestTask
 from eventstore.server.requests.new_events import NewEvents
 from eventstore.server.shard_layout import ServedLayout
 from eventstore.store.committer import EventCommitter
-from eventstore.store.read.reader_place import check_place
-from eventstore.store.read.scan import ScanPage
+from eventstore.store.read.reader_place import check_place, placed
+from eventstore.store.read.scan import EXAMINED_EVENTS_MAX, ScanPage
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class ServedSubscription:
         self.moved: Elsewhere | None = None
         self.wanted = filter_of(request)
         self.credit = request.credit
+        self.told = self.after  # the last page that was sent ended here
         self.more_credit = trio.Event()
 
     @property
@@ -157,22 +158,28 @@ class ServedSubscriptions:
                 subscription.more_credit = trio.Event()
                 await subscription.more_credit.wait()
             at_once = subscription.from_end and not caught_up  # with a page of no records, which says where it begins
-            page = ScanPage(b"", subscription.after, True) if at_once else await self._page(subscription)
+            page = await (self._begin(subscription) if at_once else self._page(subscription))
             if page is None:
                 return
             caught_up = self._send_page(subscription, page, caught_up, stored)
             del page  # thousands of subscriptions wait below
             if caught_up:
-                subscription.after = await self._news.wait(subscription.wanted, subscription.after)
+                seen = await self._news.wait(subscription.wanted, subscription.after)
+                subscription.after = seen.sequence
+                if seen.identity:
+                    self._send_page(subscription, ScanPage(b"", seen.sequence, True, seen.identity), caught_up, stored)
             else:  # whatever was there when it began: it need not pass the filter
                 await self._wait_until_durable(subscription.after + 1)
 
     def _send_page(self, subscription: ServedSubscription, page: ScanPage, caught_up: bool, stored: int) -> bool:
         """Sends a page if it says anything new; returns whether the subscriber has caught up with `stored`."""
         at_end = page.at_end and page.next >= stored
-        if page.records or (at_end and not caught_up):
-            frame = encode_scan_page(subscription.request_id, page.next, at_end, page.records)
+        passed = subscription.connection.places and page.next - subscription.told >= EXAMINED_EVENTS_MAX
+        if page.records or (at_end and not caught_up) or passed:
+            identity = page.identity if subscription.connection.places else ""
+            frame = encode_scan_page(subscription.request_id, page.next, at_end, page.records, identity)
             subscription.credit -= len(frame) - LENGTH_BYTES
+            subscription.told = page.next
             self._send(subscription, frame)
             caught_up = caught_up or at_end
         subscription.after = max(subscription.after, page.next)
@@ -182,15 +189,26 @@ class ServedSubscriptions:
         while self._committer.engine.durable_sequence < sequence:
             await self._committer.advanced.park()
 
+    async def _begin(self, subscription: ServedSubscription) -> ScanPage:
+        """Returns a page of no records, which says where the end is that it begins at."""
+        page = ScanPage(b"", subscription.after, True)
+        if subscription.connection.places:
+            page = await self._gate.scheduler.page(subscription.connection, partial(placed, self._committer.engine.scan, page))
+            await trio.lowlevel.checkpoint_if_cancelled()  # as in `_page`
+        return page
+
     async def _page(self, subscription: ServedSubscription) -> ScanPage | None:
         """Returns the next page once there is room for it; None if the connection is closed."""
         size = max(1, min(subscription.credit, PAGE_BYTES_DEFAULT))
         after, wanted, engine = subscription.after, subscription.wanted, self._committer.engine
+        whole = not subscription.connection.places or (wanted.everything and subscription.own is None)
 
         async def make(reservation: Reservation) -> ScanPage:
             async with reservation as bytes_max:
                 scan = partial(engine.scan, after, wanted, bytes_max, None, durable=True, own=subscription.own)
-                page = await self._gate.scheduler.page(subscription.connection, scan)
+                page = await self._gate.scheduler.page(
+                    subscription.connection, scan if whole else lambda: placed(engine.scan, scan())
+                )
             await trio.lowlevel.checkpoint_if_cancelled()  # a thread is not cancelled, and nothing may follow the end
             return page
 

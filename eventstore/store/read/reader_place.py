@@ -1,16 +1,17 @@
-"""Checks that a reader continues in the history that it has read."""
+"""Checks that a reader continues in the history that it has read, and tells it where a page has ended in that."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from eventstore.event_identity import LogPosition, check_identity
-from eventstore.records.event_filter import EventFilter
+from eventstore.model import Event
+from eventstore.records.event_filter import EVERYTHING
 from eventstore.records.event_page import decode_page
 from eventstore.store.read.scan import ScanPage
 
-_EVERYTHING: Final = EventFilter()
 _NEXT_STEP: Final = "what was derived from its events may hold some that are gone: derive it again, from the first event"
 
 
@@ -23,6 +24,17 @@ def check_place(scan: Callable[..., ScanPage], place: LogPosition) -> None:
         Corrupt, ReadFailed
     """
     if place.identity:
-        page = scan(place.sequence - 1, _EVERYTHING, 1, 1, whole=True)
-        found = next((event for event in decode_page(page.records) if event.sequence == place.sequence), None)
-        check_identity("a position", place.sequence, place.identity, found, _NEXT_STEP)
+        check_identity("a position", place.sequence, place.identity, _event_at(scan, place.sequence), _NEXT_STEP)
+
+
+def placed(scan: Callable[..., ScanPage], page: ScanPage) -> ScanPage:
+    """Returns the page with the identity of the event at its end, which a filter may have left out. Reads one record of the
+    log. For threads. Raises Corrupt, ReadFailed.
+    """
+    event = _event_at(scan, page.next) if page.next else None
+    return page if event is None else replace(page, identity=LogPosition.at(event).identity)
+
+
+def _event_at(scan: Callable[..., ScanPage], sequence: int) -> Event | None:
+    page = scan(sequence - 1, EVERYTHING, 1, 1, whole=True)
+    return next((event for event in decode_page(page.records) if event.sequence == sequence), None)

@@ -31,7 +31,8 @@ from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.sorted.event_index import EventIndex
 
 _WINDOW_EVENTS = 4096
-_EXAMINED_EVENTS_MAX = 65_536
+EXAMINED_EVENTS_MAX = 65_536
+"""How many events a page passes over at most, before it ends without one that matches."""
 _PAGE = mmap.PAGESIZE
 _LOG_RECORDS = LOG_RECORDS.encode()
 _FIRST_RECORD_BYTES = 1024
@@ -44,11 +45,14 @@ _Ints: TypeAlias = "npt.NDArray[np.integer[Any]]"
 class ScanPage:
     """Commit records in the order of commit, with at least one matching event each. `next`: the `after` of the following page;
     of a page that is read backwards, the `before` of the page of older commits.
+
+    `identity`: of the event at `next`, its first 8 digits; empty if that was not looked up (see `reader_place.placed`).
     """
 
     records: bytes
     next: int
     at_end: bool
+    identity: str = ""
 
 
 class LogScanner:
@@ -80,7 +84,7 @@ class LogScanner:
             own = None
         left, examined = bytes_max, 0
         events_left = events_max if events_max is not None else 2**62
-        while after < visible and left > 0 and events_left > 0 and examined < _EXAMINED_EVENTS_MAX:
+        while after < visible and left > 0 and events_left > 0 and examined < EXAMINED_EVENTS_MAX:
             unsorted = {file.number: file for file in self._tail.files}
             header = self._files.at_sequence(after + 1)
             assert header is not None, "a visible sequence is in a file"
@@ -119,7 +123,7 @@ class LogScanner:
         before = min(before, visible + 1)
         left, examined = bytes_max, 0
         events_left = events_max if events_max is not None else 2**62
-        while before > oldest and left > 0 and events_left > 0 and examined < _EXAMINED_EVENTS_MAX:
+        while before > oldest and left > 0 and events_left > 0 and examined < EXAMINED_EVENTS_MAX:
             unsorted = {file.number: file for file in self._tail.files}
             header = self._files.at_sequence(before - 1)
             assert header is not None, "a visible sequence is in a file"

@@ -30,7 +30,7 @@ class Peer:
     def connect(self) -> None:
         payload = next(iter(FrameReader().feed(self.session.connected())))
         request_id, hello = RequestDecoder().decode(payload)
-        assert hello == Hello(1, "test", in_parts=True, durability=True)
+        assert hello == Hello(1, "test", in_parts=True, durability=True, places=True)
         self.session.receive(encode_ok(request_id, *Welcome(1, "s", bytes(16)).values()))
 
     def send(self, *names: str) -> Part:

@@ -98,7 +98,7 @@ async def test_a_subscription_that_begins_after_the_end_of_the_log_does_not_keep
         news, woken = NewEvents(store.committer), trio.Event()
 
         async def wait(wanted: str, after: int) -> None:
-            assert await news.wait(EventFilter(aggregate_id=wanted), after) == after
+            assert (await news.wait(EventFilter(aggregate_id=wanted), after)).sequence == after
             woken.set()
 
         nursery.start_soon(news.run)
@@ -128,7 +128,7 @@ async def test_of_commits_with_very_many_types_few_are_kept(tmp_path: Path, monk
     woken = list[int]()
 
     async def wait(news: NewEvents, number: int) -> None:
-        woken.append(await news.wait(EventFilter(types=frozenset({f"T{number}"})), 1))
+        woken.append((await news.wait(EventFilter(types=frozenset({f"T{number}"})), 1)).sequence)
 
     async with open_store(tmp_path / "data") as store, trio.open_nursery() as nursery:
         news = NewEvents(store.committer)
@@ -153,7 +153,7 @@ async def test_one_that_comes_while_others_are_looked_for_is_found_as_well(tmp_p
         woken, scan = trio.Event(), engine.scan
 
         async def come() -> None:
-            assert await news.wait(EventFilter(types=frozenset({"New"})), 1) == 1
+            assert (await news.wait(EventFilter(types=frozenset({"New"})), 1)).sequence == 1
             woken.set()
 
         async def meanwhile() -> None:

@@ -109,7 +109,7 @@ def test_a_page_holds_only_commits_with_a_matching_event(mixed: Stepped) -> None
 
 def test_a_page_examines_a_bounded_number_of_events(mixed: Stepped, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanning, "_WINDOW_EVENTS", 4)
-    monkeypatch.setattr(scanning, "_EXAMINED_EVENTS_MAX", 10)
+    monkeypatch.setattr(scanning, "EXAMINED_EVENTS_MAX", 10)
     page = mixed.engine.scan(0, EventFilter(from_time=9_999), 1 << 20, None)
     assert page.records == b""
     assert not page.at_end

@@ -80,7 +80,7 @@ class MergedEvents(PagedStream[Event]):
 
     @property
     def position(self) -> Position:
-        """The place after the last event: pass it as `after` to continue there."""
+        """The place after what was read: pass it as `after` to continue there."""
         if self._read is None:
             assert isinstance(self._after, Position)
             return self._after

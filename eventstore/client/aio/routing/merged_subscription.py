@@ -42,6 +42,9 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
     A shard that is away is waited for, and the log says so; it ends with the last error when no shard can be reached.
     """
 
+    on_passed: Callable[[int], object] | None = None
+    """As of `NetworkSubscriptionStream`, with the sum of the sequences of all shards."""
+
     def __init__(
         self,
         router: Router,
@@ -69,7 +72,7 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
 
     @property
     def position(self) -> Position:
-        """The place after the last event: pass it as `after` to continue there."""
+        """The place after what was read: pass it as `after` to continue there."""
         if self._reached is None:
             assert isinstance(self._after, Position)
             return self._after
@@ -153,7 +156,10 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
         if due:
             self._connections[shard].session.grant(subscription, due)
             self._connections[shard].flush()
-        return reached.merged(shard, items, subscription.reached)
+        handed_out = reached.merged(shard, items, subscription.reached, subscription.end)
+        if not items and self.on_passed is not None:
+            self.on_passed(reached.through)
+        return handed_out
 
     async def _move(self, reached: MergedReached, shard: int, refused: Elsewhere) -> None:
         """Continues by a newer map: the shard was split, or knows less or more of a split than the map that is known."""
