@@ -19,7 +19,7 @@ from uuid import UUID
 from eventstore.command_metadata import merged_metadata
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.event_type import EventType
-from eventstore.domain.event_methods import EventMethods, accepts_positional, method_decorator
+from eventstore.domain.event_methods import EventMethods, accepts_positional, several_decorator
 from eventstore.domain.initial_state import have_in_common, is_mutable
 from eventstore.errors import DomainRefused, UnknownEvent
 from eventstore.failures import described, is_fault
@@ -45,16 +45,7 @@ def applies(event: type[E], /) -> Callable[[Callable[[A, E], None]], Callable[[A
 def applies(event: type, another: type, /, *more: type) -> Callable[[F], F]: ...
 def applies(*events: type) -> Callable[[F], F]:
     """Marks the method of an aggregate that applies events of these classes to its state. All such methods may be named `_`."""
-    if not events:
-        raise DomainRefused("@applies needs the class of an event, as in @applies(Deposited)", name="applies")
-    marks = [method_decorator(event, "self, event") for event in events]
-
-    def mark(method: F) -> F:
-        for each in marks:
-            method = each(method)
-        return method
-
-    return mark
+    return several_decorator("applies", events, "self, event")
 
 
 class Aggregate(metaclass=EventMethods):

@@ -41,6 +41,22 @@ def method_decorator(event_class: type, *signatures: str) -> Callable[[Function]
     return register
 
 
+def several_decorator(decorator: str, events: tuple[type, ...], *signatures: str) -> Callable[[Function], Function]:
+    """Returns a decorator that marks a method for events of each of these classes. Raises as `method_decorator`, and if there
+    is none.
+    """
+    if not events:
+        raise DomainRefused(f"@{decorator} needs the class of an event, as in @{decorator}(Deposited)", name=decorator)
+    marks = [method_decorator(event, *signatures) for event in events]
+
+    def mark(method: Function) -> Function:
+        for each in marks:
+            method = each(method)
+        return method
+
+    return mark
+
+
 def accepts_positional(function: Callable[..., object], count: int) -> bool:
     """Returns whether a function accepts `count` positional arguments; True if its signature is not known."""
     try:

@@ -497,3 +497,30 @@ async def test_a_handler_that_does_not_return_is_said_in_the_log_and_again(
             release.set()
         await world.backlog_is("billing", 0)
         group.cancel_scope.cancel()
+
+
+@with_each_client
+async def test_the_log_says_of_a_failed_message_where_it_is_whose_it_is_and_how_often_it_was_tried(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, broker = await world.create(queues=1), world.store.broker
+    await broker.set_retries("billing", es.Retries((0.01,), attempts=2))
+    await topic.send(b"1", key="o-1", tag="Placed")
+
+    def handler(message: Any) -> None:
+        raise ValueError("no such customer")
+
+    async def consume() -> None:
+        async with world.store.consumer("billing", "orders", commit_interval=0.02) as consumer:
+            await consumer.run(handler)
+
+    async def is_dead() -> bool:
+        return bool(await broker.dead_letters("billing"))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(consume)
+        await eventually(is_dead, "it is dead")
+        group.cancel_scope.cancel()
+    said = [record.getMessage() for record in caplog.records if "the handler of message" in record.getMessage()]
+    place = "(topic=orders queue=0 offset=0 key='o-1' tag='Placed' group=billing attempt={})"
+    assert [each.partition("(")[1] + each.partition("(")[2] for each in said] == [place.format(1), place.format(2)]

@@ -34,10 +34,12 @@ class DeliveryTracker:
 
     `room_awaited`, `turn_awaited`: the loop waits until a page is finished, or any message; then `wake` is called, on the
     thread that finished it, with the lock held. `failures`: messages to be reported as failed, and why. `finished`: if it
-    is kept, the messages finished since it was emptied. `messages`, `size_bytes`: what all windows hold together.
+    is kept, the messages finished since it was emptied. `messages`, `size_bytes`: what all windows hold together. `group`: of
+    the member, for the log.
     """
 
-    def __init__(self, wake: Callable[[], object] = _ignore) -> None:
+    def __init__(self, wake: Callable[[], object] = _ignore, group: str = "") -> None:
+        self.group = group
         self.lock = threading.RLock()  # `wake` is called with it, and looks at windows
         self.finishing: AbstractContextManager[object] = self.lock  # for those who report
         self.wake = wake
@@ -140,6 +142,11 @@ class Window:
         self._unopened: deque[int] = deque()
         self._finished: set[int] = set()
         self._pages: deque[_HeldPage] = deque()
+
+    @property
+    def group(self) -> str:
+        """The group of the member."""
+        return self._tracker.group
 
     def __repr__(self) -> str:
         return f"<Window {self.topic}/{self.queue} at {self.position}, next {self.next_offset}>"

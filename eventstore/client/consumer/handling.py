@@ -52,6 +52,20 @@ def raised(message: Delivery, error: BaseException) -> None:
     """
     if not is_fault(error):
         return
+    attempt = message.times_failed + 1
     message.retry(" ".join(described(error).split())[:_REASON_CHARACTERS_MAX])
-    text = "the handler of message %s failed; it is retried, or a dead letter after its last attempt"
-    log_failure(_log, logging.WARNING, text, message.message_id, error=error)
+    log_failure(
+        _log,
+        logging.WARNING,
+        "the handler of message %s failed; it is retried, or a dead letter after its last attempt "
+        "(topic=%s queue=%d offset=%d key=%r tag=%r group=%s attempt=%d)",
+        message.message_id,
+        message.topic,
+        message.queue,
+        message.queue_offset,
+        message.key,
+        message.tag,
+        place_of(message)[0].group,
+        attempt,
+        error=error,
+    )

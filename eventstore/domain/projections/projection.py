@@ -20,7 +20,7 @@ from uuid import UUID
 from eventstore.domain.encoding.codec import PayloadCodec, class_path
 from eventstore.domain.encoding.event_type import EventType
 from eventstore.domain.encoding.values import Exact
-from eventstore.domain.event_methods import EventMethods, accepts_positional, method_decorator
+from eventstore.domain.event_methods import EventMethods, accepts_positional, several_decorator
 from eventstore.domain.handler import line_of, text_of
 from eventstore.domain.initial_state import have_in_common
 from eventstore.domain.projections.decimal_column import DecimalColumn
@@ -50,11 +50,11 @@ Row = dict[str, object]
 """Column → value of the column's declared type, or None."""
 
 
-def folds(event: type) -> Callable[[F], F]:
-    """Marks the method (self, state, event) of a projection that returns the state after an event of this class. It may also
-    take the stored event: (self, state, event, stored). All such methods may be named `_`.
+def folds(*events: type) -> Callable[[F], F]:
+    """Marks the method (self, state, event) of a projection that returns the state after an event of one of these classes. It
+    may also take the stored event: (self, state, event, stored). All such methods may be named `_`.
     """
-    return method_decorator(event, "self, state, event", _WITH_STORED)
+    return several_decorator("folds", events, "self, state, event", _WITH_STORED)
 
 
 class Projection(Generic[S], metaclass=EventMethods):

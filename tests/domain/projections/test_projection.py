@@ -45,6 +45,18 @@ class Minimal(d.Projection[int]):
         return {"cents": state}
 
 
+def test_one_method_may_be_for_several_events() -> None:
+    class Counts(Minimal):
+        @d.folds(Deposited, Opened)
+        def _(self, state: int, event: Deposited | Opened) -> int:
+            return state + 1
+
+    assert Counts().wanted_types == ("Deposited", "Opened")
+    assert rows_of(Counts(), stored(Opened("Ada"), Deposited(5))) == rows_of(Counts(), stored(Deposited(7), Deposited(5)))
+    with pytest.raises(es.DomainRefused, match=r"@folds needs the class of an event, as in @folds\(Deposited\)"):
+        d.folds()
+
+
 class ByOwner(Minimal):
     name = "by_owner"
     types = ("Opened",)

@@ -45,7 +45,7 @@ class MemberTasks:
     """`changed`: set and replaced when there may be a message to hand out, or room to pull. `error`: what ended the member."""
 
     def __init__(self, connection: NetworkConnection, options: MemberOptions, turns: Turns) -> None:
-        self.tracker = DeliveryTracker()
+        self.tracker = DeliveryTracker(group=options.group)
         self._turns = turns
         self.state = MemberState(options, self.tracker, turns)
         self.error: EventStoreError | None = None
