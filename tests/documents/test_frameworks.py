@@ -62,13 +62,10 @@ async def test_a_task_that_runs_again_stores_once(tmp_path: Path) -> None:
 
 
 async def test_the_fixtures_serve_a_test(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(file_of("conftest.py", PAGE))
-    (tmp_path / "test_shop.py").write_text(
-        "import eventstore as es\n\n"
-        "def test_it(store):\n    assert store.append('cart-1', [es.NewEvent('ItemAdded', {})], 0).version == 1\n"
-    )
-    printed = await output_of([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."], tmp_path)
-    assert "1 passed" in printed, printed
+    (tmp_path / "test_cart.py").write_text(file_of("test_cart.py", PAGE))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "eventstore.pytest_plugin", "."]
+    printed = await output_of(command, tmp_path)
+    assert "2 passed" in printed, printed
 
 
 async def test_a_client_of_a_notebook_stays_open_for_the_cells_that_follow(tmp_path: Path) -> None:
