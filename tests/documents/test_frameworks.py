@@ -68,6 +68,21 @@ async def test_the_fixtures_serve_a_test(tmp_path: Path) -> None:
     assert "2 passed" in printed, printed
 
 
+@pytest.mark.parametrize("plugin", ["anyio", "pytest_trio", "pytest_asyncio"])
+async def test_the_async_fixtures_serve_a_test(plugin: str, tmp_path: Path) -> None:
+    pytest.importorskip(plugin)
+    name = f"test_{'anyio' if plugin == 'pytest_trio' else plugin.removeprefix('pytest_')}_shop.py"
+    test = file_of(name, PAGE)
+    (tmp_path / name).write_text(test.replace("mark.anyio", "mark.trio") if plugin == "pytest_trio" else test)
+    asyncio = plugin == "pytest_asyncio"
+    option = "asyncio_default_fixture_loop_scope = function\n" if asyncio else "addopts = -p no:asyncio\n"
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n" + option)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "eventstore.pytest_plugin", "."]
+    printed = await output_of(command, tmp_path)
+    assert "passed" in printed, printed
+    assert "failed" not in printed, printed
+
+
 async def test_a_client_of_a_notebook_stays_open_for_the_cells_that_follow(tmp_path: Path) -> None:
     cell = PAGE.partition("## Notebooks")[2].partition("`")[2].partition("`")[0]
     async with served(tmp_path / "served") as server:

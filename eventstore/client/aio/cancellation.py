@@ -10,11 +10,9 @@ import asyncio
 import math
 import sys
 from contextlib import suppress
-from types import TracebackType
 
 import anyio
 import anyio.lowlevel
-from anyio.abc import TaskGroup
 
 from eventstore.failures import consists_of
 
@@ -55,24 +53,3 @@ def _by_asyncio() -> asyncio.Task[object] | None:
         return None
     task = asyncio.current_task()
     return task if task is not None and task.cancelling() else None
-
-
-async def leave(
-    group: TaskGroup,
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    trace: TracebackType | None,
-    *,
-    cancelled: bool,
-) -> bool | None:
-    """Leaves a task group by an error, which goes on as it is: the group itself would wrap it in an ExceptionGroup, or take any
-    cancellation for its own. `cancelled`: the error is the cancellation of this task.
-    """
-    if error is None or cancelled:
-        return await group.__aexit__(kind, error, trace)
-    try:
-        await group.__aexit__(None, None, None)
-    except BaseException as another:
-        if not _is_one(another):  # else the error goes on, as the one that was first
-            raise
-    return None

@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address, Addresses
-from eventstore.client.aio.cancellation import is_cancellation, leave
+from eventstore.client.aio.background import Background
 from eventstore.client.aio.limited import in_time
 from eventstore.client.aio.link import NetworkLink, first_to_answer, open_link
 from eventstore.client.aio.settled import settled
@@ -64,6 +64,9 @@ class NetworkConnection:
         self._backoff = Backoff(options.reconnect_timeout)
         self._link: NetworkLink | None = None
         self.user_tasks: TaskGroup | None = None
+        self._background: Background | None = None
+        self._loop_now: Callable[[], object] = lambda: None
+        self._loop: object = None  # that it was opened in
         self._tasks: TaskGroup | None = None
         self._scope: anyio.CancelScope | None = None  # made when it is opened: `connect` needs no event loop
         self._closing = False
@@ -90,7 +93,7 @@ class NetworkConnection:
         else:  # its tasks are no more, and nothing of another event loop may wake them
             self.session = ClientSession(self.options.name, anyio.Event)
             self._rooms, self._tasks, self.user_tasks, self._scope = {}, None, None, None
-        self._unusable, self._closing = self._closed, True
+        self._unusable, self._closing, self._background = self._closed, True, None
 
     @property
     def welcome(self) -> Welcome | None:
@@ -115,27 +118,23 @@ class NetworkConnection:
             ConnectionLost: the server cannot be reached.
             EventStoreError: the server refuses this client.
         """
-        self.user_tasks = await anyio.create_task_group().__aenter__()
+        if self._background is not None or self._closing:
+            raise Closed(f"the client of {self.addresses} was opened before; open another one")
+        self._background = await Background(self.close).begun()
+        self.user_tasks = self._background.group
         try:
             await self._open(self.user_tasks)
-        except BaseException as error:
-            await self.__aexit__(type(error), error, error.__traceback__)
+        except BaseException:
+            await self.aclose()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        cancelled = error is not None and is_cancellation(error)
-        self.close()
-        tasks, self.user_tasks = self.user_tasks, None
-        if tasks is None:
-            return None
-        return await leave(tasks, kind, error, trace, cancelled=cancelled)
+    ) -> None:
+        await self.aclose()
 
     async def _open(self, tasks: TaskGroup) -> None:
-        if self._closing:
-            raise Closed(f"the client of {self.addresses} was closed; open another one")
         self._begin_here()
         scope = self._scope = anyio.CancelScope(shield=True)  # until `close`: a cancelled user may still have something to send
         link = await self._connect(self.addresses.in_turn())
@@ -153,7 +152,8 @@ class NetworkConnection:
 
     def _begin_here(self) -> None:
         """Belongs to this thread and its event loop from now on."""
-        self._thread, self.make_event = threading.get_ident(), this_loop().make_event
+        here = this_loop()
+        self._thread, self.make_event, self._loop_now, self._loop = threading.get_ident(), here.make_event, here.now, here.now()
         self.session.wait_by(self.make_event)
 
     def close(self) -> None:
@@ -164,8 +164,17 @@ class NetworkConnection:
             self._scope.cancel()
 
     async def aclose(self) -> None:
-        """As `close`, and a checkpoint."""
+        """As `close`, and returns when nothing of it runs any longer. Any task of its event loop may call it, in any order with
+        other clients.
+
+        Raises:
+            Closed: it was opened in another event loop, which has to close it.
+        """
+        self.check_loop()
         self.close()
+        background, self._background, self.user_tasks = self._background, None, None
+        if background is not None:
+            await background.end()
         await anyio.lowlevel.checkpoint()
 
     # ---- requests
@@ -177,9 +186,22 @@ class NetworkConnection:
         self.flush()
 
     def check(self) -> None:
-        """Raises the error that makes the client unusable now, if any."""
+        """Raises the error that makes the client unusable now, or here, if any."""
         if self._unusable is not None:
             raise copy_error(self._unusable)
+        if self._loop_now() is not self._loop:
+            raise self._of_another_loop()
+
+    def check_loop(self) -> None:
+        """Raises Closed if it is open, in another event loop than the one that runs here."""
+        if self._background is not None and self._loop is not None and self._loop_now() is not self._loop:
+            raise self._of_another_loop()
+
+    def _of_another_loop(self) -> Closed:
+        return Closed(
+            f"the client of {self.addresses} was opened in another event loop than the one that runs here; open one in this "
+            "loop (a fixture of pytest-asyncio: give it and its tests the same loop_scope)"
+        )
 
     def flush(self) -> None:
         """Sends what may be sent now; the rest is sent when answers have arrived."""

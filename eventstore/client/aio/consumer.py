@@ -74,9 +74,9 @@ class Consumer:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         """Commits the finished messages and leaves the group; unfinished ones are delivered again, to any member."""
-        return await self._member.__aexit__(kind, error, trace)
+        await self._member.__aexit__(kind, error, trace)
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self._member.deliveries()

@@ -12,7 +12,8 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from eventstore.client.aio.cancellation import is_cancellation, leave
+from eventstore.client.aio.background import Background
+from eventstore.client.aio.cancellation import is_cancellation
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import in_time
 from eventstore.client.aio.members.member_tasks import MemberTasks
@@ -33,6 +34,7 @@ class Entered(ABC):
     """What a member of one shard or of several is as a context: entered once, with a task group while it is."""
 
     def __init__(self) -> None:
+        self._background: Background | None = None
         self._group: TaskGroup | None = None
         self._was_entered = False
         self.last: Delivery | None = None  # handed out last by an iteration; a run counts failures itself
@@ -67,7 +69,7 @@ class Entered(ABC):
         """Joins the group of consumers, and begins its tasks."""
 
     @abstractmethod
-    def _stop(self, group: TaskGroup) -> None:
+    def _stop(self) -> None:
         """Has the tasks end."""
 
     @abstractmethod
@@ -78,7 +80,8 @@ class Entered(ABC):
         if self._was_entered:
             raise Closed("a consumer is entered once; make another one")
         self._was_entered = True
-        self._group = await anyio.create_task_group().__aenter__()
+        self._background = await Background(self._stop).begun()
+        self._group = self._background.group
         try:
             await self._join(self._group)
         except BaseException as error:
@@ -88,16 +91,15 @@ class Entered(ABC):
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        group, self._group = self._group, None
-        assert group is not None
-        cancelled = error is not None and is_cancellation(error)
-        if error is not None and not self.failed and not cancelled:
+    ) -> None:
+        background, self._background = self._background, None
+        assert background is not None
+        if error is not None and not self.failed and not is_cancellation(error):
             ended_consumer(self.last, error)
-        self._stop(group)
         try:
-            return await leave(group, kind, error, trace, cancelled=cancelled)
+            await background.end()
         finally:
+            self._group = None
             await self._leave()
 
 
@@ -146,9 +148,10 @@ class NetworkMember(Entered):
         if self._in_order:
             group.start_soon(self._tasks.suspended.hand_out_again)
 
-    def _stop(self, group: TaskGroup) -> None:
+    def _stop(self) -> None:
         self._tasks.close()
-        group.cancel_scope.cancel()
+        if self._group is not None:
+            self._group.cancel_scope.cancel()
 
     async def _leave(self) -> None:
         await self._tasks.leave()

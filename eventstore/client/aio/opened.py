@@ -26,20 +26,24 @@ class NetworkOpened:
         if is_entry(self._connection.welcome, self._connection.addresses):
             try:
                 self._router = await open_router(self._connection)
-            except BaseException as error:
-                await self.__aexit__(type(error), error, error.__traceback__)
+            except BaseException:
+                await self.aclose()
                 raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        if self._router is not None:
-            self._router.close()
-        return await self._connection.__aexit__(kind, error, trace)
+    ) -> None:
+        await self.aclose()
 
     async def aclose(self) -> None:
-        """Ends the connection. Callers that wait for an answer get Closed."""
+        """Ends the connection. Callers that wait for an answer get Closed. Any task of the event loop may call it, in any order
+        with other clients; a second time it does nothing.
+
+        Raises:
+            Closed: the store was opened in another event loop.
+        """
+        self._connection.check_loop()
         if self._router is not None:
             self._router.close()
         await self._connection.aclose()

@@ -73,11 +73,9 @@ class BlockingConsumer:
             self._member.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Commits the finished messages and leaves the group; unfinished ones are delivered again, to any member."""
-        return self._member.__exit__(kind, error, trace)
+        self._member.__exit__(kind, error, trace)
 
     def __iter__(self) -> Iterator[Delivery]:
         return self._member.deliveries()

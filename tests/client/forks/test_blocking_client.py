@@ -268,15 +268,15 @@ def test_a_fork_at_any_line_of_a_consumer_leaves_no_member_in_the_child_and_the_
     step: int,
 ) -> None:
     """A child that began the thread itself would stay in the group by its parent's name."""
-    store.broker.create_topic("lines", 1)
-    store.topic("lines").send(b"1")
+    store.broker.create_topic(f"lines-{step}", 1)
+    store.topic(f"lines-{step}").send(b"1")
 
     def uses(consumer: blocking.BlockingConsumer) -> bytes:
         with consumer:
             return next(consumer).body
 
     for number in itertools.count(0, step):
-        consumer = store.consumer(f"line-{number}", "lines")
+        consumer = store.consumer(f"line-{step}-{number}", f"lines-{step}")
         children = list[int]()
         result, told = os.pipe()
         answer = at_line(number, lambda: children.append(os.fork()), lambda: uses(consumer))  # noqa: B023 # in this round
@@ -294,7 +294,7 @@ def test_a_fork_at_any_line_of_a_consumer_leaves_no_member_in_the_child_and_the_
         os.close(result)
         assert ends, f"forked at line {number} it waits without end"
         assert re.fullmatch(r"(returned b'1'|Closed: the consumer belongs to process \d+, which .*)", said), said
-        assert store.broker.members(f"line-{number}") == []
+        assert store.broker.members(f"line-{step}-{number}") == []
     assert number > 20
 
 

@@ -118,7 +118,7 @@ class ShardsMember(Entered):
         self._put.close()
         self._taken.close()
 
-    def _stop(self, group: TaskGroup | None = None) -> None:
+    def _stop(self) -> None:
         """Has every shard's member commit and leave, which cancelling the group would prevent."""
         self._left = True
         for scope in self._scopes:
