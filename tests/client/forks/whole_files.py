@@ -37,12 +37,18 @@ TRANSPORT_ALIASES["whole-files"] = f"{__name__}:Transport"
 
 def celery_of(folder: Path) -> Celery:
     """Returns Celery with its queue and its results in files."""
+    made = Celery("service")
+    keep_in_files(made, folder)
+    return made
+
+
+def keep_in_files(made: Celery, folder: Path) -> None:
+    """Has Celery keep its queue and its results in folders of this one, which are there."""
     queue, control = str(folder / "queue"), str(folder / "control")
-    made = Celery("service", broker="whole-files://", backend=f"file://{folder / 'results'}")
     made.conf.update(
+        broker_url="whole-files://", result_backend=f"file://{folder / 'results'}",
         broker_transport_options={
             "data_folder_in": queue, "data_folder_out": queue, "control_folder": control, "polling_interval": 0.02,
         },
         worker_prefetch_multiplier=1, broker_connection_retry_on_startup=True,
     )  # fmt: skip
-    return made

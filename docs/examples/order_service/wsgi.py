@@ -1,0 +1,10 @@
+"""`gunicorn order_service.wsgi`."""
+
+from __future__ import annotations
+
+import os
+
+from django.core.wsgi import get_wsgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "order_service.settings")
+application = get_wsgi_application()
