@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from eventstore.errors import InvalidArgument, PayloadInvalid
 from eventstore.json_values import Json, bytes_of, parsed
+from eventstore.stopped_clock import real_class
 
 ID_BYTES_MAX: Final = 255
 TYPE_BYTES_MAX: Final = 255
@@ -29,7 +30,7 @@ TIME_MAX: Final = 253_402_300_799_999_999  # year 9999, the last
 DATA_IS_JSON: Final = 1
 METADATA_IS_JSON: Final = 2
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = real_class(datetime)(1970, 1, 1, tzinfo=UTC)
 
 
 class Expected(enum.Enum):

@@ -24,6 +24,7 @@ from eventstore.domain.initial_state import have_in_common, is_mutable
 from eventstore.errors import DomainRefused, UnknownEvent
 from eventstore.failures import described, is_fault
 from eventstore.fields import shown
+from eventstore.stopped_clock import real_class
 
 A = TypeVar("A", bound="Aggregate")
 E = TypeVar("E")
@@ -36,7 +37,9 @@ _OURS: Final = re.compile(r"__.*__|_applies_by_.*|event_methods")
 """Names of class attributes that authors do not set."""
 _CLASS_VAR: Final = re.compile(r"(\w+\.)*ClassVar\b")
 _IF_UNCHANGING: Final = "if it never changes, make it a tuple, frozenset, types.MappingProxyType or frozen dataclass"
-_IMMUTABLE: Final = frozenset({type(None), bool, int, float, str, bytes, datetime, date, timedelta, Decimal, UUID})
+_IMMUTABLE: Final = frozenset(
+    {type(None), bool, int, float, str, bytes, real_class(datetime), real_class(date), timedelta, Decimal, UUID}
+)
 
 
 @overload

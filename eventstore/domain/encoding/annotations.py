@@ -15,9 +15,8 @@ from decimal import Decimal
 from typing import Final, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from eventstore.domain.encoding.values import real_class
+from eventstore.stopped_clock import declared_class, real_class
 
-_FREEZING: Final = "freezegun.api"
 _MUTABLE: Final = (list, dict)
 _GENERATED: Final = "<string>"
 """The file name of functions that `dataclasses` has generated."""
@@ -29,9 +28,7 @@ def without_new_types(hint: object) -> object:
     """
     while hasattr(hint, "__supertype__"):
         hint = hint.__supertype__
-    if isinstance(hint, type) and hint.__module__ == _FREEZING:
-        return real_class(hint)
-    return hint
+    return cast(object, declared_class(hint))
 
 
 class InstanceContents:

@@ -14,7 +14,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from eventstore.domain.encoding.field_mismatch import expected
-from eventstore.domain.encoding.values import VALUES, Codec, EncodeValue, real_class
+from eventstore.domain.encoding.values import VALUES, Codec, EncodeValue
+from eventstore.stopped_clock import real_class
 
 _DATETIME, _DATE = _REAL = real_class(datetime), real_class(date)
 _Convert = Callable[[Any], object]

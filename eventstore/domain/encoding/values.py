@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from eventstore.domain.encoding.field_mismatch import expected
+from eventstore.stopped_clock import real_class
 
 T = TypeVar("T")
 EncodeValue: TypeAlias = Callable[[object], str]
@@ -160,20 +161,17 @@ def _decode_bytes(value: object) -> object:
     raise expected("base64", value)
 
 
-def real_class(kind: type[T]) -> type[T]:
-    """Returns the class of the standard library. Tests that stop the clock with freezegun replace `datetime` and `date` by
-    subclasses in every module, also in this one; it does not find what is the default of a parameter.
-    """
-    return next(each for each in kind.__mro__ if each.__module__ == "datetime")
+# As defaults of parameters these stay what they are: freezegun replaces what a module has by name.
+_DATETIME, _DATE = real_class(datetime), real_class(date)
 
 
-def _encode_datetime(value: object, datetime: type[datetime] = datetime) -> str:
+def _encode_datetime(value: object, datetime: type[datetime] = _DATETIME) -> str:
     if type(value) is not datetime or value.utcoffset() is None:
         raise expected("a datetime with a time zone, such as datetime.now(UTC)", value)
     return f'"{value.isoformat()}"'
 
 
-def _encode_equal_datetime(value: object, datetime: type[datetime] = datetime) -> str:
+def _encode_equal_datetime(value: object, datetime: type[datetime] = _DATETIME) -> str:
     text = _encode_datetime(value)
     assert isinstance(value, datetime)
     if value.tzinfo is UTC:
@@ -184,7 +182,7 @@ def _encode_equal_datetime(value: object, datetime: type[datetime] = datetime) -
         return text
 
 
-def _decode_datetime(value: object, datetime: type[datetime] = datetime) -> object:
+def _decode_datetime(value: object, datetime: type[datetime] = _DATETIME) -> object:
     if type(value) is str:
         try:
             time = datetime.fromisoformat(value)
@@ -196,17 +194,17 @@ def _decode_datetime(value: object, datetime: type[datetime] = datetime) -> obje
     raise expected("a time with a time zone, such as 2030-01-31T12:00:00+00:00", value)
 
 
-def _is_in_utc(value: object, datetime: type[datetime] = datetime) -> bool:
+def _is_in_utc(value: object, datetime: type[datetime] = _DATETIME) -> bool:
     return type(value) is datetime and value.tzinfo is UTC and not value.fold
 
 
-def _encode_date(value: object, date: type[date] = date) -> str:
+def _encode_date(value: object, date: type[date] = _DATE) -> str:
     if type(value) is not date:
         raise expected("a date", value)
     return f'"{value.isoformat()}"'
 
 
-def _decode_date(value: object, date: type[date] = date) -> object:
+def _decode_date(value: object, date: type[date] = _DATE) -> object:
     if type(value) is str:
         try:
             return date.fromisoformat(value)

@@ -29,10 +29,11 @@ from eventstore.failures import described, is_fault
 from eventstore.fields import check_text, shown
 from eventstore.json_values import exact_json_text
 from eventstore.model import Event
+from eventstore.stopped_clock import declared_class, plain, real_class
 
 F = TypeVar("F", bound=Callable[..., object])
 S = TypeVar("S")
-COLUMN_TYPES: Final = (str, int, float, bool, bytes, datetime, date, Decimal, UUID)
+COLUMN_TYPES: Final = (str, int, float, bool, bytes, real_class(datetime), real_class(date), Decimal, UUID)
 ColumnType: TypeAlias = type | DecimalColumn
 KEY_COLUMN: Final = "key"
 STATE_COLUMN: Final = "state"
@@ -81,6 +82,12 @@ class Projection(Generic[S], metaclass=EventMethods):
     """What an event that raises does: it stops the projection, or parks its key, whose row then stays as it was until
     `eventstore project --retry-parked`; other keys continue. An event whose `key` raises always stops it.
     """
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        columns = cls.__dict__.get("columns")
+        if isinstance(columns, Mapping):
+            cls.columns = {name: declared_class(kind) for name, kind in columns.items()}
 
     def __init__(self) -> None:
         self._folds: dict[str, tuple[EventType[Any], Callable[..., object], bool]] = {}
@@ -229,6 +236,7 @@ class Projection(Generic[S], metaclass=EventMethods):
 
 def _stored(key: str, name: str, kind: ColumnType, value: object) -> object:
     """Returns the value of a column as every target gets it. Raises TypeError: it does not match the type of the column."""
+    value = plain(value)
     if value is None:
         return None
     what = f"column {name!r} of row {shown(key)} is {shown(value)}"
@@ -239,7 +247,7 @@ def _stored(key: str, name: str, kind: ColumnType, value: object) -> object:
         raise TypeError(f"{what}, but is declared as {declared.__name__}")
     if type(value) is int and not -(2**63) <= value < 2**63:
         raise TypeError(f"{what}, which does not fit into 64 bits")
-    if type(value) is datetime and value.utcoffset() is None:
+    if isinstance(value, datetime) and value.utcoffset() is None:
         raise TypeError(f"{what}, which has no time zone; use datetime.now(UTC), for instance")
     if isinstance(kind, DecimalColumn) and isinstance(value, Decimal):
         try:

@@ -24,6 +24,7 @@ from eventstore.domain.projections.projection import (
 )
 from eventstore.fields import shown
 from eventstore.model import Event
+from eventstore.stopped_clock import real_class
 from pyspark_eventstore.files.event_objects import events_of_batch, seldom_collecting
 from pyspark_eventstore.folds.counts import Counts, PartitionCounts
 
@@ -33,8 +34,8 @@ KINDS: Final[dict[type, tuple[str, pa.DataType]]] = {
     float: ("double", pa.float64()),
     bool: ("boolean", pa.bool_()),
     bytes: ("binary", pa.binary()),
-    datetime: ("timestamp", pa.timestamp("us", tz="UTC")),
-    date: ("date", pa.date32()),
+    real_class(datetime): ("timestamp", pa.timestamp("us", tz="UTC")),
+    real_class(date): ("date", pa.date32()),
     UUID: ("string", pa.string()),
 }
 """The types that columns of a projection may have, in Spark and in Arrow; but for those of Decimals."""

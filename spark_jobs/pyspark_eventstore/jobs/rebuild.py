@@ -18,6 +18,7 @@ import typer
 
 from eventstore.errors import InvalidArgument
 from eventstore.fields import counted, without_password
+from eventstore.stopped_clock import real_class
 from pyspark_eventstore.folds.distribution import FoldSource, ProjectionReference, folded, source_at
 from pyspark_eventstore.jobs.arguments import Master, Paths, session
 
@@ -200,6 +201,6 @@ def _for_copy(frame: DataFrame, projection: Projection[Any]) -> DataFrame:
 
     frame.sparkSession.conf.set("spark.sql.session.timeZone", "UTC")
     for name, kind in projection.columns.items():
-        if kind is datetime:
+        if kind is real_class(datetime):
             frame = frame.withColumn(name, f.concat(f.col(name).cast("string"), f.lit("+00")))
     return frame

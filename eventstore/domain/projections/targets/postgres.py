@@ -31,6 +31,7 @@ from eventstore.domain.projections.targets.inheriting import in_postgres, inheri
 from eventstore.errors import DomainRefused, ProjectionFailed
 from eventstore.extras import advice
 from eventstore.following.checkpoint import Checkpoint, Origin
+from eventstore.stopped_clock import real_class
 
 _missing: ImportError | None = None
 try:
@@ -48,8 +49,8 @@ _KINDS: Final = {
     float: "double precision",
     bool: "boolean",
     bytes: "bytea",
-    datetime: "timestamp with time zone",
-    date: "date",
+    real_class(datetime): "timestamp with time zone",
+    real_class(date): "date",
     Decimal: "numeric",
     UUID: "uuid",
 }

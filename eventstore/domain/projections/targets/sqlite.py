@@ -34,6 +34,7 @@ from eventstore.domain.projections.targets.base import (
 from eventstore.domain.projections.targets.inheriting import inherit
 from eventstore.errors import ProjectionFailed
 from eventstore.following.checkpoint import Checkpoint, Origin
+from eventstore.stopped_clock import real_class
 
 _KINDS: Final = {
     str: "TEXT",
@@ -41,8 +42,8 @@ _KINDS: Final = {
     float: "REAL",
     bool: "INTEGER",
     bytes: "BLOB",
-    datetime: "TEXT",
-    date: "TEXT",
+    real_class(datetime): "TEXT",
+    real_class(date): "TEXT",
     Decimal: "TEXT",
     UUID: "TEXT",
 }
@@ -298,7 +299,12 @@ def _utc(value: object) -> object:
     return value.astimezone(UTC).isoformat()
 
 
-_CONVERSIONS: Final[dict[type, Callable[[object], object]]] = {datetime: _utc, date: str, Decimal: str, UUID: str}
+_CONVERSIONS: Final[dict[type, Callable[[object], object]]] = {
+    real_class(datetime): _utc,
+    real_class(date): str,
+    Decimal: str,
+    UUID: str,
+}
 
 
 def _stored(value: object) -> object:
