@@ -163,7 +163,7 @@ def _newest_first(folder: ChunkFolder, header: ChunkHeader, result: RebuildRepor
             index = _index(folder, header)
         except (EventStoreError, OSError):
             return []  # already reported
-        ordinals = index.columns["ordinal"][index.columns["permutation"]]
+        ordinals = index.columns["ordinal"][index.columns["permutation"][:]]
         return [index.aggregate_id(ordinal) for ordinal in _last_first(ordinals)]
     findings = Findings()
     known_end = None if header.completed else folder.read_document()[1]

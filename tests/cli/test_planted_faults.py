@@ -382,7 +382,7 @@ def test_a_file_marked_as_sorted_that_is_not_is_found(unsorted_folder: Path) -> 
 # -- indexes -------------------------------------------------------------------------------------------------------
 
 
-def _columns(folder: Path, number: int) -> dict[str, tuple[int, int, int]]:
+def _columns(folder: Path, number: int) -> dict[str, index_format.ColumnPlace]:
     file = OsFiles().open(_index(folder, number))
     try:
         return index_format.read_header(file, "index").columns
@@ -392,7 +392,10 @@ def _columns(folder: Path, number: int) -> dict[str, tuple[int, int, int]]:
 
 @pytest.mark.parametrize("name", list(index_format.COLUMNS))
 def test_a_flipped_bit_in_a_column_of_an_index_is_found(bare: Path, name: str) -> None:
-    offset, _, _ = _columns(bare, 2)[name]
+    place = _columns(bare, 2)[name]
+    if not place.size:
+        pytest.skip("the column takes no bytes in this index")
+    offset = place.offset
     _flip(_index(bare, 2), offset)
     (finding,) = _findings(bare, _index(bare, 2))
     assert finding.offset == offset
@@ -405,12 +408,15 @@ def test_a_flipped_bit_in_the_header_of_an_index_is_found(bare: Path, offset: in
     assert _findings(bare, _index(bare, 2))[0].offset == 0
 
 
-@pytest.mark.parametrize("name", list(index_format.COLUMNS))
+GIVEN = [name for name in index_format.COLUMNS if name not in ("frames", "id_frames", "block_crc", "row_crc")]
+
+
+@pytest.mark.parametrize("name", GIVEN)
 def test_a_column_that_differs_from_the_events_is_found(bare: Path, name: str) -> None:
     """Changes a value of the index, and corrects every checksum."""
     path = _index(bare, 2)
     opened = open_index(OsFiles(), path)
-    columns, key = {column: np.array(values) for column, values in opened.columns.items()}, opened.header.command_key
+    columns, key = {column: np.array(opened.columns[column][:]) for column in GIVEN}, opened.header.command_key
     del opened
     place = len(columns[name]) // 2
     columns[name][place] = columns[name][place] ^ 1

@@ -108,8 +108,8 @@ def test_a_chunk_header_has_each_value_where_the_document_says() -> None:
 def test_the_names_of_kinds_states_and_formats_are_those_of_the_code() -> None:
     assert (chunk_header.EVENTS, chunk_header.MESSAGES, chunk_header.QUEUE) == (1, 2, 3)
     assert (chunk_header.COMPLETED, chunk_header.SORTED) == (1, 2)
-    assert chunk_header.FORMAT == index.UNKEYED_FORMAT == data_folder.FORMAT == 1
-    assert index.FORMAT == 2
+    assert chunk_header.FORMAT == data_folder.FORMAT == 1
+    assert (index.WIDE_FORMATS, index.FORMAT) == ((1, 2), 3)
     assert table("layout chunk-header")[0][4] == chunk_header.MAGIC.decode()
     assert table("layout chunk-footer")[0][4] == chunk_header.FOOTER_MAGIC.decode()
     assert table("layout index-header")[0][4] == index.MAGIC.decode()

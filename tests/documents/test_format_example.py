@@ -166,24 +166,54 @@ def test_the_directory_holds_what_the_document_says(example: Example) -> None:
 # -- the index ------------------------------------------------------------------------------------------------------------
 
 
-def column_of(raw: bytes, name: str) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
-    """A column, found only by what the page says."""
+def entry_of(raw: bytes, name: str) -> tuple[str, int, int]:
+    """The dtype of a column, where it begins, and its items."""
     for place in range(int(read("index-header", raw)["columns"])):
         entry = read("index-entry", raw[88 + 32 * place :])
         if bytes(entry["name"]).rstrip(b"\0").decode() == name:
-            dtype = np.dtype(bytes(entry["dtype"]).rstrip(b"\0").decode())
-            begin = int(entry["offset"])
-            part = raw[begin : begin + int(entry["items"]) * dtype.itemsize]
+            dtype = bytes(entry["dtype"]).rstrip(b"\0").decode()
+            width = int(dtype[1:]) if dtype[0] == "N" else np.dtype(dtype).itemsize
+            begin, items = int(entry["offset"]), int(entry["items"])
             assert begin % 64 == 0
-            assert crc32c(part) == entry["crc"]
-            return np.frombuffer(part, dtype)
+            assert crc32c(raw[begin : begin + items * width]) == entry["crc"]
+            return dtype, begin, items
     raise AssertionError(f"there is no column {name}")
+
+
+def planes_of(raw: bytes, name: str) -> list[bytes]:
+    """The planes of a narrow column as the page describes them; of another column, its bytes."""
+    dtype, begin, items = entry_of(raw, name)
+    widths = [size for size in (8, 4, 2, 1) if int(dtype[1:]) & size] if dtype[0] == "N" else [np.dtype(dtype).itemsize]
+    planes = []
+    for size in widths:
+        planes.append(raw[begin : begin + items * size])
+        begin += items * size
+    return planes
+
+
+def column_of(raw: bytes, name: str) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
+    """A column, found only by what the page says."""
+    dtype, _, items = entry_of(raw, name)
+    if dtype[0] != "N":
+        return np.frombuffer(planes_of(raw, name)[0], dtype)
+    narrow = [column for column, kind, *_ in table("index-columns") if kind == "N"]
+    tables = ["first_row", "id_ends"]
+    owners, frames = (tables, "id_frames") if name in tables else ([each for each in narrow if each not in tables], "frames")
+    base, rise = column_of(raw, frames).reshape(-1, len(owners), 2)[0, owners.index(name)].tolist()
+    values = [base + rise * place // 1024 for place in range(items)]
+    shift = 0
+    for plane in planes_of(raw, name):
+        size = len(plane) // items
+        for place in range(items):
+            values[place] += int.from_bytes(plane[place * size : (place + 1) * size], "little") << shift
+        shift += 8 * size
+    return np.array(values)
 
 
 def test_the_index_header_has_each_value_where_the_document_says(example: Example) -> None:
     raw, chunk = example.disk.content(INDEX), read("chunk-header", example.sorted)
     assert read("index-header", raw) == {
-        "magic": index.MAGIC, "format": 2, "columns": len(index.COLUMNS), "header_bytes": 4096, "number": 1,
+        "magic": index.MAGIC, "format": 3, "columns": len(index.COLUMNS), "header_bytes": 4096, "number": 1,
         "store": STORE.bytes, "first_sequence": 1, "rows": 3, "aggregates": 2, "types": 2,
         "checksum": chunk["checksum"], "end": chunk["end"], "size": len(raw),
     }  # fmt: skip
@@ -198,16 +228,16 @@ def test_the_columns_are_those_of_the_code() -> None:
 
 def test_each_column_has_as_many_items_as_the_document_says(example: Example) -> None:
     raw = example.disk.content(INDEX)
-    counts = {"rows": 3, "aggregates": 2, "types": 2, "blocks": 2, "groups": 1}
+    counts = {"rows": 3, "aggregates": 2, "types": 2, "blocks": 2, "groups": 1, "id groups": 1}
     for name, dtype, items, _ in table("index-columns"):
         column = column_of(raw, name)
-        assert column.dtype == np.dtype(dtype)
+        assert entry_of(raw, name)[0].rstrip("012345678" if dtype == "N" else "") == dtype
         if items == "bytes":
             ends = {"ids": "id_ends", "types": "type_ends", "split_ids": "split_ends"}[name]
             assert len(column) == column_of(raw, ends)[-1]
         else:
-            counted, _, more = items.partition(" + ")
-            assert len(column) == counts[counted] + int(more or 0)
+            times, counted, more = re.fullmatch(r"(?:(\d+) )?(.+?)(?: \+ (\d+))?", items).groups()  # type: ignore[union-attr]
+            assert len(column) == int(times or 1) * counts[counted] + int(more or 0)
 
 
 def test_the_rows_of_the_example_are_those_of_its_index(example: Example) -> None:
@@ -219,18 +249,22 @@ def test_the_rows_of_the_example_are_those_of_its_index(example: Example) -> Non
 
 def test_payloads_lie_where_the_index_says(example: Example) -> None:
     raw, file = example.disk.content(INDEX), example.sorted
-    places, lengths = column_of(raw, "data"), column_of(raw, "data_len")
+    places, lengths = column_of(raw, "record")[:3] + column_of(raw, "data_at"), column_of(raw, "data_len")
     payloads = [file[place : place + length] for place, length in zip(places.tolist(), lengths.tolist(), strict=True)]
     assert payloads == [b'{"total":5}', b"\x01\x02", b'{"total":12}']
-    meta, length = int(column_of(raw, "meta")[0]), int(column_of(raw, "meta_len")[0])
-    assert file[meta : meta + length] == b'{"by":"web"}'
+    meta, size = int(places[0] + lengths[0]) + 2, int(column_of(raw, "meta_size")[0])
+    assert file[meta : meta + size - 1] == b'{"by":"web"}'
+    assert column_of(raw, "record").tolist() == [4096, 4096, 4228, 4331]
 
 
 def test_the_tables_and_checksums_of_the_index_are_those_the_document_describes(example: Example) -> None:
     raw, file = example.disk.content(INDEX), example.sorted
 
     def part(name: str, first: int, last: int) -> bytes:
-        return column_of(raw, name)[first:last].tobytes()
+        items = entry_of(raw, name)[2]
+        return b"".join(
+            [plane[len(plane) // items * first : len(plane) // items * min(last, items)] for plane in planes_of(raw, name)]
+        )
 
     ids, ends = column_of(raw, "ids").tobytes(), column_of(raw, "id_ends").tolist()
     assert (ids, ends) == (b"order-42order-7", [0, 8, 15])
@@ -239,9 +273,14 @@ def test_the_tables_and_checksums_of_the_index_are_those_the_document_describes(
     assert column_of(raw, "first_row").tolist() == [0, 2, 3]
     assert column_of(raw, "extent_crc").tolist() == [crc32c(file[4096:4228]), crc32c(file[4228:4331])]
     for block, (first, last) in enumerate([(0, 1), (1, 2)]):
-        covered = part("id_ends", first, last + 1) + part("first_row", first, last + 1) + part("extent_crc", first, last)
+        covered = (
+            part("id_frames", 0, 4)
+            + part("id_ends", first, last + 1)
+            + part("first_row", first, last + 1)
+            + part("extent_crc", first, last)
+        )
         assert column_of(raw, "block_crc")[block] == crc32c(covered + ids[ends[first] : ends[last]])
-    looked_up = ("ordinal", "version", "sequence", "command", "record", "length")
+    looked_up = ("frames", "ordinal", "version", "sequence", "record", "place", "left", "command")
     assert column_of(raw, "row_crc").tolist() == [crc32c(b"".join(part(name, 0, 1024) for name in looked_up))]
 
 

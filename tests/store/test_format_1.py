@@ -11,6 +11,8 @@ import pytest
 from eventstore.chunks.files import OsFiles
 from eventstore.records.event_page import decode_page
 from eventstore.store.opening import OpenStore, open_folder
+from eventstore.store.sorted.event_index import open_index
+from eventstore.store.sorted.sorting import sort_file, switch
 from tests.fixtures import write_format_1
 from tests.fixtures.write_format_1 import SETTINGS, as_json, clock, read_everything
 
@@ -67,6 +69,30 @@ def test_the_store_of_format_1_is_appended_to_and_sorted_like_any_other(copy: Pa
     store.close()
 
 
+def test_an_index_of_format_2_gives_the_same_answers(copy: Path) -> None:
+    for path in FIXTURE.with_name("index-2").iterdir():
+        shutil.copy(path, copy / "events")
+    store = opened(copy)
+    assert store.report.indexes_built == []
+    assert {store.engine.files.index(number).header.format for number in (1, 2)} == {2}
+    assert [as_json(event) for event in read_everything(store.engine)] == EXPECTED
+    for number in (1, 2):
+        index = store.engine.files.index(number)
+        index.verify()
+        sort_file(store.engine.files.folder, number)
+        switch(store.engine.files.folder, number)
+        newer = open_index(OsFiles(), Path(index.name))
+        assert newer.header.format == 3
+        for name in index.columns.keys() - {"block_crc", "row_crc"}:
+            column = index.columns[name]
+            assert newer.columns[name][: index.header.rows].tolist() == column[: index.header.rows].tolist(), name
+        for row in range(index.header.rows):
+            assert newer.commit_begin(row) == index.commit_begin(row)
+            assert newer.commit_end(row) == index.commit_end(row)
+            assert newer.extent(row, row + 1) == index.extent(row, row + 1)
+    store.close()
+
+
 def test_every_derived_file_of_format_1_can_be_rebuilt(copy: Path) -> None:
     for path in (copy / "events").glob("*.index"):
         path.unlink()
@@ -79,8 +105,12 @@ def test_every_derived_file_of_format_1_can_be_rebuilt(copy: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_key")
-def test_files_written_today_are_format_1_byte_for_byte(tmp_path: Path) -> None:
+def test_event_files_written_today_are_format_1_byte_for_byte(tmp_path: Path) -> None:
     events = write_format_1.write(tmp_path / "data")
     assert [as_json(event) for event in events] == EXPECTED
-    assert event_files(tmp_path / "data") == event_files(FIXTURE)
+    written, fixture = event_files(tmp_path / "data"), event_files(FIXTURE)
+    assert written.keys() == fixture.keys()
+    assert {name: raw for name, raw in written.items() if not name.endswith(".index")} == {
+        name: raw for name, raw in fixture.items() if not name.endswith(".index")
+    }
     assert OsFiles().names(tmp_path / "data") == OsFiles().names(FIXTURE)

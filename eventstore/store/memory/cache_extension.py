@@ -40,7 +40,7 @@ def sorted_parts(index: EventIndex, cache: VersionCache) -> Iterator[list[Sorted
         Corrupt, ReadFailed
     """
     ends, ids, first_row = (index.checked(name) for name in ("id_ends", "ids", "first_row"))
-    names, versions, number = ids.tobytes(), index.columns["version"], index.header.number
+    names, versions, number = ids[:].tobytes(), index.columns["version"], index.header.number
     for first in range(0, index.header.aggregates, _GROUP):
         last = min(first + _GROUP, index.header.aggregates)
         bounds, rows = ends[first : last + 1].tolist(), first_row[first : last + 1].astype(np.int64)

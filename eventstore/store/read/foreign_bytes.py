@@ -7,7 +7,7 @@ would have to be read again after each split and start.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 from eventstore.arrays import np, npt
 from eventstore.chunks.header import ChunkHeader
@@ -15,6 +15,7 @@ from eventstore.errors import EventStoreError
 from eventstore.records.splits import SlotFilter
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.sorted.event_index import EventIndex
+from eventstore.store.sorted.index_columns import Column
 
 _PLACES: Final = 16_384
 _PLACES_OF_A_FILE: Final = (16, 512)
@@ -66,6 +67,16 @@ class ForeignBytes:
         return [header for header in self._files.headers if header.completed and header.first_sequence <= through]
 
 
+def _rows_at(records: Column, rows: int, offsets: _Ints) -> _Ints:
+    """Returns the row whose record holds each of these bytes, by bisection: few pages of the column are touched."""
+    low, high = np.zeros(len(offsets), np.int64), np.full(len(offsets), rows)
+    while (high - low).max(initial=0) > 1:
+        middle = (low + high) // 2
+        below = records.take(middle) <= offsets
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return low
+
+
 def _part(index: EventIndex, own: SlotFilter, places: int) -> float:
     """Returns which part of a file's bytes other shards hand out. Checksums are not compared, because it is an estimate: a bit
     that flipped moves one place.
@@ -73,10 +84,10 @@ def _part(index: EventIndex, own: SlotFilter, places: int) -> float:
     columns, rows = index.columns, index.header.rows
     if not rows:
         return 0.0
-    records = cast(_Ints, columns["record"])
-    first, end = int(records[0]), int(records[rows - 1]) + int(columns["length"][rows - 1])
+    records = columns["record"]
+    first, end = int(records[0]), int(records[rows])
     offsets = first + (np.arange(places) + 0.5) * max(end - first, 0) / places
-    at = np.clip(np.searchsorted(records, offsets.astype(records.dtype), side="right") - 1, 0, rows - 1)
+    at = _rows_at(records, rows, offsets.astype(np.int64))
     ordinals = np.minimum(columns["ordinal"].take(at), index.header.aggregates - 1)
     sequences = columns["sequence"].take(at)
     starts, ends = columns["id_ends"].take(ordinals), columns["id_ends"].take(ordinals + 1)

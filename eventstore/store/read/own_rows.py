@@ -33,12 +33,12 @@ class OwnRows:
 
     def of(self, number: int, index: EventIndex, rows: _Ints, own: SlotFilter) -> _Ints:
         """Returns the rows in `rows` that the filter lets pass. For threads."""
-        ordinals = cast(_Ints, index.checked("ordinal").take(rows))
+        ordinals = index.checked("ordinal").take(rows)
         states = self._states(number, index, own)
         missing = np.unique(ordinals[states.take(ordinals) == _UNKNOWN])
         if len(missing):
             states[missing] = np.where(_owned(index, missing, own), _OWN, _FOREIGN)
-        sequences = cast(_Ints, index.checked("sequence").take(rows))
+        sequences = index.checked("sequence").take(rows)
         passing = cast(Mask, (states.take(ordinals) == _OWN) | (sequences > own.through))
         return rows[passing]
 

@@ -15,7 +15,6 @@ from typing import Final
 
 from crc32c import crc32c
 
-from eventstore.arrays import np
 from eventstore.chunks.files import File, NotCached
 from eventstore.errors import Corrupt
 from eventstore.model import VERSION_MAX
@@ -174,15 +173,13 @@ def _within(
     begin, end = index.extent(start, stop)
     if (start, stop) == (first, last) and end - begin <= bytes_max:
         return start, stop
-    records = index.columns["record"][first:last]
     if end - begin > bytes_max:
+        rows, record = range(first, last), index.columns["record"].__getitem__
         if backwards:
-            start = min(first + int(np.searchsorted(records, end - bytes_max)), stop - 1)
+            start = min(first + bisect_left(rows, end - bytes_max, key=record), stop - 1)
         else:
-            stop = max(first + int(np.searchsorted(records, begin + bytes_max)), start + 1)
-    start = first + int(np.searchsorted(records, records[start - first]))
-    stop = first + int(np.searchsorted(records, records[stop - 1 - first], side="right"))
-    return start, stop
+            stop = max(first + bisect_left(rows, begin + bytes_max, key=record), start + 1)
+    return index.commit_begin(start), index.commit_end(stop - 1)
 
 
 def _chosen(file: TailFile, chain: array[int], begin: int, end: int, bytes_max: int, backwards: bool) -> array[int]:

@@ -15,7 +15,7 @@ import mmap
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from eventstore.arrays import np, npt
 from eventstore.chunks.header import ChunkHeader
@@ -29,6 +29,7 @@ from eventstore.store.read.own_rows import OwnRows
 from eventstore.store.read.replay import read_runs
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.sorted.event_index import EventIndex
+from eventstore.store.sorted.index_columns import Column
 
 _WINDOW_EVENTS = 4096
 EXAMINED_EVENTS_MAX = 65_536
@@ -260,7 +261,7 @@ class LogScanner:
         types = _type_ordinals(index, wanted)
         if types is not None and not len(types):
             return b"", 0, header.last_sequence
-        sequences = index.checked("sequence")
+        sequences = _checked_commits(index)
         if wanted.aggregate_id is not None:
             of_aggregate = _rows_of(index, wanted.aggregate_id)
             passed = np.searchsorted(_taken(index, "sequence", of_aggregate), after, side="right")
@@ -297,7 +298,7 @@ class LogScanner:
         types = _type_ordinals(index, wanted)
         if types is not None and not len(types):
             return b"", 0, begin
-        sequences = index.checked("sequence")
+        sequences = _checked_commits(index)
         if wanted.aggregate_id is not None:
             of_aggregate = _rows_of(index, wanted.aggregate_id)
             rows = of_aggregate[: int(np.searchsorted(_taken(index, "sequence", of_aggregate), before))]
@@ -332,9 +333,8 @@ class LogScanner:
         if not wanted.everything:
             rows = rows[_mask(index, rows, wanted, types)]
         if not whole and number in self._files.ranges.with_prefix(_LOG_RECORDS):
-            low, high = index.with_prefix(_LOG_RECORDS)
-            ordinals = _taken(index, "ordinal", rows)
-            rows = rows[(ordinals < low) | (ordinals >= high)]
+            low, high = index.rows_with_prefix(_LOG_RECORDS)
+            rows = rows[(rows < low) | (rows >= high)]
         return rows if own is None else self._own_rows.of(number, index, rows, own)
 
     def _may_hold(self, number: int, wanted: EventFilter) -> bool:
@@ -347,7 +347,7 @@ class LogScanner:
     def _gather(self, number: int, index: EventIndex, rows: _Ints) -> bytes:
         """Returns the records of these rows, each of another commit, in the given order."""
         starts, lengths = _taken(index, "record", rows), _taken(index, "length", rows)
-        sequences = _taken(index, "sequence", np.searchsorted(index.checked("record"), starts)).tolist()
+        sequences = _taken(index, "sequence", rows - _taken(index, "place", rows)).tolist()
         data, name = self._files.map(number), self._files.name(number)
         _touch(data, starts, lengths)
         extents = [(start, start + length) for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
@@ -363,8 +363,8 @@ class LogScanner:
 
 def _window(index: EventIndex, header: ChunkHeader, after: int) -> tuple[_Ints, int]:
     """Returns the rows of the next sequences after `after`, in their order, and the last of these sequences."""
-    sequences = index.checked("sequence")
-    permutation = cast(_Ints, index.checked("permutation"))
+    sequences = _checked_commits(index)
+    permutation = index.checked("permutation")
     window = min(after + _WINDOW_EVENTS, header.last_sequence) - header.first_sequence
     end = int(sequences[index.commit_end(int(permutation[window])) - 1])  # a window ends where a commit does
     return permutation[after + 1 - header.first_sequence : end + 1 - header.first_sequence], end
@@ -372,10 +372,17 @@ def _window(index: EventIndex, header: ChunkHeader, after: int) -> tuple[_Ints, 
 
 def _window_before(index: EventIndex, header: ChunkHeader, before: int) -> tuple[_Ints, int]:
     """Returns the rows of the last sequences before `before`, in their order, and the first of these sequences."""
-    permutation = cast(_Ints, index.checked("permutation"))
+    permutation = index.checked("permutation")
     window = max(before - _WINDOW_EVENTS, header.first_sequence) - header.first_sequence
-    begin = int(index.checked("sequence")[index.commit_begin(int(permutation[window]))])  # begins where a commit does
+    begin = int(_checked_commits(index)[index.commit_begin(int(permutation[window]))])  # begins where a commit does
     return permutation[begin - header.first_sequence : before - header.first_sequence], begin
+
+
+def _checked_commits(index: EventIndex) -> Column:
+    """Returns the sequences; where commits begin and end is checked as well."""
+    for name in ("place", "left"):
+        index.checked(name)
+    return index.checked("sequence")
 
 
 def _rows_of(index: EventIndex, aggregate_id: str) -> _Ints:
@@ -420,7 +427,7 @@ def _commits_of(file: TailFile, data: bytes, first: int, sequences: list[int]) -
 
 def _taken(index: EventIndex, column: str, rows: _Ints) -> _Ints:
     """Returns an index column's values for these rows."""
-    return cast(_Ints, index.checked(column).take(rows))
+    return index.checked(column).take(rows)
 
 
 def _touch(data: memoryview, starts: _Ints, lengths: _Ints) -> None:
@@ -446,9 +453,8 @@ def _mask(index: EventIndex, rows: _Ints, wanted: EventFilter, types: list[int] 
     if types is not None:
         mask &= np.isin(_taken(index, "type", rows), types)
     if wanted.aggregate_prefix is not None:
-        first, last = index.with_prefix(wanted.aggregate_prefix.encode())
-        ordinals = _taken(index, "ordinal", rows)
-        mask &= (ordinals >= first) & (ordinals < last)
+        first, last = index.rows_with_prefix(wanted.aggregate_prefix.encode())
+        mask &= (rows >= first) & (rows < last)
     if wanted.from_time is not None:
         mask &= _taken(index, "time", rows) >= wanted.from_time
     if wanted.to_time is not None:

@@ -17,9 +17,9 @@ _CHUNK_KEYS: Final = 20_000
 
 def groups_of(index: EventIndex) -> Iterable[list[tuple[bytes, int, int, int, int]]]:
     """Yields (id, version, first row, rows, first version) of every aggregate, in key order, in large groups."""
-    rows = index.columns["first_row"].astype("int64")
-    ends = index.columns["id_ends"].astype("int64")
-    ids = index.columns["ids"].tobytes()
+    rows = index.columns["first_row"][:].astype("int64")
+    ends = index.columns["id_ends"][:].astype("int64")
+    ids = index.columns["ids"][:].tobytes()
     versions = index.columns["version"]
     for first in range(0, index.header.aggregates, _CHUNK_KEYS):
         last = min(first + _CHUNK_KEYS, index.header.aggregates)

@@ -6,6 +6,7 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
@@ -13,21 +14,23 @@ from eventstore.arrays import np
 from eventstore.chunks.files import File, Files
 from eventstore.errors import Corrupt
 from eventstore.store.sorted.command_hash import hash_with
+from eventstore.store.sorted.index_columns import Column, mapped_columns, sources_of
 from eventstore.store.sorted.index_format import (
-    COLUMNS,
     ROWS_PER_CRC,
-    Column,
-    Columns,
-    block_crc,
+    block_extents,
     blocks,
+    crc_of,
     read_header,
-    row_crc,
+    row_extents,
     row_groups,
 )
 
+if TYPE_CHECKING:
+    from eventstore.store.sorted.index_columns import Ints
+
 
 class EventIndex:
-    """A mapped index. Columns are numpy arrays over the mapped file, read in place.
+    """A mapped index. Its columns are read in place; they are the same for all formats (see `index_columns`).
 
     Before an operation raises Corrupt because of the index, it calls `on_damage`, on the caller's thread.
     """
@@ -37,40 +40,39 @@ class EventIndex:
         self.name = name
         self._command_hash = hash_with(self.header.command_key)
         self._on_damage = on_damage
-        self._map = np.frombuffer(file.map(), np.uint8)
-        self.columns: Columns = {column: self._column(column) for column in COLUMNS}
-        self._record = self.columns["record"]
-        self._length = self.columns["length"]
-        self._version = self.columns["version"]
+        self._map = file.map()
+        self.columns = mapped_columns(self.header, self._map)
+        self._record = self.columns["record"].item
+        self._left = self.columns["left"].item
+        self._place = self.columns["place"].item
+        self._version = self.columns["version"].item
+        self._id_end = self.columns["id_ends"].item
+        self._first_row = self.columns["first_row"].item
+        self._ids = self._map[self.header.columns["ids"].offset :]
         starts = blocks(self.header.aggregates)
         self._blocks = starts
         self._sound_blocks = bytearray(len(starts))
-        self._sound_rows = bytearray(row_groups(self.header.rows))
+        self._sound_rows = bytearray(row_groups(self.header.columns))
         self._sound_columns: set[str] = set()
         for column in ("split_ends", "split_ids", "block_crc", "row_crc"):
             self.checked(column)
-        ends = self.columns["split_ends"].tolist()
-        split_ids = self.columns["split_ids"].tobytes()
+        ends = self.columns["split_ends"][:].tolist()
+        split_ids = self.columns["split_ids"][:].tobytes()
         self._splits = [split_ids[a:b] for a, b in itertools.pairwise(ends)]
 
-    def _column(self, name: str) -> Column:
-        dtype = np.dtype(COLUMNS[name])
-        offset, items, _ = self.header.columns[name]
-        return self._map[offset : offset + items * dtype.itemsize].view(dtype)
-
     def checked(self, name: str) -> Column:
-        """Returns a whole column; verifies its checksum the first time.
+        """Returns a whole column; verifies the checksums of the bytes that it is made of the first time.
 
         Raises:
             Corrupt
         """
-        column = self.columns[name]
-        if name not in self._sound_columns:
-            offset, _, crc = self.header.columns[name]
-            if crc32c(np.ascontiguousarray(column).view(np.uint8).data) != crc:
-                raise self._damaged(offset, f"the checksum of column {name} does not match")
-            self._sound_columns.add(name)
-        return column
+        for source in sources_of(self.header, name):
+            if source not in self._sound_columns:
+                place = self.header.columns[source]
+                if crc32c(self._map[place.offset : place.offset + place.size]) != place.crc:
+                    raise self._damaged(place.offset, f"the checksum of column {source} does not match")
+                self._sound_columns.add(source)
+        return self.columns[name]
 
     def find(self, aggregate_id: bytes) -> int | None:
         """Returns the aggregate's ordinal in this file, or None.
@@ -87,12 +89,11 @@ class EventIndex:
         return first if first < self.header.aggregates and self.aggregate_id(first) == aggregate_id else None
 
     def aggregate_id(self, ordinal: int) -> bytes:
-        ends = self.columns["id_ends"]
-        return self.columns["ids"][int(ends[ordinal]) : int(ends[ordinal + 1])].tobytes()
+        return bytes(self._ids[self._id_end(ordinal) : self._id_end(ordinal + 1)])
 
     def type_names(self) -> list[str]:
         """Returns the event types in this file, by type ordinal."""
-        ends, names = self.checked("type_ends").tolist(), self.checked("types").tobytes()
+        ends, names = self.checked("type_ends")[:].tolist(), self.checked("types")[:].tobytes()
         return [names[a:b].decode() for a, b in itertools.pairwise(ends)]
 
     def with_prefix(self, prefix: bytes) -> tuple[int, int]:
@@ -100,6 +101,12 @@ class EventIndex:
         self.checked("id_ends")
         self.checked("ids")
         return self._bisect(prefix, 0, self.header.aggregates), self._bisect(prefix + b"\xff" * 256, 0, self.header.aggregates)
+
+    def rows_with_prefix(self, prefix: bytes) -> tuple[int, int]:
+        """Returns the rows [first, last) of the aggregates whose id begins with `prefix`."""
+        first, last = self.with_prefix(prefix)
+        self.checked("first_row")
+        return self._first_row(first), self._first_row(last)
 
     def ids_from(self, low: bytes) -> Iterator[tuple[bytes, int]]:
         """Iterates over the ids that are not smaller than `low`, in order, with the version that the file leads each to.
@@ -125,8 +132,7 @@ class EventIndex:
     def rows_of(self, ordinal: int) -> tuple[int, int]:
         """Returns the aggregate's rows [first, last)."""
         self._check_block(bisect_right(self._blocks, ordinal) - 1)
-        first_row = self.columns["first_row"]
-        return int(first_row[ordinal]), int(first_row[ordinal + 1])
+        return self._first_row(ordinal), self._first_row(ordinal + 1)
 
     def ordinal_of(self, aggregate_id: bytes, first: int, last: int) -> int:
         """Returns the ordinal of the aggregate, which must have exactly the rows [first, last).
@@ -144,45 +150,47 @@ class EventIndex:
 
     def version_at(self, row: int) -> int:
         self.check_rows(row, row + 1)
-        return int(self._version[row])
+        return self._version(row)
 
     def check_rows(self, first: int, last: int) -> None:
         """Raises Corrupt unless the rows [first, last) match their checksums, in the columns that a lookup uses."""
-        sound, end = self._sound_rows, row_groups(last)
+        sound, end = self._sound_rows, (last - 1) // ROWS_PER_CRC + 1
         group = sound.find(0, first // ROWS_PER_CRC, end)
         while group >= 0:
-            if row_crc(self.columns, group) != int(self.columns["row_crc"][group]):
-                offset = self.header.columns["ordinal"][0]
+            if crc_of(self._map, row_extents(self.header.columns, group)) != int(self.columns["row_crc"][group]):
+                offset = self.header.columns["ordinal"].offset
                 rows = f"rows {group * ROWS_PER_CRC} to {(group + 1) * ROWS_PER_CRC}"
                 raise self._damaged(offset, f"the checksum of {rows} does not match")
             sound[group] = 1
             group = sound.find(0, group + 1, end)
 
     def extent(self, first: int, last: int) -> tuple[int, int]:
-        """Returns the bytes [start, stop) of the event file that hold the rows [first, last), as whole commits."""
-        return int(self._record[first]), int(self._record[last - 1]) + int(self._length[last - 1])
+        """Returns the bytes [start, stop) of the event file that hold the rows [first, last), as whole commits.
+
+        Raises:
+            Corrupt
+        """
+        end = self.commit_end(last - 1)
+        self.check_rows(end, end + 1)
+        return self._record(first), self._record(end)
 
     def extent_crc(self, ordinal: int) -> int:
         return int(self.columns["extent_crc"][ordinal])
 
     def rows_between(self, first: int, last: int, from_version: int, to_version: int) -> tuple[int, int]:
         """Narrows an aggregate's rows [first, last) to the versions [from_version, to_version], which have no gap."""
-        base = int(self._version[first])
+        base = self._version(first)
         low = max(first, first + from_version - base)
         return low, min(last, first + to_version - base + 1)
 
-    def _first_rows(self, first: int, last: int) -> Column:
+    def _first_rows(self, first: int, last: int) -> Ints:
         """Returns the first row of each commit in the rows [first, last), which begin with a commit."""
-        records = self._record[first:last]
-        starts = np.empty(last - first, bool)
-        starts[0] = True
-        np.not_equal(records[1:], records[:-1], out=starts[1:])
-        return np.flatnonzero(starts) + first
+        return np.flatnonzero(self.columns["place"][first:last] == 0) + first
 
     def commit_sequences(self, first: int, last: int) -> list[int]:
         """Returns the sequence of each commit in the rows [first, last), which begin with a commit."""
-        sequences: list[int] = self.columns["sequence"][self._first_rows(first, last)].tolist()
-        return sequences
+        sequence = self.columns["sequence"]
+        return [sequence.item(first)] if last - first == 1 else sequence.take(self._first_rows(first, last)).tolist()
 
     def command_hashes(self, first: int, last: int) -> bytes:
         """Returns 8 bytes per commit in the rows [first, last), which begin with a commit.
@@ -192,9 +200,9 @@ class EventIndex:
         """
         self.check_rows(first, last)
         hashes = self.columns["command"]
-        return hashes[self._first_rows(first, last)].tobytes() if last - first > 1 else hashes[first:last].tobytes()
+        return hashes.take(self._first_rows(first, last)).tobytes() if last - first > 1 else hashes[first:last].tobytes()
 
-    def grouped_command_hashes(self, rows: Column) -> tuple[bytes, Column]:
+    def grouped_command_hashes(self, rows: Ints) -> tuple[bytes, Ints]:
         """Returns 8 bytes per commit in the rows [rows[0], rows[-1]), and how many commits are before each of `rows`, which
         all begin a commit or end the last one.
 
@@ -216,15 +224,15 @@ class EventIndex:
         hashed = np.frombuffer(self._command_hash(command_id), "<u8")
         hits = np.flatnonzero(self.columns["command"][first:last] == hashed) + first
         rows: list[int] = hits.tolist()
-        return [row for row in rows if row == first or self._record[row - 1] != self._record[row]]
+        return [row for row in rows if self._place(row) == 0]
 
     def commit_begin(self, row: int) -> int:
         """Returns the row of the first event of the commit in `row`."""
-        return int(np.searchsorted(self._record, self._record[row]))
+        return row - self._place(row)
 
     def commit_end(self, row: int) -> int:
         """Returns the row after the last event of the commit in `row`."""
-        return int(np.searchsorted(self._record, self._record[row], side="right"))
+        return row + 1 + self._left(row)
 
     def verify(self) -> None:
         """Reads the whole index and checks every column against its checksum.
@@ -232,16 +240,17 @@ class EventIndex:
         Raises:
             Corrupt
         """
+        self._sound_columns.clear()
         for name in self.columns:
-            self._sound_columns.discard(name)
             self.checked(name)
 
     def _check_block(self, block: int) -> None:
         if self._sound_blocks[block]:
             return
         first, last = self._blocks[block], self._blocks[block + 1]
-        if block_crc(self.columns, first, last) != int(self.columns["block_crc"][block]):
-            offset = self.header.columns["id_ends"][0]
+        ids = self._id_end(first), self._id_end(last)
+        if crc_of(self._map, block_extents(self.header.columns, first, last, ids)) != int(self.columns["block_crc"][block]):
+            offset = self.header.columns["id_ends"].offset
             raise self._damaged(offset, f"block {block} of the aggregate table is damaged")
         self._sound_blocks[block] = 1
 

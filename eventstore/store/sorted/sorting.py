@@ -192,15 +192,12 @@ def _index_columns(
     first_event = np.cumsum(columns["commit_count"]) - columns["commit_count"]
     within = within_group(counts)
     events = np.repeat(first_event[places], counts) + within
-    shift = np.repeat(new_offsets - order.offsets, counts)
 
     def spread(name: str) -> npt.NDArray[np.generic]:
         return np.repeat(columns[name][places], counts)
 
     sequence = spread("commit_sequence") + within  # type: ignore[operator] # integers
     ordinal = np.repeat(order.ordinals, counts)
-    permutation = np.empty(len(events), np.uint32)
-    permutation[sequence - sequence.min()] = np.arange(len(events), dtype=np.uint32)
     meta = columns["meta"][events]
     result: index_format.Columns = {
         "ordinal": ordinal,
@@ -209,14 +206,13 @@ def _index_columns(
         "time": spread("commit_time"),
         "type": columns["type"][events],
         "command": spread("commit_command"),
-        "record": np.repeat(new_offsets, counts),
-        "length": np.repeat(order.lengths, counts),
-        "data": columns["data"][events] + shift,
+        "record": np.append(np.repeat(new_offsets, counts), new_offsets[-1] + order.lengths[-1]),
+        "place": within,
+        "left": np.repeat(counts, counts) - within - 1,
+        "data_at": columns["data"][events] - np.repeat(order.offsets, counts),
         "data_len": columns["data_len"][events],
-        "meta": np.where(meta > 0, meta + shift, 0),  # type: ignore[operator] # integers
-        "meta_len": columns["meta_len"][events],
+        "meta_size": np.where(meta > 0, columns["meta_len"][events] + 1, 0),  # type: ignore[operator] # integers
         "format": columns["format"][events],
-        "permutation": permutation,
         "first_row": np.searchsorted(ordinal, np.arange(len(order.ids) + 1)),
         "extent_crc": np.array(extents, np.uint32),
     }
@@ -224,11 +220,6 @@ def _index_columns(
     _add_names(result, "type_ends", "types", [name.encode() for name in collected.types])
     starts = index_format.blocks(len(order.ids))
     _add_names(result, "split_ends", "split_ids", [order.ids[first] for first in starts[:-1]])
-    result = {name: np.ascontiguousarray(result[name], index_format.COLUMNS[name]) for name in result}
-    crcs = [index_format.block_crc(result, first, last) for first, last in itertools.pairwise(starts)]
-    result["block_crc"] = np.array(crcs, np.uint32)
-    groups = range(index_format.row_groups(len(ordinal)))
-    result["row_crc"] = np.array([index_format.row_crc(result, group) for group in groups], np.uint32)
     return result
 
 

@@ -47,7 +47,7 @@ class IndexTable:
     def __init__(self, index: EventIndex, hashes: npt.NDArray[np.generic] | None = None) -> None:
         self.number = index.header.number
         self._index = index
-        self._hashes = index.columns["command"] if hashes is None else hashes
+        self._hashes = index.columns["command"][:] if hashes is None else hashes
 
     def parts(self, place: int) -> Iterator[Part]:
         columns = self._index.columns

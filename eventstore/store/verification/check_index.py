@@ -16,7 +16,8 @@ from eventstore.errors import Corrupt
 from eventstore.store.sorted.event_index import EventIndex, open_index
 from eventstore.store.sorted.file_columns import within_group
 from eventstore.store.sorted.file_names import INDEX
-from eventstore.store.sorted.index_format import COLUMNS, HEADER_BYTES, block_crc, blocks, row_crc, row_groups
+from eventstore.store.sorted.index_columns import sources_of
+from eventstore.store.sorted.index_format import HEADER_BYTES, block_extents, blocks, crc_of, row_extents, row_groups
 from eventstore.store.verification.file_contents import FileContents
 from eventstore.store.verification.findings import Findings
 
@@ -52,46 +53,48 @@ def check_index(folder: ChunkFolder, contents: FileContents, has_index: bool, fi
 
 def _is_sound(folder: ChunkFolder, index: EventIndex, contents: FileContents, findings: Findings) -> bool:
     before = findings.total
-    _check_checksums(index, findings)
-    _check_padding(folder, index, findings)
+    data = folder.files.open(folder.derived_path(index.header.number, INDEX)).map()
+    _check_checksums(index, data, findings)
+    _check_padding(index, data, findings)
     if findings.total == before and not contents.damaged and contents.columns:
         expected = _expected_rows(contents) | _expected_tables(folder, contents)
         _compare(index, expected, findings)
         _check_types(index, contents, findings)
-        _check_groups(index, findings)
+        _check_groups(index, data, findings)
     return findings.total == before
 
 
-def _check_checksums(index: EventIndex, findings: Findings) -> None:
-    for name, column in index.columns.items():
-        offset, _, crc = index.header.columns[name]
-        if crc32c(np.ascontiguousarray(column).view(np.uint8).data) != crc:
-            findings.add(index.name, offset, f"the checksum of column {name} does not match")
+def _check_checksums(index: EventIndex, data: memoryview, findings: Findings) -> None:
+    for name, place in index.header.columns.items():
+        if crc32c(data[place.offset : place.offset + place.size]) != place.crc:
+            findings.add(index.name, place.offset, f"the checksum of column {name} does not match")
 
 
-def _check_padding(folder: ChunkFolder, index: EventIndex, findings: Findings) -> None:
+def _check_padding(index: EventIndex, data: memoryview, findings: Findings) -> None:
     """Checks that the padding between columns is zero. No checksum covers it, and no reader uses it."""
-    raw = np.frombuffer(folder.files.open(folder.derived_path(index.header.number, INDEX)).map(), np.uint8)
     position = HEADER_BYTES
-    for name, (offset, items, _) in sorted(index.header.columns.items(), key=lambda item: item[1][0]):
-        if raw[position:offset].any():
+    for name, place in sorted(index.header.columns.items(), key=lambda item: item[1].offset):
+        if any(data[position : place.offset]):
             findings.add(index.name, position, f"the padding before column {name} is not zero")
-        position = offset + items * np.dtype(COLUMNS[name]).itemsize
-    if raw[position:].any():
+        position = place.offset + place.size
+    if any(data[position:]):
         findings.add(index.name, position, "the padding after the last column is not zero")
 
 
 def _expected_rows(contents: FileContents) -> Expected:
     counts = contents.ints("commit_count")
     within = within_group(counts)
+    record, length = contents.ints("commit_offset"), contents.ints("commit_length")
     rows: Expected = {
         "ordinal": np.repeat(contents.ordinals, counts),
+        "place": within,
+        "left": np.repeat(counts, counts) - within - 1,
         "version": np.repeat(contents.ints("commit_version"), counts) + within,
         "sequence": np.repeat(contents.ints("commit_sequence"), counts) + within,
         "time": np.repeat(contents.columns["commit_time"], counts),
         "command": np.repeat(contents.columns["commit_command"], counts),
-        "record": np.repeat(contents.columns["commit_offset"], counts),
-        "length": np.repeat(contents.columns["commit_length"], counts),
+        "record": np.append(np.repeat(record, counts), record[-1] + length[-1]),
+        "length": np.repeat(length, counts),
     }
     for name in ("data", "data_len", "meta", "meta_len", "format"):
         rows[name] = contents.columns[name]
@@ -135,43 +138,46 @@ def _ends(names: list[bytes]) -> npt.NDArray[np.int64]:
 
 def _compare(index: EventIndex, expected: Expected, findings: Findings) -> None:
     for name, wanted in expected.items():
+        place = index.header.columns[sources_of(index.header, name)[0]]
         found = index.columns[name]
-        offset = index.header.columns[name][0]
         if len(found) != len(wanted):
-            findings.add(index.name, offset, f"column {name} has {len(found)} rows, {len(wanted)} follow from the event file")
+            what = f"column {name} has {len(found)} rows, {len(wanted)} follow from the event file"
+            findings.add(index.name, place.offset, what)
             continue
+        found = found[: len(wanted)]
         wrong = np.flatnonzero(found != wanted.astype(found.dtype))
         if len(wrong):
             row = int(wrong[0])
             what = f"column {name}, row {row}: {found[row]}, the event file gives {wanted[row]}"
-            findings.add(index.name, offset + row * np.dtype(COLUMNS[name]).itemsize, what)
+            findings.add(index.name, place.extents(row, row + 1)[0][0] if place.size else place.offset, what)
 
 
 def _check_types(index: EventIndex, contents: FileContents, findings: Findings) -> None:
-    offset, _, _ = index.header.columns["type"]
+    place = index.header.columns["type"]
     names = index.type_names()
     mine = {name: place for place, name in enumerate(names)}
     missing = [name for name in contents.types if name not in mine]
     if missing:
-        findings.add(index.name, index.header.columns["types"][0], f"event type {missing[0]!r} is missing from the index")
+        findings.add(index.name, index.header.columns["types"].offset, f"event type {missing[0]!r} is missing from the index")
         return
     translated = np.array([mine[name] for name in contents.types], np.int64)[contents.ints("type")]
-    wrong = np.flatnonzero(index.columns["type"] != translated)
+    wrong = np.flatnonzero(index.columns["type"][:] != translated)
     if len(wrong):
         row = int(wrong[0])
         what = f"column type, row {row}: {int(index.columns['type'][row])}, the event file gives {translated[row]}"
-        findings.add(index.name, offset + 4 * row, what)
+        findings.add(index.name, place.extents(row, row + 1)[0][0] if place.size else place.offset, what)
 
 
-def _check_groups(index: EventIndex, findings: Findings) -> None:
-    offset, _, _ = index.header.columns["block_crc"]
-    stored = index.columns["block_crc"].tolist()
-    computed = [block_crc(index.columns, *edge) for edge in itertools.pairwise(blocks(index.header.aggregates))]
-    if stored != computed:
-        findings.add(index.name, offset, "the checksums of the aggregate table's blocks do not match the table")
-    offset, _, _ = index.header.columns["row_crc"]
-    if index.columns["row_crc"].tolist() != [row_crc(index.columns, group) for group in range(row_groups(index.header.rows))]:
-        findings.add(index.name, offset, "the checksums of groups of rows do not match the rows")
+def _check_groups(index: EventIndex, data: memoryview, findings: Findings) -> None:
+    places, ends = index.header.columns, index.columns["id_ends"]
+    edges = itertools.pairwise(blocks(index.header.aggregates))
+    computed = [crc_of(data, block_extents(places, a, b, (int(ends[a]), int(ends[b])))) for a, b in edges]
+    if index.columns["block_crc"][:].tolist() != computed:
+        what = "the checksums of the aggregate table's blocks do not match the table"
+        findings.add(index.name, places["block_crc"].offset, what)
+    computed = [crc_of(data, row_extents(places, group)) for group in range(row_groups(places))]
+    if index.columns["row_crc"][:].tolist() != computed:
+        findings.add(index.name, places["row_crc"].offset, "the checksums of groups of rows do not match the rows")
     first, last = index.aggregate_id(0), index.aggregate_id(index.header.aggregates - 1)
     if (index.header.smallest, index.header.largest) != (first, last):
         findings.add(index.name, 0, "the smallest and largest aggregate id in the header are not those of the table")

@@ -185,11 +185,11 @@ class SortedFile:
 
     @cached_property
     def _ids(self) -> pa.Array:
-        return texts(self._index.checked("ids"), self._index.checked("id_ends"))
+        return texts(self._index.checked("ids")[:], self._index.checked("id_ends")[:])
 
     @cached_property
     def _types(self) -> pa.Array:
-        return texts(self._index.checked("types"), self._index.checked("type_ends"))
+        return texts(self._index.checked("types")[:], self._index.checked("type_ends")[:])
 
     @cached_property
     def _data(self) -> memoryview:

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from eventstore.chunks.header import ChunkHeader
 from eventstore.store.sorted.index_format import blocks
 from pyspark_eventstore.files.index_files import index_of
@@ -86,9 +88,9 @@ def plan_ranges(snapshots: Iterable[FolderSnapshot], ids: Texts, cores: int, ste
 def _points(part: SortedFilePart) -> list[tuple[bytes, int]]:
     """Returns the first id of each block of the index, and its number of rows."""
     index = index_of(part.data_folder, part.header)
-    names = index.checked("split_ids").tobytes()
-    ids = [names[a:b] for a, b in itertools.pairwise(index.checked("split_ends").tolist())]
-    first_rows = index.columns["first_row"][blocks(index.header.aggregates)].tolist()
+    names = index.checked("split_ids")[:].tobytes()
+    ids = [names[a:b] for a, b in itertools.pairwise(index.checked("split_ends")[:].tolist())]
+    first_rows = index.columns["first_row"].take(np.array(blocks(index.header.aggregates))).tolist()
     return [(split, b - a) for split, (a, b) in zip(ids, itertools.pairwise(first_rows), strict=True)]
 
 

@@ -132,8 +132,8 @@ def _sorted_slices(whole: Slice, chunk: ChunkHeader, wanted: Wanted, share: floa
 
 def _blocks_of(data_folder: DataFolder, chunk: ChunkHeader, ids: Texts, blocks: int) -> tuple[int, int]:
     index = index_of(data_folder, chunk)
-    names = index.checked("split_ids").tobytes()
-    splits = [names[a:b] for a, b in itertools.pairwise(index.checked("split_ends").tolist())]
+    names = index.checked("split_ids")[:].tobytes()
+    splits = [names[a:b] for a, b in itertools.pairwise(index.checked("split_ends")[:].tolist())]
     first = max(bisect_right(splits, ids.low) - 1, 0)
     last = blocks if ids.high is None else bisect_left(splits, ids.high)
     return first, max(last, first)

@@ -22,6 +22,7 @@ from eventstore.store.sorted.event_index import open_index
 from eventstore.store.sorted.index_format import COLUMNS, LOOKED_UP
 from tests.simulated_disk import SimulatedDisk
 from tests.store.conftest import Maker, fill, order
+from tests.store.index_bytes import byte_of
 from tests.store.stepped import EVENTS, Stepped, contents, order_of_files
 
 AGGREGATES = [f"order-{number}" for number in range(5)]
@@ -196,7 +197,8 @@ def test_a_valid_record_at_the_wrong_offset_of_a_sorted_file_is_detected(
 ) -> None:
     disk, _ = truth
     mapped = open_index(disk, index(1))
-    records = sorted(set(zip(mapped.columns["record"].tolist(), mapped.columns["length"].tolist(), strict=True)))
+    starts, lengths = mapped.columns["record"][: mapped.header.rows], mapped.columns["length"][:]
+    records = sorted(set(zip(starts.tolist(), lengths.tolist(), strict=True)))
     raw = bytearray(disk.content(events(1)))
     (source, length), (target, _) = next(
         (one, other) for one in records for other in records if one[1] == other[1] and one[0] < other[0]
@@ -240,9 +242,8 @@ def test_damage_in_an_index_column_is_reported_to_lookups_that_use_it(
     opened: Maker, truth: tuple[SimulatedDisk, list[Event]], column: str
 ) -> None:
     disk, state = truth
-    offset, items, _ = open_index(disk, index(1)).header.columns[column]
-    width = int(COLUMNS[column][-1])
-    disk.flip(index(1), offset + (items // 2) * width, 0)
+    header = open_index(disk, index(1)).header
+    disk.flip(index(1), byte_of(header, column, header.rows // 2), 0)
     store = opened(disk)
     for aggregate_id in AGGREGATES:
         error = damaged_by(partial(store.read, aggregate_id))
@@ -260,10 +261,9 @@ def test_damage_anywhere_in_an_index_never_changes_an_answer(
     opened: Maker, truth: tuple[SimulatedDisk, list[Event]], column: str
 ) -> None:
     disk, state = truth
-    offset, items, _ = open_index(disk, index(2)).header.columns[column]
-    width = int(COLUMNS[column][-1])
-    for place in sorted({0, items // 2, items - 1}):
-        disk.flip(index(2), offset + place * width, 1)
+    place = open_index(disk, index(2)).header.columns[column]
+    for at in sorted({place.offset, place.offset + place.size // 2, place.offset + place.size - 1} if place.size else ()):
+        disk.flip(index(2), at, 1)
         store = opened(disk)
         for aggregate_id in AGGREGATES:
             for low in (1, 2, 30):
@@ -273,7 +273,7 @@ def test_damage_anywhere_in_an_index_never_changes_an_answer(
         error = damaged_by(partial(_compare_all, store, state))
         assert error is None or error.fields["file"] == str(index(2))
         store.close()
-        disk.flip(index(2), offset + place * width, 1)
+        disk.flip(index(2), at, 1)
 
 
 def _compare(store: Stepped, state: list[Event], aggregate_id: str, low: int) -> None:

@@ -239,7 +239,7 @@ async def test_an_index_that_is_damaged_before_it_is_listed_is_rebuilt(tmp_path:
         switch(folder, 1)
         store.engine.use_sorted(1)
         path = folder.derived_path(1, "index")
-        offset, _, _ = open_index(folder.files, path).header.columns["ids"]
+        offset = open_index(folder.files, path).header.columns["ids"].offset
         damaged = bytearray(path.read_bytes())
         damaged[offset] ^= 1
         path.unlink()
@@ -265,7 +265,7 @@ async def test_an_index_that_is_damaged_at_rest_is_rebuilt_when_a_reader_needs_i
     folder = await sorted_files(tmp_path / "data", settings)
     path = folder.derived_path(1, "index")
     sound = path.read_bytes()
-    offset, _, _ = open_index(folder.files, path).header.columns["version"]
+    offset = open_index(folder.files, path).header.columns["version"].offset
     path.write_bytes(sound[:offset] + bytes((sound[offset] ^ 1,)) + sound[offset + 1 :])
     async with es.open_store(tmp_path / "data", settings) as store:
         with pytest.raises(es.Corrupt, match="rebuilds the index"):
@@ -285,7 +285,7 @@ async def test_an_index_that_is_damaged_at_rest_is_rebuilt_when_a_reader_needs_i
 async def test_a_damaged_index_of_a_damaged_file_sets_attention(tmp_path: Path) -> None:
     settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024)
     folder = await sorted_files(tmp_path / "data", settings)
-    offset, _, _ = open_index(folder.files, folder.derived_path(1, "index")).header.columns["version"]
+    offset = open_index(folder.files, folder.derived_path(1, "index")).header.columns["version"].offset
     for path, place in (folder.derived_path(1, "index"), offset), (folder.chunk_path(1), 5000):
         raw = bytearray(path.read_bytes())
         raw[place] ^= 1

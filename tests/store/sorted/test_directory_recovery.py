@@ -216,7 +216,7 @@ def test_a_directory_that_lags_behind_catches_up(opened: Maker, tmp_path: Path) 
 
 def test_a_damaged_index_is_rebuilt_before_the_directory(opened: Maker, many: Many, tmp_path: Path) -> None:
     disk, state = many
-    offset, _, _ = open_index(disk, EVENTS / "0000000001.index").header.columns["first_row"]
+    offset = open_index(disk, EVENTS / "0000000001.index").header.columns["first_row"].offset
     disk.flip(EVENTS / "0000000001.index", offset + 8, 1)
     data(tmp_path / "lmdb").unlink()
     store = opened(disk)

@@ -6,7 +6,6 @@ import itertools
 import struct
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,9 +17,10 @@ from eventstore.store.append import REFUSED
 from eventstore.store.sorted import index_format
 from eventstore.store.sorted.command_hash import hash_with
 from eventstore.store.sorted.event_index import EventIndex, open_index
-from eventstore.store.sorted.index_format import ALIGN, COLUMNS, HEADER, HEADER_BYTES, ROWS, blocks
+from eventstore.store.sorted.index_format import ALIGN, COLUMNS, FORMAT, HEADER, HEADER_BYTES, NARROW_ROWS, blocks
 from tests.simulated_disk import SimulatedDisk
 from tests.store.conftest import Maker
+from tests.store.index_bytes import byte_of
 from tests.store.stepped import EVENTS, Stepped, raw
 
 FILE = EVENTS / "0000000001.events"
@@ -59,7 +59,7 @@ def check_columns(store: Stepped, index: EventIndex, state: list[Event]) -> None
         assert (int(columns["version"][row]), int(columns["sequence"][row])) == (event.version, event.sequence)
         assert int(columns["time"][row]) == event.timestamp
         assert types[int(columns["type"][row])] == event.type
-        assert columns["command"][row].tobytes() == hash_of(event.command_id.encode())
+        assert columns["command"][row : row + 1].tobytes() == hash_of(event.command_id.encode())
         assert int(columns["format"][row]) == event[8]
         start, size = int(columns["data"][row]), int(columns["data_len"][row])
         assert content[start : start + size] == event.data
@@ -72,10 +72,14 @@ def check_columns(store: Stepped, index: EventIndex, state: list[Event]) -> None
         assert content[record : record + 2] == b"\xc4\x36"
         assert struct.unpack_from("<I", content, record + 8) == (length,)
         assert record < int(columns["data"][row]) < record + length
+        assert index.commit_begin(row) <= row < index.commit_end(row)
         same = previous is not None and (previous.aggregate_id, previous.command_id) == (event.aggregate_id, event.command_id)
         assert same == (row > 0 and int(columns["record"][row - 1]) == record)
+        assert same == (int(columns["place"][row]) > 0)
+        assert (index.commit_end(row) == row + 1) == (row + 1 == len(rows) or int(columns["record"][row + 1]) != record)
         previous = event
-    by_sequence = [rows[row].sequence for row in columns["permutation"].tolist()]
+    assert int(columns["record"][len(rows)]) == index.header.end
+    by_sequence = [rows[row].sequence for row in columns["permutation"][:].tolist()]
     assert by_sequence == list(range(1, len(rows) + 1)), "the permutation restores the commit order"
     index.verify()
 
@@ -139,40 +143,35 @@ def test_exactly_the_existing_aggregates_are_found(wide: tuple[Stepped, EventInd
 
 
 class Touched:
-    """A column that records which of its positions were read."""
+    """The bytes of a mapped index. It records which of them were read, by slices."""
 
-    def __init__(self, column: np.ndarray) -> None:  # type: ignore[type-arg]
-        self.column = column
-        self.places: set[int] = set()
+    def __init__(self, content: memoryview) -> None:
+        self.content = content
+        self.bytes: set[int] = set()
 
-    def __getitem__(self, place: int | slice) -> object:
-        if isinstance(place, slice):
-            self.places.update(range(*place.indices(len(self.column))))
-        else:
-            self.places.add(int(place))
-        return self.column[place]
+    def __getitem__(self, key: slice) -> memoryview:
+        self.bytes.update(range(*key.indices(len(self.content))))
+        return self.content[key]
 
 
-def test_a_look_up_touches_one_block_of_a_hundred_and_bisects_in_it(wide: tuple[Stepped, EventIndex]) -> None:
+def test_a_look_up_touches_one_block_of_a_hundred_and_one_group_of_rows(wide: tuple[Stepped, EventIndex]) -> None:
     _, index = wide
-    size = index.header.end
-    watched = {name: Touched(column) for name, column in index.columns.items()}
-    index.columns = watched  # type: ignore[assignment] # it counts what is read, and reads the same
-    index._record = watched["record"]  # type: ignore[assignment]
+    watched = Touched(index._map)
+    index._map = watched  # type: ignore[assignment] # it counts what the checksums cover, and reads the same
     ordinal = index.find(b"customer-01234")
     assert ordinal == 1_234
     first, last = index.rows_of(ordinal)
-    index.check_rows(first, last)
     assert sum(index._sound_blocks) == 1, "one block was verified"
-    assert len(watched["id_ends"].places) <= 31 + 2
-    assert len(watched["ids"].places) <= 30 * 14
-    bytes_read = sum(len(item.places) * np.dtype(COLUMNS[name]).itemsize for name, item in watched.items())
-    group_of_rows = index_format.ROWS_PER_CRC * sum(np.dtype(COLUMNS[name]).itemsize for name in index_format.LOOKED_UP)
-    assert bytes_read - group_of_rows < size // 100
-    for item in watched.values():
-        item.places.clear()
+    tables = [index.header.columns[name] for name in ("ids", "id_ends", "first_row", "extent_crc", "id_frames")]
+    assert len(watched.bytes) <= sum(place.size for place in tables) // 50
+    watched.bytes.clear()
+    index.check_rows(first, last)
+    assert sum(index._sound_rows) == 1, "one group was verified"
+    looked_up = sum(index.header.columns[name].size for name in index_format.LOOKED_UP)
+    assert len(watched.bytes) <= looked_up * 1024 / 6_000 + 16 * len(NARROW_ROWS)
+    watched.bytes.clear()
     assert index.find(b"customer-01235") == 1_235
-    assert len(watched["id_ends"].places) <= 2 * 6, "verified already: five steps of a bisect, two ends each"
+    assert not watched.bytes, "verified already"
 
 
 def test_prefixes_are_ranges_of_ordinals(wide: tuple[Stepped, EventIndex]) -> None:
@@ -211,15 +210,15 @@ def test_the_header_locates_each_column_and_columns_are_aligned(wide: tuple[Step
     content = disk.content(INDEX)
     assert content[:8] == b"EVTINDEX"
     assert HEADER.size == 88
-    assert struct.unpack_from("<HHI", content, 8) == (2, len(COLUMNS), HEADER_BYTES)
+    assert struct.unpack_from("<HHI", content, 8) == (FORMAT, len(COLUMNS), HEADER_BYTES)
     assert (index.header.smallest, index.header.largest) == (b"customer-00000", b"customer-02999")
     position = HEADER_BYTES
     for name in COLUMNS:
-        offset, items, _ = index.header.columns[name]
-        assert offset == position
-        assert offset % ALIGN == 0
-        position += -(-items * np.dtype(COLUMNS[name]).itemsize // ALIGN) * ALIGN
-        assert items == 6_000 or name not in ROWS
+        place = index.header.columns[name]
+        assert place.offset == position
+        assert place.offset % ALIGN == 0
+        position += -(-place.size // ALIGN) * ALIGN
+        assert place.items == 6_000 + (name == "record") or name not in NARROW_ROWS
     assert position == len(content)
     assert index.header.belongs_to(store.engine.files.headers[0])
 
@@ -236,8 +235,7 @@ def test_damage_is_reported_with_the_path(wide: tuple[Stepped, EventIndex]) -> N
     store, index = wide
     disk = store.disk
     assert isinstance(disk, SimulatedDisk)
-    offset, _, _ = index.header.columns["ids"]
-    disk.flip(INDEX, offset + 14 * 1_234, 0)
+    disk.flip(INDEX, index.header.columns["ids"].offset + 14 * 1_234, 0)
     damaged = open_index(disk, INDEX)
     with pytest.raises(Corrupt) as damage:
         damaged.find(b"customer-01234")
@@ -251,14 +249,16 @@ def test_damage_is_reported_with_the_path(wide: tuple[Stepped, EventIndex]) -> N
 @pytest.mark.parametrize("column", index_format.LOOKED_UP)
 def test_damage_in_the_middle_of_a_long_history_never_shortens_it(opened: Maker, column: str) -> None:
     """The history is longer than one checksum covers: the damage is in rows between its ends."""
-    history = [[("order", f"command-{number}-{place}", [NewEvent("T")]) for place in range(500)] for number in range(8)]
+    history = [
+        [("order", f"command-{number}-{place}", [NewEvent("T", bytes(place % 7))]) for place in range(500)]
+        for number in range(8)
+    ]
     store, index, state = sorted_file(opened, *history)
     disk = store.disk
     assert isinstance(disk, SimulatedDisk)
-    offset, items, _ = index.header.columns[column]
-    assert items > 3_000
+    at = byte_of(index.header, column, 2_000)
     store.close()
-    disk.flip(INDEX, offset + 2_000 * np.dtype(COLUMNS[column]).itemsize, 3)
+    disk.flip(INDEX, at, 3)
     store = opened(disk, settings=LARGE_FILES)
     for low, high in ((1, None), (1_990, 2_010), (2_000, None)):
         with pytest.raises(Corrupt) as damage:
@@ -269,10 +269,9 @@ def test_damage_in_the_middle_of_a_long_history_never_shortens_it(opened: Maker,
     assert len(state) == 4_000
 
 
-def test_an_event_takes_70_to_80_bytes_of_index(opened: Maker) -> None:
-    """As OPERATIONS says, whatever its size: 69 for its row, and a share of the tables."""
+def test_an_event_takes_about_20_bytes_of_index(opened: Maker) -> None:
+    """As OPERATIONS says, whatever its size: 8 for the hash of its command, and what the other columns need."""
     commits = [(f"order-{number % 1_000:08d}", f"command-{number}", [NewEvent("T", bytes(40))]) for number in range(8_000)]
     store, _, state = sorted_file(opened, commits)
     assert isinstance(store.disk, SimulatedDisk)
-    assert sum(np.dtype(COLUMNS[name]).itemsize for name in (*ROWS, "permutation")) == 69
-    assert 70 < len(store.disk.content(INDEX)) / len(state) < 80
+    assert 15 < (len(store.disk.content(INDEX)) - HEADER_BYTES) / len(state) < 25
