@@ -25,6 +25,7 @@ from typing import Final, Self
 from weakref import ref
 
 from eventstore.client.address import Address
+from eventstore.client.blocking.refused_eventlet import refuse_eventlet
 from eventstore.client.connection_errors import Attempt, ConnectTimeout, HelloTimeout, TlsFailed, Unanswered, tls_refused
 from eventstore.client.limit import active, check_time, current, shortened
 from eventstore.client.options import ClientOptions
@@ -81,7 +82,9 @@ class BlockingLink:
         self._closing: _Closing | None = None
 
     def connect(self, address: Address, timeout_s: float, context: ssl.SSLContext | None = None) -> None:
-        """Connects, with `context` over TLS; tries each address of the host in turn. Raises OSError."""
+        """Connects, with `context` over TLS; tries each address of the host in turn. Raises OSError; ImportError: eventlet has
+        replaced what is needed, since the import."""
+        refuse_eventlet()
         self.timeout_s = timeout_s
         process = os.getpid()
         problem: OSError = OSError(f"{address.host} has no address")
