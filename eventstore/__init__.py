@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         FolderRefused,
         HandlerFailed,
         InvalidArgument,
+        MessagesFailed,
         NotEnoughReplicas,
         Overloaded,
         PayloadInvalid,
@@ -96,6 +97,7 @@ __all__ = [
     "HandlerFailed",
     "InvalidArgument",
     "Message",
+    "MessagesFailed",
     "NetworkBroker",
     "NetworkStore",
     "NetworkTopic",
@@ -147,7 +149,7 @@ _NAMES = {
     "eventstore.commands": "RawCommand",
     "eventstore.errors": (
         "Closed CommandIdReused ConnectionLost Corrupt Diverged DomainRefused Elsewhere EventStoreError Fenced "
-        "FolderRefused HandlerFailed InvalidArgument NotEnoughReplicas Overloaded PayloadInvalid Poisoned "
+        "FolderRefused HandlerFailed InvalidArgument MessagesFailed NotEnoughReplicas Overloaded PayloadInvalid Poisoned "
         "ProjectionFailed ProtocolError PermissionDenied ReadFailed Rebalanced Rejected ShuttingDown StorageFull "
         "TimedOut Unauthenticated Unconsumed UnknownCommand UnknownEvent UnknownGroup UnknownOperation UnknownQueue "
         "UnknownTopic UnsupportedVersion VersionConflict"

@@ -277,6 +277,19 @@ class TimedOut(EventStoreError):
     retriable = True
 
 
+class MessagesFailed(EventStoreError):
+    """Messages that were sent with `wait=False` were not stored, or that is not known: `failed` since the last report. The
+    error of the first is its `__cause__`."""
+
+    code = 36
+
+    def __init__(self, failed: int, first: EventStoreError) -> None:
+        super().__init__(
+            f"{failed} messages that were sent with wait=False failed; the first: {first}; send them again if they matter",
+            failed=failed,
+        )
+
+
 class Elsewhere(EventStoreError):
     """The shard does not own the slot of the aggregate: another shard of the cluster does. Nothing was stored.
 

@@ -73,6 +73,11 @@ def renewed() -> None:
         limit.renew()
 
 
+def begin_unlimited() -> None:
+    """Has this task, which outlives the call that started it, and may begin before that ends, no limit."""
+    _of_this_call.set(None)
+
+
 def context_of_this_call() -> Context:
     """Returns a context for another thread in which this call's limit holds, and nothing else: an event loop of this thread may
     have left its name in its own.

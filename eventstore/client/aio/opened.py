@@ -6,10 +6,14 @@ from types import TracebackType
 from typing import Self
 
 from eventstore.client.address import parse_addresses
+from eventstore.client.aio.cancellation import is_cancellation
 from eventstore.client.aio.connection import NetworkConnection
+from eventstore.client.aio.one_way import OneWay
 from eventstore.client.aio.routing import Router, open_router
+from eventstore.client.one_way import tell
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.table import is_entry
+from eventstore.errors import MessagesFailed
 
 
 class NetworkOpened:
@@ -19,6 +23,7 @@ class NetworkOpened:
         self._connection = NetworkConnection(parse_addresses(address), options)
         self._router: Router | None = None
         self._timeout = options.timeout
+        self._one_way = OneWay(self._connection)
         self._layout: int | None = None  # of the slots of a shard of `shards`
 
     async def __aenter__(self) -> Self:
@@ -34,19 +39,27 @@ class NetworkOpened:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.aclose()
+        tell(await self._ended(flushes=error is None or (isinstance(error, Exception) and not is_cancellation(error))), error)
 
     async def aclose(self) -> None:
         """Ends the connection. Callers that wait for an answer get Closed. Any task of the event loop may call it, in any order
-        with other clients; a second time it does nothing.
+        with other clients; a second time it does nothing. Messages that were sent with `wait=False` leave before, within the
+        client's `timeout`.
 
         Raises:
             Closed: the store was opened in another event loop.
+            MessagesFailed: some of these messages are not stored, or that is not known.
         """
+        tell(await self._ended(flushes=True), None)
+
+    async def _ended(self, *, flushes: bool) -> MessagesFailed | None:
         self._connection.check_loop()
-        if self._router is not None:
-            self._router.close()
-        await self._connection.aclose()
+        try:
+            return await self._one_way.close(self._timeout, flushes=flushes)
+        finally:
+            if self._router is not None:
+                self._router.close()
+            await self._connection.aclose()
 
     @property
     def connected(self) -> bool:

@@ -7,8 +7,10 @@ from typing import TypeVar
 from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import limited
+from eventstore.client.aio.one_way import OneWay
 from eventstore.client.aio.reactions import NetworkAlarms, NetworkReactions
 from eventstore.client.aio.routing import Router, ShardsBroker, ShardsReactions
+from eventstore.client.one_way import OneWayCounts
 from eventstore.flat import Scalar
 from eventstore.protocol.reaction_info import ProjectionInfo
 from eventstore.protocol.reaction_requests import ForgetProjection, ListProjections, NoteProjection
@@ -26,6 +28,7 @@ class NetworkOperated:
     _connection: NetworkConnection
     _router: Router | None
     _timeout: float | None
+    _one_way: OneWay
 
     @property
     def _several(self) -> Router | None:
@@ -36,6 +39,21 @@ class NetworkOperated:
 
     async def _ask(self, request: Answered[A]) -> A:
         return await (self._connection.call(request) if self._router is None else self._router.call_across(request))
+
+    @property
+    def one_way(self) -> OneWayCounts:
+        """How many messages this client has sent with `wait=False`, and what became of them."""
+        return self._one_way.counts
+
+    @limited
+    async def flush(self, *, timeout: float | None = None) -> None:
+        """Waits until no message that was sent with `wait=False` waits any longer.
+
+        Raises:
+            MessagesFailed: some were not stored since the last report, or that is not known.
+            TimedOut: some wait still; they are sent nevertheless.
+        """
+        await self._one_way.flush()
 
     @limited
     async def stats(self, *, timeout: float | None = None) -> dict[str, Scalar]:

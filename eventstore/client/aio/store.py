@@ -119,7 +119,7 @@ class NetworkStore(NetworkOpened, NetworkOperated, NetworkConsumers):
             for number, layout in router.table.known.layouts().items():
                 store = found[number] = NetworkStore.__new__(NetworkStore)
                 store._connection, store._router, store._layout = router.shard(number), None, layout
-                store._timeout = self._timeout
+                store._timeout, store._one_way = self._timeout, self._one_way
         return found
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal, overload
 
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.operated import NetworkOperated
@@ -14,12 +14,16 @@ from eventstore.client.session.message_rows import (
     NewMessage,
     SendResult,
     check_topic,
+    checked_row,
     encode_message,
     encoded_messages,
+    message_bytes,
     settled,
     without_queues,
 )
 from eventstore.errors import EventStoreError
+from eventstore.fields import check_flag
+from eventstore.protocol.broker_requests import WireMessage
 
 
 class NetworkTopic:
@@ -35,6 +39,7 @@ class NetworkTopic:
         self._resend = resend
         self.name = check_topic(name)
 
+    @overload
     async def send(
         self,
         body: bytes,
@@ -43,11 +48,41 @@ class NetworkTopic:
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue: int | None = None,
+        wait: Literal[True] = True,
         timeout: float | None = None,
-    ) -> SendResult:
+    ) -> SendResult: ...
+
+    @overload
+    async def send(
+        self,
+        body: bytes,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: int | None = None,
+        wait: Literal[False],
+        timeout: float | None = None,
+    ) -> None: ...
+
+    async def send(
+        self,
+        body: bytes,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: int | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> SendResult | None:
         """Sends a message, which is durable when this returns (with durability `async` of the server: written).
 
         See `NewMessage` for limits. Messages of one key are stored in the order in which they are sent.
+
+        `wait=False`: the client sends it soon, in the order of those that are sent so, and returns None at once; it waits only
+        while 32,768 messages, or 32 MiB, wait. `store.flush` and closing the store wait until all are stored, and raise
+        MessagesFailed if some are not; `store.one_way` counts them.
 
         Raises:
             UnknownTopic, UnknownQueue: nothing was stored.
@@ -55,6 +90,10 @@ class NetworkTopic:
             ConnectionLost: the server did not come back in time; the message may be stored.
             TimedOut: `outcome` says whether it may be stored.
         """
+        if wait is not True and not check_flag("wait", wait):
+            with within(seconds_of(timeout, self._store._timeout)):
+                await self._send_later(encode_message(body, key, tag, properties, queue))
+            return None
         if (seconds := seconds_of(timeout, self._store._timeout)) is not None:
             with within(seconds):
                 return await self.send(body, key=key, tag=tag, properties=properties, queue=queue)
@@ -78,6 +117,17 @@ class NetworkTopic:
             )
         connection = self._store._only("a broker")
         return await connection.put_many(self._messages(connection), messages, encoded_messages)
+
+    async def _send_later(self, row: WireMessage) -> None:
+        if self._store._several is not None:
+            checked_row(without_queues([row]))
+        await self._store._one_way.add(self._put_rows, row, message_bytes(row))
+
+    async def _put_rows(self, rows: list[WireMessage]) -> list[SendResult | EventStoreError]:
+        if (router := self._store._several) is not None:
+            return await router.put_messages(self._messages, rows, without_queues, itemgetter(1))
+        connection = self._store._only("a broker")
+        return await connection.put_many(self._messages(connection), rows, list)
 
     def _messages(self, connection: NetworkConnection) -> BatchQueue[Any, Any, Any]:
         return connection.session.messages(self.name, resend=self._resend)

@@ -8,15 +8,19 @@ and Python asks `__getattr__`: the calls that follow pay nothing for it.
 from __future__ import annotations
 
 import atexit
+import logging
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakSet
 
 from eventstore.client.address import parse_addresses
 from eventstore.client.blocking.connection import BlockingConnection
+from eventstore.client.blocking.one_way import OneWay
 from eventstore.client.blocking.routing import BlockingRouter, open_router
+from eventstore.client.one_way import tell
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.table import is_entry
+from eventstore.errors import MessagesFailed
 
 
 class BlockingOpened:
@@ -27,6 +31,7 @@ class BlockingOpened:
     def __init__(self, address: str, options: ClientOptions) -> None:
         self._connection = BlockingConnection(parse_addresses(address), options)
         self._timeout = options.timeout
+        self._one_way = OneWay()
         self._layout: int | None = None  # of the slots of a shard of `shards`
 
     if not TYPE_CHECKING:  # a type checker would believe in every attribute
@@ -64,15 +69,23 @@ class BlockingOpened:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self.close()
+        tell(self._ended(flushes=error is None or isinstance(error, Exception)), error)
         return None
 
     def close(self) -> None:
-        """Ends the connection. Callers that wait for an answer get Closed, and so do calls from now on."""
-        _left_open.discard(self)
-        if (router := self._opened) is not None:
-            router.close()
-        self._connection.close()
+        """Ends the connection. Callers that wait for an answer get Closed, and so do calls from now on. Messages that were sent
+        with `wait=False` leave before, within the client's `timeout`; raises MessagesFailed if some are not stored.
+        """
+        tell(self._ended(flushes=True), None)
+
+    def _ended(self, *, flushes: bool) -> MessagesFailed | None:
+        try:
+            return self._one_way.close(self._timeout, flushes=flushes)
+        finally:
+            _left_open.discard(self)
+            if (router := self._opened) is not None:
+                router.close()
+            self._connection.close()
 
     @property
     def connected(self) -> bool:
@@ -81,13 +94,17 @@ class BlockingOpened:
         return self._connection.welcome is not None and (router is None or router.connected)
 
 
+_log: Final = logging.getLogger(__name__)
 _left_open: Final[WeakSet[BlockingOpened]] = WeakSet()
 """The stores that a call has opened."""
 
 
 def _close_all() -> None:
     for each in list(_left_open):
-        each.close()
+        try:
+            each.close()
+        except MessagesFailed as failed:  # the others are closed nevertheless
+            _log.warning("at exit: %s", failed)
 
 
 atexit.register(_close_all)

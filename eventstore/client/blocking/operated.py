@@ -8,8 +8,10 @@ from typing import TypeVar
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.limited import limited
+from eventstore.client.blocking.one_way import OneWay
 from eventstore.client.blocking.reactions import BlockingAlarms, BlockingReactions
 from eventstore.client.blocking.routing import BlockingRouter, shards_broker, shards_reactions
+from eventstore.client.one_way import OneWayCounts
 from eventstore.flat import Scalar
 from eventstore.protocol.reaction_info import ProjectionInfo
 from eventstore.protocol.reaction_requests import ForgetProjection, ListProjections, NoteProjection
@@ -27,6 +29,7 @@ class BlockingOperated:
     _connection: BlockingConnection
     _router: BlockingRouter | None
     _timeout: float | None
+    _one_way: OneWay
 
     @property
     def _several(self) -> BlockingRouter | None:
@@ -37,6 +40,21 @@ class BlockingOperated:
 
     def _ask(self, request: Answered[A]) -> A:
         return self._connection.call(request) if self._router is None else self._router.call_across(request)
+
+    @property
+    def one_way(self) -> OneWayCounts:
+        """How many messages this client has sent with `wait=False`, and what became of them."""
+        return self._one_way.counts
+
+    @limited
+    def flush(self, *, timeout: float | None = None) -> None:
+        """Waits until no message that was sent with `wait=False` waits any longer.
+
+        Raises:
+            MessagesFailed: some were not stored since the last report, or that is not known.
+            TimedOut: some wait still; they are sent nevertheless.
+        """
+        self._one_way.flush()
 
     @limited
     def stats(self, *, timeout: float | None = None) -> dict[str, Scalar]:

@@ -120,7 +120,7 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             for number, layout in router.table.known.layouts().items():
                 store = found[number] = BlockingStore.__new__(BlockingStore)
                 store._connection, store._router, store._layout = router.shard(number), None, layout
-                store._timeout = self._timeout
+                store._timeout, store._one_way = self._timeout, self._one_way
         return found
 
     @property

@@ -64,8 +64,7 @@ class MessageRows:
         self._node = node
 
     def size_bytes(self, row: WireMessage) -> int:
-        body, key, tag, properties, _ = row
-        return len(body) + len(properties or b"") + 4 * (len(key or "") + len(tag or "")) + _ENVELOPE_BYTES
+        return message_bytes(row)
 
     def encode(self, request_id: int, rows: Sequence[WireMessage]) -> bytes:
         return encode_send_messages(request_id, self.topic, list(chain.from_iterable(rows)))
@@ -88,6 +87,12 @@ class MessageRows:
         queue, offset, position = sent
         node = self._node()
         return SendResult("" if node is None else message_id(node, position), queue, offset)
+
+
+def message_bytes(row: WireMessage) -> int:
+    """Returns the bytes that a message takes of a frame, at most."""
+    body, key, tag, properties, _ = row
+    return len(body) + len(properties or b"") + 4 * (len(key or "") + len(tag or "")) + _ENVELOPE_BYTES
 
 
 def check_topic(name: object) -> str:
@@ -129,6 +134,12 @@ def with_shards(outcomes: Sequence[Any], by_shard: Mapping[int, Sequence[int]]) 
             if isinstance(outcome := named[place], SendResult):
                 named[place] = SendResult(*outcome[:3], shard)
     return named
+
+
+def checked_row(rows: Sequence[WireMessage | EventStoreError]) -> None:
+    """Raises the error of the only row, if it is one."""
+    if isinstance(rows[0], EventStoreError):
+        raise rows[0]
 
 
 def settled(outcomes: Sequence[SendResult | EventStoreError]) -> SendResult:
