@@ -41,6 +41,7 @@ NAMES: Final = {
     "NetworkEventStream": "BlockingEventStream",
     "NetworkLogStream": "BlockingLogStream",
     "NetworkMember": "BlockingMember",
+    "NetworkOneWay": "BlockingOneWay",
     "NetworkOpened": "BlockingOpened",
     "NetworkOperated": "BlockingOperated",
     "NetworkSubscriptionStream": "BlockingSubscriptionStream",

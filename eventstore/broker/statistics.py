@@ -47,6 +47,8 @@ class QueueStats:
     """The figures of a queue, which holds the offsets [begin, end).
 
     Attributes:
+        accepted: the offset after the last message that was accepted, which may not be written yet.
+        durable: the offset after the last message that survives a power failure.
         totals: as of the last tick.
     """
 
@@ -55,6 +57,8 @@ class QueueStats:
     state: str
     begin: int
     end: int
+    accepted: int
+    durable: int
     rates: Rates
     totals: Totals
 
@@ -139,9 +143,10 @@ class Statistics:
             log = self._engine.queues.get((topic.id, number))
             if log is None:  # it is being removed
                 continue
-            end = log.visible_end(self._engine.visible_position)
+            durable = log.visible_end(self._engine.durable_position)
+            end, accepted = log.visible_end(self._engine.visible_position), log.next_offset
             rates, totals = self._queue_rates.get(log.key, Rates()), self._queue_totals.get(log.key, Totals())
-            yield QueueStats(topic.name, number, state, log.first, end, rates, totals)
+            yield QueueStats(topic.name, number, state, log.first, end, accepted, durable, rates, totals)
 
     def rates(self) -> Rates:
         """Returns the rates of all queues together."""

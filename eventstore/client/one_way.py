@@ -14,7 +14,7 @@ from eventstore.client.session.batches import BATCH_BYTES, BATCH_ROWS, QUEUE_BYT
 from eventstore.errors import Closed, EventStoreError, MessagesFailed
 from eventstore.protocol.broker_requests import WireMessage
 
-Put = TypeVar("Put")
+_Put = TypeVar("_Put")
 _log: Final = logging.getLogger(__name__)
 
 
@@ -28,11 +28,11 @@ class OneWayCounts(NamedTuple):
     failed: int
 
 
-class OneWayQueue(Generic[Put]):
-    """The messages that wait, each with `Put`, which sends those of its topic."""
+class OneWayQueue(Generic[_Put]):
+    """The messages that wait, each with `_Put`, which sends those of its topic."""
 
     def __init__(self) -> None:
-        self._rows: deque[tuple[Put, WireMessage, int]] = deque()
+        self._rows: deque[tuple[_Put, WireMessage, int]] = deque()
         self._bytes = self._sending = self._stored = self._failed = self._unreported = 0
         self._first_error: EventStoreError | None = None
         self._closed = False
@@ -51,12 +51,12 @@ class OneWayQueue(Generic[Put]):
         if self._closed:
             raise Closed("the client was closed; messages are no longer sent")
 
-    def add(self, put: Put, row: WireMessage, size_bytes: int) -> None:
+    def add(self, put: _Put, row: WireMessage, size_bytes: int) -> None:
         """Adds a message. Check `has_room` first."""
         self._rows.append((put, row, size_bytes))
         self._bytes += size_bytes
 
-    def take(self) -> tuple[Put, list[WireMessage]] | None:
+    def take(self) -> tuple[_Put, list[WireMessage]] | None:
         """Returns what is sent next, one batch of one topic at most, until it is `settled`; None: nothing waits."""
         if not self._rows:
             return None

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl, quote
 
@@ -123,6 +124,15 @@ def number_of(name: str, text: str) -> int | None:
     if number is None:
         raise InvalidArgument(f"{name} is {text[:40]!r}, expected a number", field=name, value=text[:40])
     return number
+
+
+def time_of(text: str) -> datetime:
+    """Returns the time that a visitor has written, which is UTC unless it says a zone. Raises InvalidArgument."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(f"{text[:40]!r} is not a time such as 2026-11-25T17:30", field="time", value=text[:40]) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def broker_of(store: NetworkStore, shard: int | None) -> NetworkBroker:

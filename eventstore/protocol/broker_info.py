@@ -18,7 +18,9 @@ class TopicInfo(NamedTuple):
 
 
 class QueueInfo(NamedTuple):
-    """A queue of a topic, which holds the offsets [begin, end). `state`: open, draining or hidden.
+    """A queue of a topic, which holds the offsets [begin, end). `state`: open, draining or hidden. `accepted`, `durable`: the
+    offsets after the last message that was accepted, and after the last that survives a power failure; with durability `async`
+    of the server that may be less than `end`.
 
     Four are rates per second: messages and bytes written to it, and read from it. `shard`: its shard, in an answer about
     several, each with its own queues of these numbers; else None.
@@ -28,6 +30,8 @@ class QueueInfo(NamedTuple):
     state: str
     begin: int
     end: int
+    accepted: Annotated[int, "end of the accepted ones"]
+    durable: Annotated[int, "end of the durable ones"]
     written: Annotated[int, "messages written a second"]
     written_bytes: Annotated[int, "bytes written a second"]
     read: Annotated[int, "messages read a second"]

@@ -142,7 +142,7 @@ class ListTopics(BrokerRequest[list[TopicInfo]]):
     """Asks for all topics."""
 
 
-@request(29, needs=on(Permission.STATS), across=rows_of_each(UnknownTopic))
+@request(79, needs=on(Permission.STATS), across=rows_of_each(UnknownTopic))
 class ShowTopic(BrokerRequest[list[QueueInfo]]):
     """Asks for the queues of a topic."""
 

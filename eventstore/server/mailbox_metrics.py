@@ -34,6 +34,17 @@ MAILBOX_METRICS: Final[tuple[Metric[MailboxesStats], ...]] = (
         "plain appends that had no command of their aggregate to wait for",
         lambda stats: stats.fast_path_total,
     ),
+    counter(
+        "commands_accepted",
+        "commands that mailboxes have accepted: the sum of their greatest offsets",
+        lambda stats: sum(each.max_offset for each in stats.mailboxes),
+        "it grows faster than `commands_consumed`",
+    ),
+    counter(
+        "commands_consumed",
+        "commands that the mailboxes' processors have seen: the sum of their consume offsets",
+        lambda stats: sum(each.consume_offset for each in stats.mailboxes),
+    ),
     counter("commands_handled", "commands handled", lambda stats: sum(each.handled for each in stats.mailboxes)),
     counter(
         "command_wait_microseconds",

@@ -203,6 +203,43 @@ def test_offsets_are_reset_dead_letters_replayed_and_queues_closed_by_clicks(ser
         assert [each.state for each in store.broker.queues("bills")] == ["open", "draining"]
 
 
+def test_a_topic_is_created_and_deleted_and_a_policy_set_by_clicks(serve: Any, page: Any) -> None:
+    server: ServerThread = serve()
+    with es.blocking.connect(server.address) as store:
+
+        def sure(said: str) -> None:
+            page.wait_for_selector("text=Are you sure?")
+            assert page.evaluate(CHECKS) == []
+            page.click("button.danger")
+            page.wait_for_selector(f"text={said}")
+            assert page.evaluate(CHECKS) == []
+
+        page.goto(f"{server.http}/console/broker")
+        page.fill("#topic", "bills")
+        page.fill("#queues", "2")
+        page.click("button:has-text('Create topic')")
+        sure("the topic bills is created")
+        with store.consumer("billing", "bills"):
+            pass
+        page.click("a:text-is('close queue 1')")
+        sure("queue 1 of bills accepts no more messages")
+        page.click("a:text-is('remove queue 1')")
+        sure("queue 1 of bills is removed")
+        page.goto(f"{server.http}/console/broker/group?name=billing")
+        page.fill("#delays", "1, 2")
+        page.click("button:has-text('Set retry policy')")
+        sure("billing has a retry policy of its own")
+        assert store.broker.retries("billing").delays == (1.0, 2.0)
+        page.fill("#to", "2026-01-01T12:00")
+        page.click("button:has-text('Reset offsets')")
+        sure("billing is at offset 0 of queue 0")
+        page.goto(f"{server.http}/console/broker/topic?name=bills")
+        page.select_option("#unconsumed", "delete")
+        page.click("button:has-text('Delete topic')")
+        sure("the topic bills is deleted")
+        assert "bills" not in [each.name for each in store.broker.topics()]
+
+
 def test_without_script_all_but_live_figures_works(filled: ServerThread, browser: Any) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -214,6 +215,73 @@ def test_offsets_are_reset_and_dead_letters_replayed(serve: Serve) -> None:
         assert store.broker.group("billing").queues[0].offset == 0
 
 
+def test_topics_are_created_and_deleted_and_a_drained_queue_is_removed(serve: Serve) -> None:
+    server = serve()
+    visitor = Visitor(server.http)
+
+    def does(action: str, **given: str) -> str:
+        visitor.get(f"/console/do/{action}?" + urlencode(given))
+        done = visitor.post(f"/console/do/{action}", given)
+        return visitor.get(done.headers["location"]).words if done.status == 303 else done.words
+
+    with es.blocking.connect(server.address) as store:
+        assert "Create topic" in visitor.get("/console/broker").words
+        assert "the topic bills is created" in does("create-topic", topic="bills", queues="2")
+        assert [each.state for each in store.broker.queues("bills")] == ["open", "open"]
+        assert "is created" in does("create-topic", topic="notes", queues="")
+        assert "bills" in does("create-topic", topic="bills", queues="2")  # there is one
+        store.topic("bills").send_many([es.NewMessage(b"1", queue=1)] * 3)
+        found = visitor.get("/console/broker/topic?name=bills")
+        assert "greatest offset greatest persisted" in found.words
+        assert '<td class="number">3</td><td class="number">2</td><td class="number">2</td>' in found.text
+        assert "remove queue" not in found.words
+        with store.consumer("billing", "bills") as consumer:
+            message = next(iter(consumer))
+            assert "accepts no more" in does("close-queue", topic="bills", queue="1")
+            assert "remove queue 1" in visitor.get("/console/broker/topic?name=bills").words
+            assert "has messages to consume in queue 1" in does("remove-queue", topic="bills", queue="1")
+            assert "billing" in does("delete-topic", topic="bills", unconsumed="")
+            message.done()
+        assert len(store.broker.queues("bills")) == 2
+        store.broker.reset("billing", "bills", "end")
+        assert "queue 1 of bills is removed" in does("remove-queue", topic="bills", queue="1")
+        assert [each.queue for each in store.broker.queues("bills")] == [0]
+        store.topic("bills").send(b"1")
+        assert "the topic bills is deleted" in does("delete-topic", topic="bills", unconsumed="delete")
+        assert "bills" not in [each.name for each in store.broker.topics()]
+
+
+def test_a_group_is_reset_to_a_time_and_gets_a_retry_policy(serve: Serve) -> None:
+    server = serve()
+    visitor = Visitor(server.http)
+    with es.blocking.connect(server.address) as store:
+        store.broker.create_topic("bills", 1)
+        store.topic("bills").send(b"1")
+        with store.consumer("billing", "bills") as consumer:
+            next(iter(consumer)).done()
+        assert store.broker.group("billing").queues[0].offset == 1
+        reset = {"group": "billing", "topic": "bills", "queue": "", "shard": "", "to": "2020-01-01T00:00"}
+        visitor.get("/console/do/reset?" + urlencode(reset))
+        assert (
+            "billing is at offset 0 of queue 0"
+            in visitor.get(visitor.post("/console/do/reset", reset).headers["location"]).words
+        )
+        visitor.get("/console/do/reset?" + urlencode(reset))
+        assert "is not a time such as" in visitor.post("/console/do/reset", {**reset, "to": "yesterday"}).words
+        policy = {"group": "billing", "delays": "0.5, 3", "attempts": "4", "dead_letters": "lost"}
+        asked = visitor.get("/console/do/set-retries?" + urlencode(policy))
+        assert "tried again after 0.5, 3 seconds, 4 times in all; then it goes to lost." in asked.words
+        assert visitor.post("/console/do/set-retries", {**policy, "csrf": "guessed"}).status == 403
+        done = visitor.post("/console/do/set-retries", policy)
+        assert store.broker.retries("billing") == es.Retries((0.5, 3.0), 4, "lost")
+        assert "after 0.5, 3.0 seconds, 4 times in all; then it goes to lost" in visitor.get(done.headers["location"]).words
+        visitor.get("/console/do/set-retries?" + urlencode(policy))
+        assert "expected seconds" in visitor.post("/console/do/set-retries", {**policy, "delays": "soon"}).words
+        visitor.get("/console/do/unset-retries?group=billing")
+        visitor.post("/console/do/unset-retries", {"group": "billing"})
+        assert store.broker.retries("billing") != es.Retries((0.5, 3.0), 4, "lost")
+
+
 def test_who_has_no_permission_sees_no_action_and_cannot_do_it(serve: Serve, tmp_path: Path) -> None:
     reader, admin = give(tmp_path / "data", "ann", "reader"), give(tmp_path / "data", "root", "admin")
     server = serve()
@@ -227,12 +295,28 @@ def test_who_has_no_permission_sees_no_action_and_cannot_do_it(serve: Serve, tmp
         assert refused.status == 403
         assert "topics" in refused.words
         assert len(store.broker.queues("bills")) == 1
+        for path in ("/console/broker", "/console/broker/topic?name=bills"):
+            assert "/console/do/" not in visitor.get(path).text
+        for action, given in (
+            ("create-topic", {"topic": "more", "queues": "1"}),
+            ("delete-topic", {"topic": "bills", "unconsumed": "delete"}),
+            ("remove-queue", {"topic": "bills", "queue": "0"}),
+            ("set-retries", {"group": "billing", "delays": "1", "attempts": "", "dead_letters": ""}),
+            ("unset-retries", {"group": "billing"}),
+        ):
+            visitor.get(f"/console/do/{action}?" + urlencode(given))
+            assert visitor.post(f"/console/do/{action}", given).status == 403, action
+        assert [each.name for each in store.broker.topics()] == ["bills"]
         operator = Visitor(server.http)
         operator.sign_in(admin)
         assert "Add queues" in operator.get("/console/broker/topic?name=bills").words
+        assert operator.post("/console/do/create-topic", {"topic": "more", "queues": "1"}).status == 303
+        assert operator.post("/console/do/delete-topic", {"topic": "more", "unconsumed": ""}).status == 303
         assert operator.post("/console/do/add-queues", {"topic": "bills", "count": "2"}).status == 303
         audited = [event.json() for event in store.read("$audit")]
         assert [each["who"] for each in audited if "QUEUES" in str(each)] == ["root"]  # type: ignore[index, call-overload]
+        for what in ("CREATE_TOPIC", "DELETE_TOPIC"):
+            assert {"root"} <= {each["who"] for each in audited if what in str(each)}  # type: ignore[index, call-overload]
 
 
 def test_one_with_a_prefix_sees_what_begins_with_it_alone(serve: Serve, tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ ERRORS: list[EventStoreError] = [
     errors.NotEnoughReplicas("2 replicas must be in sync", needed=2),
     errors.Unauthenticated("nobody"),
     errors.PermissionDenied("not that", permission="read"),
+    errors.MessagesFailed(3, errors.TimedOut("late", outcome="none")),
     errors.TimedOut("too slow", outcome="unknown"),
 ]
 

@@ -181,7 +181,7 @@ def ask_for_topics(asked: Answers, node: int) -> None:
     asked.ask(OffsetAt("orders", 1, 0))
     asked.ask(CloseQueue("orders", 3))
     asked.ask(ListTopics())
-    asked.ask(ShowTopic("orders"), without(4, 5, 6, 7, width=8))
+    asked.ask(ShowTopic("orders"), without(6, 7, 8, 9, width=10))
     asked.ask(ListChunks(), without(2, 4, 5, 6, 7, width=8))
 
 

@@ -75,6 +75,7 @@ class MessageEngine:
         self.reader = QueueReader(files, index, recent)
         self.visible_number = front.next_sequence - 1
         self.visible_position = position_of(front.chunk, front.end if front.chunk else 0)
+        self.durable_position = self.visible_position
         self._in_flight: deque[tuple[Segment, set[QueueKey]]] = deque()
 
     @property
@@ -122,8 +123,10 @@ class MessageEngine:
         completed = self._take_completed(segment.chunk)
         if segment.begins_chunk:
             self._begun(segment)
+        end = position_of(segment.chunk, segment.end)
         if durable:
             self.front.mark_durable(segment.chunk, segment.end)
+            self.durable_position = end
         base = position_of(segment.chunk, segment.offset)
         positions = list(accumulate(map(len, segment.buffers[:-1]), initial=base))
         self.recent.add(positions, segment.buffers, segment.end - segment.offset)
@@ -131,7 +134,7 @@ class MessageEngine:
         if self.front.segments or self._in_flight:  # a new chunk began within a batch: its queues continue in the next segment
             self.sender.changed_queues |= changed_queues
         self.visible_number = segment.next_sequence - 1
-        self.visible_position = position_of(segment.chunk, segment.end)  # last: readers on threads need all of the above
+        self.visible_position = end  # last: readers on threads need all of the above
         return WriteResult(changed_queues, completed)
 
     def _begun(self, segment: Segment) -> None:
@@ -175,6 +178,7 @@ class MessageEngine:
     def mark_synced(self, chunk: int, end: int) -> None:
         """Takes the result of `sync_now`."""
         self.front.mark_durable(chunk, end)
+        self.durable_position = max(self.durable_position, position_of(chunk, end))
 
     # -- the queue index ----------------------------------------------------------------------------------------------
 

@@ -16,15 +16,15 @@ from eventstore.client.one_way import OneWayCounts, OneWayQueue, tell
 from eventstore.errors import Closed, EventStoreError, MessagesFailed, TimedOut, copy_error
 from eventstore.protocol.broker_requests import WireMessage
 
-Put: TypeAlias = Callable[[list[WireMessage]], Awaitable[list[Any]]]
+_Put: TypeAlias = Callable[[list[WireMessage]], Awaitable[list[Any]]]
 
 
-class OneWay:
+class NetworkOneWay:
     """The messages of one client, in the order in which they are sent. The task begins with the first."""
 
     def __init__(self, connection: NetworkConnection) -> None:
         self._connection = connection
-        self._queue: OneWayQueue[Put] = OneWayQueue()
+        self._queue: OneWayQueue[_Put] = OneWayQueue()
         self._changed: anyio.Event | None = None
         self._runs = self._ends = False
 
@@ -32,7 +32,7 @@ class OneWay:
     def counts(self) -> OneWayCounts:
         return self._queue.counts
 
-    async def add(self, put: Put, row: WireMessage, size_bytes: int) -> None:
+    async def add(self, put: _Put, row: WireMessage, size_bytes: int) -> None:
         """Adds a message; waits while many wait. Raises Closed, TimedOut."""
         await anyio.lowlevel.checkpoint_if_cancelled()
         self._queue.check_open()

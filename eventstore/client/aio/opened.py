@@ -8,7 +8,7 @@ from typing import Self
 from eventstore.client.address import parse_addresses
 from eventstore.client.aio.cancellation import is_cancellation
 from eventstore.client.aio.connection import NetworkConnection
-from eventstore.client.aio.one_way import OneWay
+from eventstore.client.aio.one_way import NetworkOneWay
 from eventstore.client.aio.routing import Router, open_router
 from eventstore.client.one_way import tell
 from eventstore.client.options import ClientOptions
@@ -23,7 +23,7 @@ class NetworkOpened:
         self._connection = NetworkConnection(parse_addresses(address), options)
         self._router: Router | None = None
         self._timeout = options.timeout
-        self._one_way = OneWay(self._connection)
+        self._one_way = NetworkOneWay(self._connection)
         self._layout: int | None = None  # of the slots of a shard of `shards`
 
     async def __aenter__(self) -> Self:

@@ -7,7 +7,7 @@ from typing import TypeVar
 from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import limited
-from eventstore.client.aio.one_way import OneWay
+from eventstore.client.aio.one_way import NetworkOneWay
 from eventstore.client.aio.reactions import NetworkAlarms, NetworkReactions
 from eventstore.client.aio.routing import Router, ShardsBroker, ShardsReactions
 from eventstore.client.one_way import OneWayCounts
@@ -28,7 +28,7 @@ class NetworkOperated:
     _connection: NetworkConnection
     _router: Router | None
     _timeout: float | None
-    _one_way: OneWay
+    _one_way: NetworkOneWay
 
     @property
     def _several(self) -> Router | None:

@@ -16,20 +16,20 @@ from eventstore.errors import EventStoreError, MessagesFailed, TimedOut, copy_er
 from eventstore.forks import tell_of_forks
 from eventstore.protocol.broker_requests import WireMessage
 
-Put: TypeAlias = Callable[[list[WireMessage]], list[Any]]
+_Put: TypeAlias = Callable[[list[WireMessage]], list[Any]]
 _IDLE_S: Final = 1.0  # then the thread ends: it would keep a client that nobody has any longer
 _LOOK_S: Final = 3600.0  # a wait without a limit ends by a notification
 _log: Final = logging.getLogger(__name__)
 
 
-class OneWay:
+class BlockingOneWay:
     """The messages of one client, in the order in which they are sent. The thread begins with the first.
 
     In a child process there are none: those that waited at the fork are sent by the parent.
     """
 
     def __init__(self) -> None:
-        self._queue: OneWayQueue[Put] = OneWayQueue()
+        self._queue: OneWayQueue[_Put] = OneWayQueue()
         self._changed = threading.Condition()  # reentrant: a signal's handler may send, too
         self._runs = False
         tell_of_forks(self)
@@ -44,7 +44,7 @@ class OneWay:
     def counts(self) -> OneWayCounts:
         return self._queue.counts
 
-    def add(self, put: Put, row: WireMessage, size_bytes: int) -> None:
+    def add(self, put: _Put, row: WireMessage, size_bytes: int) -> None:
         """Adds a message; waits while many wait. Raises Closed, TimedOut."""
         with self._changed:
             self._queue.check_open()
@@ -113,7 +113,7 @@ class OneWay:
                     changed.notify_all()
 
 
-_with_messages: Final[WeakSet[OneWay]] = WeakSet()
+_with_messages: Final[WeakSet[BlockingOneWay]] = WeakSet()
 
 
 def _send_all() -> None:

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from eventstore.client.address import parse_addresses
 from eventstore.client.blocking.connection import BlockingConnection
-from eventstore.client.blocking.one_way import OneWay
+from eventstore.client.blocking.one_way import BlockingOneWay
 from eventstore.client.blocking.routing import BlockingRouter, open_router
 from eventstore.client.one_way import tell
 from eventstore.client.options import ClientOptions
@@ -31,7 +31,7 @@ class BlockingOpened:
     def __init__(self, address: str, options: ClientOptions) -> None:
         self._connection = BlockingConnection(parse_addresses(address), options)
         self._timeout = options.timeout
-        self._one_way = OneWay()
+        self._one_way = BlockingOneWay()
         self._layout: int | None = None  # of the slots of a shard of `shards`
 
     if not TYPE_CHECKING:  # a type checker would believe in every attribute

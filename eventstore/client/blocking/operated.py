@@ -8,7 +8,7 @@ from typing import TypeVar
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.limited import limited
-from eventstore.client.blocking.one_way import OneWay
+from eventstore.client.blocking.one_way import BlockingOneWay
 from eventstore.client.blocking.reactions import BlockingAlarms, BlockingReactions
 from eventstore.client.blocking.routing import BlockingRouter, shards_broker, shards_reactions
 from eventstore.client.one_way import OneWayCounts
@@ -29,7 +29,7 @@ class BlockingOperated:
     _connection: BlockingConnection
     _router: BlockingRouter | None
     _timeout: float | None
-    _one_way: OneWay
+    _one_way: BlockingOneWay
 
     @property
     def _several(self) -> BlockingRouter | None:

@@ -14,9 +14,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from eventstore.client.aio.store import NetworkStore
-from eventstore.console.console import Console, Visit, broker_of, link, number_of, route
+from eventstore.console.console import Console, Visit, broker_of, link, number_of, route, time_of
 from eventstore.console.subject import ClusterDoor
 from eventstore.errors import InvalidArgument
+from eventstore.records.consumer_groups import Retries
 from eventstore.security.permissions import Permission, denied
 
 Fields = Mapping[str, str]
@@ -52,7 +53,7 @@ def _number(given: Fields, name: str) -> int:
 
 async def _reset(store: NetworkStore, given: Fields, who: str) -> str:
     to = given["to"]
-    target = to if to in ("start", "end") else _number(given, "to")
+    target = to if to in ("start", "end") else int(to) if to.isascii() and to.isdigit() else time_of(to)
     queue = number_of("queue", given["queue"])
     broker = broker_of(store, number_of("shard", given["shard"]))
     rows = await broker.reset(given["group"], given["topic"], target, queue=queue)
@@ -68,6 +69,43 @@ async def _replay_dead(store: NetworkStore, given: Fields, who: str) -> str:
 async def _add_queues(store: NetworkStore, given: Fields, who: str) -> str:
     added = await store.broker.add_queues(given["topic"], _number(given, "count"))
     return f"{given['topic']} has {len(added)} more queues"
+
+
+async def _create_topic(store: NetworkStore, given: Fields, who: str) -> str:
+    await store.broker.create_topic(given["topic"], number_of("queues", given["queues"]))
+    return f"the topic {given['topic']} is created"
+
+
+async def _delete_topic(store: NetworkStore, given: Fields, who: str) -> str:
+    await store.broker.delete_topic(given["topic"], ignore_unconsumed=given["unconsumed"] == "delete")
+    return f"the topic {given['topic']} is deleted"
+
+
+async def _remove_queue(store: NetworkStore, given: Fields, who: str) -> str:
+    await store.broker.remove_queue(given["topic"], _number(given, "queue"))
+    return f"queue {given['queue']} of {given['topic']} is removed"
+
+
+async def _set_retries(store: NetworkStore, given: Fields, who: str) -> str:
+    retries = Retries(_delays(given["delays"]), number_of("attempts", given["attempts"]), given["dead_letters"] or None)
+    await store.broker.set_retries(given["group"], retries)
+    return f"{given['group']} has a retry policy of its own"
+
+
+async def _unset_retries(store: NetworkStore, given: Fields, who: str) -> str:
+    await store.broker.set_retries(given["group"], None)
+    return f"{given['group']} has the retry policy of the server"
+
+
+def _delays(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(each) for each in text.replace(" ", "").split(",") if each)
+    except ValueError:
+        raise InvalidArgument(
+            f"delays is {text[:40]!r}, expected seconds with commas between them, such as 1, 5, 30",
+            field="delays",
+            value=text[:40],
+        ) from None
 
 
 async def _close_queue(store: NetworkStore, given: Fields, who: str) -> str:
@@ -106,6 +144,10 @@ def _of_shard(given: Fields) -> str:
 
 def _group_page(given: Fields) -> str:
     return link("/broker/group", name=given["group"])
+
+
+def _broker_page(given: Fields) -> str:
+    return link("/broker")
 
 
 def _topic_page(given: Fields) -> str:
@@ -156,6 +198,53 @@ ACTIONS: Final[Mapping[str, ConsoleAction]] = {
         lambda given: f"Queue {given['queue']} of {given['topic']} accepts no more messages; what it holds is still consumed.",
         _close_queue,
         _topic_page,
+    ),
+    "remove-queue": ConsoleAction(
+        ("topic", "queue"),
+        lambda given: (
+            f"Queue {given['queue']} of {given['topic']} is removed with its messages. It is refused while a group has some to "
+            "consume."
+        ),
+        _remove_queue,
+        _topic_page,
+    ),
+    "create-topic": ConsoleAction(
+        ("topic", "queues"),
+        lambda given: (
+            f"The topic {given['topic']} is created with {given['queues'] or 'as many queues as the server is set to'}"
+            + (" queues." if given["queues"] else ".")
+        ),
+        _create_topic,
+        _topic_page,
+    ),
+    "delete-topic": ConsoleAction(
+        ("topic", "unconsumed"),
+        lambda given: (
+            f"The topic {given['topic']} is deleted with all its messages"
+            + (
+                ", also those that groups have not consumed."
+                if given["unconsumed"] == "delete"
+                else ", unless a group has some to consume."
+            )
+        ),
+        _delete_topic,
+        _broker_page,
+    ),
+    "set-retries": ConsoleAction(
+        ("group", "delays", "attempts", "dead_letters"),
+        lambda given: (
+            f"A message that {given['group']} fails to handle is tried again after {given['delays'] or 'no'} seconds"
+            + (f", {given['attempts']} times in all" if given["attempts"] else "")
+            + f"; then it goes to {given['dead_letters'] or 'dead:' + given['group']}. Waiting ones, too."
+        ),
+        _set_retries,
+        _group_page,
+    ),
+    "unset-retries": ConsoleAction(
+        ("group",),
+        lambda given: f"The group {given['group']} retries as the server is set to, no longer by a policy of its own.",
+        _unset_retries,
+        _group_page,
     ),
     "retry": ConsoleAction(
         ("reaction", "aggregate", "why"),

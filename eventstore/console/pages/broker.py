@@ -11,8 +11,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from eventstore.client.aio.store import NetworkStore
-from eventstore.console.console import Console, Visit, broker_of, link, number_of, route
-from eventstore.errors import EventStoreError, InvalidArgument, PermissionDenied, UnknownOperation, UnknownTopic
+from eventstore.console.console import Console, Visit, broker_of, link, number_of, route, time_of
+from eventstore.errors import EventStoreError, PermissionDenied, UnknownOperation, UnknownTopic
 from eventstore.protocol.broker_info import GroupQueue, last_chunks
 from eventstore.records.message import Message
 from eventstore.security.permissions import Permission
@@ -55,7 +55,7 @@ async def _broker(visit: Visit) -> Response:
             else None,
         }
 
-    return visit.page("broker.html", found=await visit.ask(find), link=link)
+    return visit.page("broker.html", found=await visit.ask(find), may_create=visit.may(Permission.TOPICS), link=link)
 
 
 async def _each(ask: Any, names: list[str]) -> dict[str, Any]:
@@ -113,6 +113,7 @@ async def _group(visit: Visit) -> Response:
             "progress": progress,
             "lags": lags,
             "members": await broker.members(name),
+            "retries": await broker.retries(name),
             "hands": {each.member: each for each in await broker.in_hand(name)},
             "dead": dead,
             "replayed": replayed,
@@ -168,7 +169,7 @@ async def _messages(visit: Visit) -> Response:
         if by == "key":
             return [*await broker.messages_of_key(topic, wanted, _MESSAGES_MAX)]
         broker = broker_of(store, shard)
-        offset = await broker.offset_at(topic, queue, _time(wanted)) if by == "time" else number_of("offset", wanted) or 0
+        offset = await broker.offset_at(topic, queue, time_of(wanted)) if by == "time" else number_of("offset", wanted) or 0
         return [await broker.message_at(topic, queue, each) for each in range(offset, offset + _MESSAGES_MAX)]
 
     found = [each for each in await visit.ask(find) if each is not None]
@@ -179,11 +180,3 @@ async def _messages(visit: Visit) -> Response:
     return visit.page(
         "messages.html", found=found, topic=topic, queue=queue, shard=shard, by=by, wanted=wanted, later=later, link=link
     )
-
-
-def _time(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidArgument(f"{text[:40]!r} is not a time such as 2026-11-25T17:30", field="time", value=text[:40]) from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -24,6 +24,10 @@ QUEUE_METRICS: Final = (  # in the order of `queue_rows`
     LabelledMetric("queue_messages_read", "counter", "messages pulled from a queue by all groups since the start", _QUEUE),
     LabelledMetric("queue_bytes_read", "counter", "bytes pulled from a queue by all groups since the start", _QUEUE),
     LabelledMetric("queue_messages_kept", "gauge", "messages a queue holds", _QUEUE),
+    LabelledMetric(
+        "queue_offset", "gauge", "the offset after a queue's last accepted message; of several queues the sum", _QUEUE
+    ),
+    LabelledMetric("queue_durable_offset", "gauge", "the same of the last message that survives a power failure", _QUEUE),
 )
 GROUP_BACKLOG: Final = LabelledMetric("group_backlog", "gauge", "messages a group has still to consume", ("group", "topic"))
 GROUP_UNATTENDED: Final = LabelledMetric(
@@ -40,7 +44,15 @@ GROUP_IN_HAND: Final = LabelledMetric(
 )
 
 
-GROUP_METRICS: Final = (GROUP_BACKLOG, GROUP_UNATTENDED, GROUP_IN_HAND, GROUP_DEAD_LETTERS, GROUP_DEATHS)
+GROUP_OFFSET: Final = LabelledMetric(
+    "group_offset",
+    "gauge",
+    "the sum of a group's offsets in the queues of a topic: before them all is consumed",
+    ("group", "topic"),
+)
+
+
+GROUP_METRICS: Final = (GROUP_OFFSET, GROUP_BACKLOG, GROUP_UNATTENDED, GROUP_IN_HAND, GROUP_DEAD_LETTERS, GROUP_DEATHS)
 
 
 class QueueCollector(LabelledCollector):
@@ -69,13 +81,15 @@ class GroupCollector(LabelledCollector):
         self._broker = broker
 
     def collect(self) -> Iterator[LabelledFigures]:
-        backlog = LabelledFigures(GROUP_BACKLOG)
+        backlog, consumed = LabelledFigures(GROUP_BACKLOG), LabelledFigures(GROUP_OFFSET)
         unattended = LabelledFigures(GROUP_UNATTENDED)
         queues = self._broker.statistics.queues()
-        for (group, topic), count in sorted(self._backlogs(queues).items())[:SERIES_MAX]:
+        for (group, topic), (offsets, count) in sorted(self._progress(queues).items())[:SERIES_MAX]:
+            consumed.add((group, topic), offsets)
             backlog.add((group, topic), count)
             found = self._broker.groups.by_name.get(group)
             unattended.add((group, topic), 0 if found is not None and found.members else count)
+        yield consumed
         yield backlog
         yield unattended
         yield from self._dead_letters(queues)
@@ -98,16 +112,18 @@ class GroupCollector(LabelledCollector):
         yield left
         yield died
 
-    def _backlogs(self, queues: Sequence[QueueStats]) -> dict[tuple[str, str], int]:
+    def _progress(self, queues: Sequence[QueueStats]) -> dict[tuple[str, str], tuple[int, int]]:
+        """Returns the sum of the offsets and the backlog, by group and topic."""
         ends = {(each.topic, each.queue): (each.begin, each.end) for each in queues}
-        found: dict[tuple[str, str], int] = {}
+        found: dict[tuple[str, str], tuple[int, int]] = {}
         for group, topics in list(self._broker.groups.offsets.document.groups.items()):
             for topic, offsets in list(topics.items()):
-                backlog = 0
+                consumed = backlog = 0
                 for queue, offset in list(offsets.items()):
                     begin, end = ends.get((topic, queue), (0, 0))
+                    consumed += offset
                     backlog += max(0, end - max(offset, begin))
-                found[group, topic] = backlog
+                found[group, topic] = consumed, backlog
         return found
 
 
@@ -125,7 +141,7 @@ def queue_rows(queues: Sequence[QueueStats]) -> dict[tuple[str, str], tuple[int,
 def _added(rows: Iterable[tuple[tuple[str, str], QueueStats]]) -> dict[tuple[str, str], tuple[int, ...]]:
     found: dict[tuple[str, str], tuple[int, ...]] = {}
     for labels, each in rows:
-        values = (*each.totals, max(0, each.end - each.begin))
+        values = (*each.totals, max(0, each.end - each.begin), each.accepted, each.durable)
         before = found.get(labels)
         found[labels] = values if before is None else tuple(map(sum, zip(before, values, strict=True)))
     return found

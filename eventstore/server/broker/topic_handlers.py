@@ -74,7 +74,10 @@ class TopicHandlers:
     @answers(ShowTopic, size=LIST_BYTES)
     async def show(self, request: ShowTopic) -> list[QueueInfo]:
         found = self._broker.statistics.queues_of(self._broker.topics.get(request.topic))
-        return [QueueInfo(each.queue, each.state, each.begin, each.end, *_rates(each.rates)) for each in found]
+        return [
+            QueueInfo(each.queue, each.state, each.begin, each.end, each.accepted, each.durable, *_rates(each.rates))
+            for each in found
+        ]
 
     @answers(ListChunks, size=LIST_BYTES)
     async def chunks(self, request: ListChunks) -> list[ChunkInfo]:

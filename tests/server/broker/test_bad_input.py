@@ -73,7 +73,7 @@ def client(shared: ServerThread) -> Iterator[RawClient]:
     with RawClient(shared.port) as connected:
         yield connected
         assert isinstance(connected.ask(Ping()), Ok)
-        assert rows_of(connected, ShowTopic("bad"), 8)[0][2:4] == (0, 1), "something was written"
+        assert rows_of(connected, ShowTopic("bad"), 10)[0][2:4] == (0, 1), "something was written"
 
 
 def names_below(folder: Path) -> set[Path]:

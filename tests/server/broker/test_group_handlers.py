@@ -176,7 +176,7 @@ def test_topics_are_created_listed_shown_and_deleted(client: RawClient) -> None:
     assert isinstance(refusal(client, CreateTopic("made")), InvalidArgument)
     assert ("made", 2, 2) in rows_of(client, ListTopics(), 3)
     send(client, "made", [message(b"x", queue=1)])
-    assert [row[:4] for row in rows_of(client, ShowTopic("made"), 8)] == [(0, "open", 0, 0), (1, "open", 0, 1)]
+    assert [row[:4] for row in rows_of(client, ShowTopic("made"), 10)] == [(0, "open", 0, 0), (1, "open", 0, 1)]
     assert values_of(client, DeleteTopic("made")) == ()
     assert "made" not in {row[0] for row in rows_of(client, ListTopics(), 3)}
 
@@ -195,7 +195,7 @@ def test_queues_are_added_and_removed_only_once_they_are_consumed(client: RawCli
     generation, _ = join(client, "g7", "a", "drained")
     assert values_of(client, CommitOffsets("g7", "a", generation, (("drained", 1, 1),))) == (1, False)
     assert values_of(client, RemoveQueue("drained", 1)) == ()
-    assert [row[0] for row in rows_of(client, ShowTopic("drained"), 8)] == [0, 2, 3]
+    assert [row[0] for row in rows_of(client, ShowTopic("drained"), 10)] == [0, 2, 3]
     assert values_of(client, DeleteTopic("drained", ignore_unconsumed=True)) == ()
 
 

@@ -315,7 +315,7 @@ def test_bytes_cut_off_at_the_start_are_among_the_stats(serve: Serve) -> None:
 @pytest.mark.parametrize(("topics", "queues"), [(SERIES_MAX, 1), (SERIES_MAX // 2, 3), (SERIES_MAX * 2, 2)])
 def test_the_number_of_series_is_bounded_and_their_sum_is_complete(topics: int, queues: int) -> None:
     every = [
-        QueueStats(f"t{topic:05}", queue, "open", 1, 3, Rates(), Totals(3, 30, 300, 3_000))
+        QueueStats(f"t{topic:05}", queue, "open", 1, 3, 4, 2, Rates(), Totals(3, 30, 300, 3_000))
         for topic in range(topics)
         for queue in range(queues)
     ]
@@ -327,6 +327,8 @@ def test_the_number_of_series_is_bounded_and_their_sum_is_complete(topics: int, 
         30 * count,
         300 * count,
         3_000 * count,
+        2 * count,
+        4 * count,
         2 * count,
     ]
 

@@ -84,8 +84,8 @@ def show(name: TopicName, as_json: AsJson = False, store: StoreAddress = DEFAULT
     if as_json:
         print_json({"topic": name, "queues": [members_of(each) for each in queues]})
         return
-    columns = ("queue", "state", "begin", "end", "messages", "written/s", "bytes/s", "read/s", "bytes/s")
-    rows = [(*each[:4], each.end - each.begin, *each[4:8]) for each in queues]
+    columns = ("queue", "state", "begin", "end", "durable", "messages", "written/s", "bytes/s", "read/s", "bytes/s")
+    rows = [(*each[:4], each.durable, each.end - each.begin, *each[6:10]) for each in queues]
     print_rows(columns, rows, [each.shard for each in queues])
 
 
