@@ -54,12 +54,18 @@ class NetworkOpened:
 
     async def _ended(self, *, flushes: bool) -> MessagesFailed | None:
         self._connection.check_loop()
+        report = None
         try:
-            return await self._one_way.close(self._timeout, flushes=flushes)
+            report = await self._one_way.close(self._timeout, flushes=flushes)
         finally:
             if self._router is not None:
                 self._router.close()
-            await self._connection.aclose()
+            try:
+                await self._connection.aclose()
+            except BaseException as error:
+                tell(report, error)
+                raise
+        return report
 
     @property
     def connected(self) -> bool:
