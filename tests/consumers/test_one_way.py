@@ -14,7 +14,7 @@ import pytest
 
 import eventstore as es
 from eventstore import blocking
-from eventstore.client import one_way
+from eventstore.client.session import one_way_queue as one_way
 from tests.cluster.node_process import NodeProcess
 from tests.consumers.clients import KINDS, World, opened, with_each_client
 from tests.server_thread import ServerThread

@@ -12,7 +12,7 @@ from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import in_time
 from eventstore.client.connection_errors import outcome_unknown
 from eventstore.client.limit import begin_unlimited, within
-from eventstore.client.one_way import OneWayCounts, OneWayQueue, tell
+from eventstore.client.session.one_way_queue import OneWayCounts, OneWayQueue, tell
 from eventstore.errors import Closed, EventStoreError, MessagesFailed, TimedOut, copy_error
 from eventstore.protocol.broker_requests import WireMessage
 

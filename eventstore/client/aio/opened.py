@@ -10,9 +10,9 @@ from eventstore.client.aio.cancellation import is_cancellation
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.one_way import NetworkOneWay
 from eventstore.client.aio.routing import Router, open_router
-from eventstore.client.one_way import tell
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.table import is_entry
+from eventstore.client.session.one_way_queue import tell
 from eventstore.errors import MessagesFailed
 
 

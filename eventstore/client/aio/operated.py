@@ -10,7 +10,7 @@ from eventstore.client.aio.limited import limited
 from eventstore.client.aio.one_way import NetworkOneWay
 from eventstore.client.aio.reactions import NetworkAlarms, NetworkReactions
 from eventstore.client.aio.routing import Router, ShardsBroker, ShardsReactions
-from eventstore.client.one_way import OneWayCounts
+from eventstore.client.session.one_way_queue import OneWayCounts
 from eventstore.flat import Scalar
 from eventstore.protocol.reaction_info import ProjectionInfo
 from eventstore.protocol.reaction_requests import ForgetProjection, ListProjections, NoteProjection

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from eventstore.client.connection_errors import outcome_unknown
 from eventstore.client.limit import check_time, shortened, within
-from eventstore.client.one_way import OneWayCounts, OneWayQueue, tell
+from eventstore.client.session.one_way_queue import OneWayCounts, OneWayQueue, tell
 from eventstore.errors import EventStoreError, MessagesFailed, TimedOut, copy_error
 from eventstore.forks import tell_of_forks
 from eventstore.protocol.broker_requests import WireMessage

@@ -17,9 +17,9 @@ from eventstore.client.address import parse_addresses
 from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.one_way import BlockingOneWay
 from eventstore.client.blocking.routing import BlockingRouter, open_router
-from eventstore.client.one_way import tell
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.table import is_entry
+from eventstore.client.session.one_way_queue import tell
 from eventstore.errors import MessagesFailed
 
 

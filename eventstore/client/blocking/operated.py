@@ -11,7 +11,7 @@ from eventstore.client.blocking.limited import limited
 from eventstore.client.blocking.one_way import BlockingOneWay
 from eventstore.client.blocking.reactions import BlockingAlarms, BlockingReactions
 from eventstore.client.blocking.routing import BlockingRouter, shards_broker, shards_reactions
-from eventstore.client.one_way import OneWayCounts
+from eventstore.client.session.one_way_queue import OneWayCounts
 from eventstore.flat import Scalar
 from eventstore.protocol.reaction_info import ProjectionInfo
 from eventstore.protocol.reaction_requests import ForgetProjection, ListProjections, NoteProjection
