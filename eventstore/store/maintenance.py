@@ -24,6 +24,7 @@ from eventstore.store.memory.cache_extension import extend, sorted_parts
 from eventstore.store.memory.unsorted_tail import TailFile
 from eventstore.store.read.foreign_bytes import ForeignBytes
 from eventstore.store.sorted.directory_recovery import mark_proven
+from eventstore.store.sorted.index_format import FORMAT
 from eventstore.store.sorted.sorting import sort_file, switch
 
 _log = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ class Maintenance:
         self.foreign = ForeignBytes(engine.files, lambda: engine.slot_filter)
         engine.slots_changed.append(self._measure_again)
         self._damaged: set[int] = set()
+        self._perhaps_old: set[int] = set()
         self._token: trio.lowlevel.TrioToken | None = None
         engine.files.on_damage = self._note_damage
         self._writing = trio.Lock()  # of sorted files and indexes: both use the same temporary names
@@ -166,13 +168,34 @@ class Maintenance:
     def _wake_index_repair(self) -> None:
         self._damage.set()
 
+    def renew_index(self, number: int) -> None:
+        """Has the index of this file built again if an older program wrote it. The file was read a moment ago, and is good."""
+        if self._engine.files.headers[number - 1].sorted:
+            self._perhaps_old.add(number)
+            self._damage.set()
+
+    async def _renew_indexes(self) -> None:
+        while self._perhaps_old:
+            number = self._perhaps_old.pop()
+            try:
+                files = self._engine.files
+                if (await trio.to_thread.run_sync(files.index_header, files.headers[number - 1])).format == FORMAT:
+                    continue
+                await trio.sleep_until(self._rests_until)
+                await self._write_index(number)
+            except Exception as error:  # what is damaged is noted; an old index is as good as a new one
+                _log.warning("the index of event file %d is of an older format, and was not built again: %s", number, error)
+            else:
+                _log.info("the index of event file %d has format %d now", number, FORMAT)
+
     async def _repair_indexes(self) -> None:
-        """Rebuilds the indexes that readers found damaged. Everything in an index follows from its event file."""
+        """Rebuilds the indexes that readers found damaged, and old ones. Everything in an index follows from its event file."""
         pause = _RETRY_SECONDS
         while True:
-            if not self._damaged:
+            if not self._damaged and not self._perhaps_old:
                 await self._damage.wait()
             self._damage = trio.Event()
+            await self._renew_indexes()
             for number in sorted(self._damaged):
                 name = self._engine.files.index_name(number)
                 try:

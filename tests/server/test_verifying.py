@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 import eventstore as es
 from eventstore.blocking import connect
+from eventstore.chunks.files import OsFiles
 from eventstore.server.verification import verifying
+from eventstore.store.sorted.index_format import FORMAT, IndexHeader, read_header
 from tests.server_process import ServerProcess
 from tests.server_thread import ServerThread
 from tests.waiting import wait_until
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 @pytest.mark.long
@@ -42,6 +47,29 @@ def test_rot_in_a_sorted_file_of_a_single_store_is_found_reported_and_over_when_
         (tmp_path / "moved").rename(path)
         wait_until(lambda: not store.stats()["rot_files"], "the file is there again")
         wait_until(lambda: store.stats()["attention"] is None, "the alarm is over")
+
+
+def test_the_index_that_an_older_version_wrote_is_built_again_once_its_file_was_read(tmp_path: Path) -> None:
+    data = Path(shutil.copytree(FIXTURES / "format-1", tmp_path / "data"))
+    for old in (FIXTURES / "index-2").iterdir():
+        shutil.copy(old, data / "events")
+    with (
+        ServerThread(data, file_size_bytes=12 * 1024, preallocate_bytes=4096, verify_rate=4 << 30) as server,
+        connect(server.address) as store,
+    ):
+        before = list(store.read_all())
+        wait_until(lambda: {header_of(data, number).format for number in (1, 2, 3)} == {FORMAT}, "all have the new format")
+        assert list(store.read_all()) == before
+        aggregates = {event.aggregate_id for event in before if not event.aggregate_id.startswith("$")}
+        for name in aggregates:
+            assert list(store.read(name)) == [event for event in before if event.aggregate_id == name]
+
+
+def header_of(data: Path, number: int) -> IndexHeader:
+    path = data / f"events/{number:010d}.index"
+    if not path.exists():
+        path = FIXTURES / "index-2/0000000001.index"  # it is not sorted yet
+    return read_header(OsFiles().open(path), str(path))
 
 
 def test_nothing_is_read_at_a_rate_of_0(tmp_path: Path) -> None:

@@ -18,13 +18,19 @@ from eventstore.store.embedded import EmbeddedStore
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A folder whose files are read. `header_bytes`: the length of its records' headers. `committed_in`: returns the file in
-    which what is committed ends, of a replica: its files from there on may be cut back. None: no other process decides that.
+    """A folder whose files are read.
+
+    Attributes:
+        header_bytes: the length of its records' headers.
+        committed_in: returns the file in which what is committed ends, of a replica: its files from there on may be cut back.
+            None: no other process decides that.
+        on_sound: is called with the number of a file that was read and is good.
     """
 
     folder: ChunkFolder
     header_bytes: int
     committed_in: Callable[[], int] | None = None
+    on_sound: Callable[[int], None] = lambda number: None
 
     def is_final(self, header: ChunkHeader) -> bool:
         whole = header.sorted if self.folder.kind == EVENTS else header.completed
@@ -52,13 +58,15 @@ def messages_of(folder: ChunkFolder, committed_in: Callable[[], int] | None = No
     return Verified(folder, message.HEADER_BYTES, committed_in)
 
 
-def events_of(folder: ChunkFolder, committed_in: Callable[[], int] | None = None) -> Verified:
-    return Verified(folder, commit.HEADER_BYTES, committed_in)
+def events_of(
+    folder: ChunkFolder, committed_in: Callable[[], int] | None = None, on_sound: Callable[[int], None] = lambda number: None
+) -> Verified:
+    return Verified(folder, commit.HEADER_BYTES, committed_in, on_sound)
 
 
 def verified_folders(store: EmbeddedStore, broker: Broker | None) -> list[Verified]:
     """Returns what a server verifies."""
-    found = [events_of(store.engine.files.folder)]
+    found = [events_of(store.engine.files.folder, on_sound=store.maintenance.renew_index)]
     if broker is not None:
         opened = broker.opened
         found.append(messages_of(message_folder(OsFiles(), opened.path, opened.uuid)))

@@ -113,6 +113,8 @@ class Verifying:
         else:
             self.rotten.pop(path, None)
             self._lacking.pop(path, None)
+            if own is not None:
+                of.on_sound(number)
 
     def note_mended(self, files: int) -> None:
         """Counts files that were found missing, and mended, before it runs."""

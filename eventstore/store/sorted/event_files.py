@@ -17,7 +17,7 @@ from eventstore.errors import Corrupt
 from eventstore.store.sorted.command_hash import StoreHashes
 from eventstore.store.sorted.event_index import EventIndex, open_index
 from eventstore.store.sorted.file_names import INDEX
-from eventstore.store.sorted.index_format import read_header
+from eventstore.store.sorted.index_format import IndexHeader, read_header
 from eventstore.store.sorted.range_cache import RangeCache
 from eventstore.store.sorted.sorting import sort_file, switch
 
@@ -73,7 +73,13 @@ class EventFiles:
         switch(self.folder, header.number)
         self.update(header)
 
-    def _add_range(self, header: ChunkHeader) -> None:
+    def index_header(self, header: ChunkHeader) -> IndexHeader:
+        """Reads the header of the index of a sorted file.
+
+        Raises:
+            Corrupt: the index is missing, damaged, or belongs to another file.
+            OSError
+        """
         path = self.folder.derived_path(header.number, INDEX)
         try:
             file = self.folder.files.open(path)
@@ -86,6 +92,10 @@ class EventFiles:
             file.close()
         if not index.belongs_to(header):
             raise Corrupt(str(path), 0, f"the index does not belong to {self.folder.chunk_path(header.number).name}")
+        return index
+
+    def _add_range(self, header: ChunkHeader) -> None:
+        index = self.index_header(header)
         self.ranges.add(index.smallest, index.largest, header.number)
 
     def name(self, number: int) -> str:
