@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from eventstore.broker.log.engine import MessageEngine
+from eventstore.broker.log.message_files import ChunkReads
 from eventstore.broker.topics import Topic, Topics
 from eventstore.chunks.header import FOOTER_BYTES
 from eventstore.records.state_record import QueueKey
@@ -65,11 +66,23 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class ChunkStats:
+    """The figures of a message chunk.
+
+    Attributes:
+        rates: what was read of its file, mapped or not.
+        recent: messages read from the latest ones in memory, since the broker was opened.
+        memory: those read from its map or the page cache.
+        file: those read by position, which may have waited for the disk.
+    """
+
     number: int
     state: str
     bytes: int
     mapped: bool
     rates: Rates
+    recent: int
+    memory: int
+    file: int
 
 
 class Statistics:
@@ -125,7 +138,7 @@ class Statistics:
         reads = self._engine.files.reads.get(number)
         header = self._engine.files.headers[number]
         last = header.last_sequence if header.completed else self._engine.visible_number
-        read = (reads.records, reads.bytes) if reads is not None else (0, 0)
+        read = (reads.memory + reads.file, reads.bytes) if reads is not None else (0, 0)
         return Totals(last - header.first_sequence + 1, self._bytes(number), *read)
 
     def _bytes(self, number: int) -> int:
@@ -154,11 +167,13 @@ class Statistics:
 
     def chunks(self) -> list[ChunkStats]:
         """Returns all message chunks, the oldest first."""
-        mapped = set(self._engine.files.mapped)
-        return [
-            ChunkStats(number, header.state, self._bytes(number), number in mapped, self._chunk_rates.get(number, Rates()))
-            for number, header in sorted(self._engine.files.headers.items())
-        ]
+        files, mapped, none = self._engine.files, set(self._engine.files.mapped), ChunkReads()
+        found: list[ChunkStats] = []
+        for number, header in sorted(files.headers.items()):
+            rates, reads = self._chunk_rates.get(number, Rates()), files.reads.get(number, none)
+            sources = files.recent_reads.get(number, 0), reads.memory, reads.file
+            found.append(ChunkStats(number, header.state, self._bytes(number), number in mapped, rates, *sources))
+        return found
 
 
 def _rates(old: Totals | None, new: Totals, seconds: float) -> Rates:

@@ -40,7 +40,10 @@ class QueueInfo(NamedTuple):
 
 
 class ChunkInfo(NamedTuple):
-    """A message chunk. `state`: ongoing or completed; `mapped`: into memory. Rates and `shard` are as in `QueueInfo`."""
+    """A message chunk. `state`: ongoing or completed; `mapped`: into memory. Rates and `shard` are as in `QueueInfo`; those of
+    reading are of its file. Messages read since the server was started: `recent`, from the latest ones in memory; `memory`,
+    from the mapped file or the page cache; `from_file`, by reads that may have waited for the disk.
+    """
 
     number: int
     state: str
@@ -50,6 +53,9 @@ class ChunkInfo(NamedTuple):
     written_bytes: Annotated[int, "bytes written a second"]
     read: Annotated[int, "messages read a second"]
     read_bytes: Annotated[int, "bytes read a second"]
+    recent: Annotated[int, "messages read of the latest in memory"]
+    memory: Annotated[int, "messages read from the map or page cache"]
+    from_file: Annotated[int, "messages read by position"]
     shard: OfShard = None
 
 

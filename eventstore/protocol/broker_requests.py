@@ -181,7 +181,7 @@ class RemoveQueue(BrokerRequest[None]):
     queue: _Queue
 
 
-@request(38, needs=on(Permission.STATS), across=rows_of_each(about_one=_chunk))
+@request(80, needs=on(Permission.STATS), across=rows_of_each(about_one=_chunk))
 class ListChunks(BrokerRequest[list[ChunkInfo]]):
     """Asks for the message chunks with higher numbers than `after`."""
 

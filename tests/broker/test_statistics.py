@@ -7,6 +7,29 @@ from tests.broker.stepped import SMALL, Stepped, numbered
 from tests.simulated_disk import SimulatedDisk
 
 
+def test_each_chunk_counts_what_readers_found_in_the_ring_in_memory_and_in_its_file() -> None:
+    broker = Stepped(SimulatedDisk(0), SMALL)
+    broker.topic()
+    statistics = Statistics(broker.engine, broker.opened.topics)
+    broker.send(*numbered(60))
+    broker.index()
+
+    def sources() -> list[tuple[int, int, int]]:
+        return [(chunk.recent, chunk.memory, chunk.file) for chunk in statistics.chunks()]
+
+    count = len(sources())
+    assert sources() == [(0, 0, 0)] * count
+    broker.pull(55, messages_max=5)
+    assert sources() == [(0, 0, 0)] * (count - 1) + [(5, 0, 0)]
+    broker = broker.reopen()
+    statistics = Statistics(broker.engine, broker.opened.topics)
+    assert broker.pull(0, messages_max=60).count == 60
+    *completed, (recent, memory, file) = sources()
+    assert all(each[1] and not each[0] and not each[2] for each in completed)
+    assert (recent, memory) == (0, 0)
+    assert file + sum(each[1] for each in completed) == 60
+
+
 def test_statistics_have_rates_per_queue_and_chunk() -> None:
     broker = Stepped(SimulatedDisk(0), SMALL)
     broker.topic()

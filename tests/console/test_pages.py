@@ -116,6 +116,7 @@ def test_topics_groups_queues_and_messages_are_shown(visitor: Visitor) -> None:
     found = visitor.get("/console/broker").words
     assert "bills 2 2 30" in found
     assert "billing 0" in found
+    assert "from the ring from memory from the file ongoing 1" in found
     assert "read by" in visitor.get("/console/broker/group?name=billing").words
     topic = visitor.get("/console/broker/topic?name=bills").text
     queue = next(

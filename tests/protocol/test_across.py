@@ -18,7 +18,7 @@ def held(group: str, milliseconds: int) -> MessageInHand:
     return MessageInHand(group, "m", "t", 0, 0, milliseconds)
 
 
-CHUNK = ChunkInfo(1, "ongoing", 9, False, 0, 0, 0, 0)
+CHUNK = ChunkInfo(1, "ongoing", 9, False, *[0] * 7)
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def ask_for_topics(asked: Answers, node: int) -> None:
     asked.ask(CloseQueue("orders", 3))
     asked.ask(ListTopics())
     asked.ask(ShowTopic("orders"), without(6, 7, 8, 9, width=10))
-    asked.ask(ListChunks(), without(2, 4, 5, 6, 7, width=8))
+    asked.ask(ListChunks(), without(2, 4, 5, 6, 7, width=11))
 
 
 def ask_for_groups(asked: Answers) -> None:

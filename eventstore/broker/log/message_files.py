@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -43,9 +44,15 @@ class _Mapped:
 
 @dataclass(slots=True)
 class ChunkReads:
-    """Records and bytes read from one chunk since the broker was opened."""
+    """Records and bytes read from one chunk since the broker was opened.
 
-    records: int = 0
+    Attributes:
+        memory: records read from its map, or from the page cache without waiting.
+        file: records read by position, which may have waited for the disk.
+    """
+
+    memory: int = 0
+    file: int = 0
     bytes: int = 0
 
 
@@ -66,6 +73,8 @@ class MessageFiles:
         self.folder = folder
         self.headers: dict[int, ChunkHeader] = {}
         self.reads: dict[int, ChunkReads] = {}
+        self.recent_reads: defaultdict[int, int] = defaultdict(int)
+        """By chunk, records that readers found among the latest ones in memory; those of a batch count for its last chunk."""
         self._release_above = release_above
         self._map_below = map_below
         self._idle_release_s = idle_release_s
@@ -95,9 +104,10 @@ class MessageFiles:
         self.headers = {number: header for number, header in self.headers.items() if number > through}
         self._files.drop_through(through)
         with self._lock:
-            for number in [number for number in {*self._maps, *self.reads} if number <= through]:
+            for number in [number for number in {*self._maps, *self.reads, *self.recent_reads} if number <= through]:
                 self._maps.pop(number, None)
                 self.reads.pop(number, None)
+                self.recent_reads.pop(number, None)
 
     def name(self, number: int) -> str:
         return str(self.folder.chunk_path(number))
@@ -138,7 +148,10 @@ class MessageFiles:
         else:
             found = self._by_position(chunk, starts, ends, asked, cached_only)
         reads = self.reads.setdefault(chunk, ChunkReads())
-        reads.records += len(found)
+        if view is None and not cached_only:
+            reads.file += len(found)
+        else:
+            reads.memory += len(found)
         reads.bytes += sum(asked.lengths)
         return found
 

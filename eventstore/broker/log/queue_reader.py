@@ -18,7 +18,7 @@ from eventstore.broker.log.queue import QueueLog
 from eventstore.broker.log.queue_chunks import PAGE_ENTRIES, QueueChunks
 from eventstore.broker.log.recent_messages import RecentMessages
 from eventstore.errors import Corrupt, ReadFailed
-from eventstore.records.message import HEADER
+from eventstore.records.message import HEADER, POSITION_BITS
 from eventstore.records.tag_filter import TagFilter
 
 EXAMINED_MAX: Final = 16_384
@@ -183,6 +183,7 @@ class QueueReader:
         if positions and positions[-1] >= self._recent.oldest:
             recent = [record for record in map(self._recent.get, positions) if record is not None]
             if len(recent) == len(positions):
+                self._files.recent_reads[positions[-1] >> POSITION_BITS] += len(recent)
                 return recent
         return self._files.read(log.key, offsets, positions, lengths, cached_only=cached_only)
 

@@ -83,7 +83,10 @@ class TopicHandlers:
     async def chunks(self, request: ListChunks) -> list[ChunkInfo]:
         found = [each for each in self._broker.statistics.chunks() if each.number > request.after]
         return [
-            ChunkInfo(each.number, each.state, each.bytes, each.mapped, *_rates(each.rates))
+            ChunkInfo(
+                *(each.number, each.state, each.bytes, each.mapped, *_rates(each.rates)),
+                *(each.recent, each.memory, each.file),
+            )
             for each in found[:ROWS_PER_ANSWER_MAX]
         ]
 

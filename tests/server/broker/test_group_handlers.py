@@ -205,6 +205,6 @@ def test_chunks_are_listed(serve: Serve) -> None:
         create(client, "chunked")
         for _ in range(4):
             send(client, "chunked", [message(bytes(10_000))])
-        rows = rows_of(client, ListChunks(), 8)
+        rows = rows_of(client, ListChunks(), 11)
         assert [row[:2] for row in rows] == [(1, "completed"), (2, "completed"), (3, "completed"), (4, "ongoing")]
-        assert [row[0] for row in rows_of(client, ListChunks(3), 8)] == [4]
+        assert [row[0] for row in rows_of(client, ListChunks(3), 11)] == [4]

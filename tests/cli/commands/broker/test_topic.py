@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,18 @@ def topic(shared: Server, request: pytest.FixtureRequest) -> str:
     name = re.sub(r"\W+", "-", request.node.name)[-100:].strip("-")
     output("topic", "create", name, "--queues", 2, store=shared.store)
     return name
+
+
+def test_chunks_say_where_readers_found_what_they_read(serve: Callable[..., Server]) -> None:
+    server = serve()
+    assert "no message was sent" in output("chunks", store=server.store)
+    output("topic", "create", "read", "--queues", 1, store=server.store)
+    output("message", "send", "read", "1", store=server.store)
+    output("message", "tail", "read", "--no-follow", "--from-start", store=server.store)
+    (chunk,) = parsed("chunks", server=server)  # type: ignore[misc] # of JSON
+    assert (chunk["number"], chunk["state"], chunk["recent"], chunk["memory"], chunk["from_file"]) == (1, "ongoing", 1, 0, 0)
+    assert "recent" in output("chunks", store=server.store)
+    assert parsed("chunks", "--after", 1, server=server) == []
 
 
 def test_a_topic_is_created_listed_shown_and_deleted(shared: Server) -> None:
