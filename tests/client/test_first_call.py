@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 import eventstore as es
 from eventstore import NewEvent, blocking
+from eventstore.client.blocking.store import BlockingStore
 from tests.client.forks.child import Child
 from tests.client.test_connecting import closed_port
 from tests.cluster.led_shards import LedShards
@@ -47,21 +49,20 @@ def test_the_first_call_opens_it_and_close_ends_it(address: str) -> None:
         store.version("first")
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda store: store.read_all(limit=1),
-        lambda store: store.subscribe(after=es.END),
-        lambda store: store.broker.topics(),
-        lambda store: store.stats(),
-        lambda store: store.aggregates(),
-        lambda store: store.shards,
-        lambda store: store.append_many([es.Commit("a", [EVENT], es.ANY)]),
-    ],
-)
-def test_any_call_may_be_the_first(address: str, call: object) -> None:
+CALLS: list[Callable[[BlockingStore], Iterable[object]]] = [
+    lambda store: store.read_all(limit=1),
+    lambda store: store.subscribe(after=es.END),
+    lambda store: store.broker.topics(),
+    lambda store: store.stats(),
+    lambda store: store.aggregates(),
+    lambda store: store.shards,
+    lambda store: store.append_many([es.Commit("a", [EVENT], es.ANY)]),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_any_call_may_be_the_first(address: str, call: Callable[[BlockingStore], Iterable[object]]) -> None:
     store = blocking.connect(address)
-    assert callable(call)
     list(zip(range(1), call(store), strict=False))
     store.close()
 
@@ -123,6 +124,25 @@ def test_the_first_call_has_its_timeout() -> None:
     with pytest.raises(es.TimedOut) as caught:
         store.append("a", [EVENT], 0, timeout=0.1)
     assert caught.value.outcome == "none"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *CALLS[:-1],
+        lambda store: store.read("a"),
+        lambda store: store.consumer("billing", "orders").__enter__(),
+        lambda store: store.reactions.progress(),
+        lambda store: store.broker.pull([("orders", 0, 0, None)], 1),
+    ],
+)
+def test_whatever_is_called_first_ends_within_the_timeout_of_the_client(
+    call: Callable[[BlockingStore], Iterable[object]],
+) -> None:
+    """Not within the time for which a call waits for a lost connection."""
+    store = blocking.connect(closed_port(), timeout=0.1, reconnect_timeout=math.inf)
+    with pytest.raises(es.TimedOut):
+        list(call(store))
 
 
 def test_the_first_call_says_what_is_wrong() -> None:

@@ -17,6 +17,7 @@ from eventstore.client.address import parse_addresses
 from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.one_way import BlockingOneWay
 from eventstore.client.blocking.routing import BlockingRouter, open_router
+from eventstore.client.limit import seconds_of, within
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.table import is_entry
 from eventstore.client.session.one_way_queue import tell
@@ -40,7 +41,8 @@ class BlockingOpened:
             if name != "_router":
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
             _left_open.add(self)
-            return self._found()
+            with within(seconds_of(None, self._timeout)):  # what asks is not always a call with a limit of its own
+                return self._found()
 
     def _found(self) -> BlockingRouter | None:
         """Connects, unless that is done, and sets `_router`."""
