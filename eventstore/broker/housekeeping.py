@@ -33,6 +33,7 @@ class Housekeeping:
 
     Attributes:
         held_back: the chunk that a group kept from deletion last.
+        warmed_bytes: how much of the last chunks was read into the page cache at the start.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Housekeeping:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.held_back: HeldBack | None = None
+        self.warmed_bytes = 0
         self._failures: dict[str, str] = {}
         self._forgotten: list[int] = []  # chunks that are gone from memory, and not yet deleted on disk
         self._engine = opened.engine
@@ -83,6 +85,7 @@ class Housekeeping:
                 nursery.start_soon(self._save_regularly)
                 nursery.start_soon(self._index_completed)
                 nursery.start_soon(self._delete_regularly)
+                nursery.start_soon(self._warm)
                 await self._stopped.wait()
                 nursery.cancel_scope.cancel()
             await self._attempt("writing the offsets", self.save_offsets)
@@ -164,6 +167,20 @@ class Housekeeping:
                 _log.warning("member %s of group %s expired: its heartbeat timed out; others get its queues", member, group)
             self._engine.files.release_idle()
             await sleep_to_tick(_TICK_S)
+
+    async def _warm(self) -> None:
+        """Reads the last chunks into the page cache: after a start, consumers that were not at the end wait for no disk."""
+        limit, files, visible = self._settings.warm_bytes_max, self._engine.files, self._engine.visible_position
+        if not limit or not files.headers:
+            return
+        try:
+            self.warmed_bytes = await trio.to_thread.run_sync(
+                on_thread, partial(files.warm, limit, visible, lambda: not self._stopped.is_set())
+            )
+        except (OSError, EventStoreError) as error:  # readers of these messages get it
+            _log.warning("reading the last message chunks into memory failed: %s", error)
+        else:
+            _log.info("read %d bytes of the last message chunks into memory", self.warmed_bytes)
 
     async def _save_regularly(self) -> None:
         while True:

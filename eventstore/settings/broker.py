@@ -50,6 +50,16 @@ class BrokerSettings:
     ] = 10_000
     recent_bytes_max: Annotated[int, Setting("The same limit in bytes.", "Broker", 0, 64 * GIB)] = 64 * MIB
     open_files_max: Annotated[int, Setting("Message chunks kept open.", "Broker", 1, 100_000, unit="files")] = 256
+    warm_bytes_max: Annotated[
+        int,
+        Setting(
+            "Bytes of the last three message chunks, the newest first, that are read into the page cache after a start, in the "
+            "background, while memory is below `broker_map_below`; 0: none.",
+            "Broker",
+            0,
+            64 * GIB,
+        ),
+    ] = 768 * MIB
     idle_release_s: Annotated[
         float,
         Setting(

@@ -12,6 +12,7 @@ import pytest
 
 from eventstore.broker.log.engine import MessageEngine
 from eventstore.broker.log.memory_pressure import memory_used
+from eventstore.broker.log.message_files import WARMED_CHUNKS
 from eventstore.broker.log.queue_chunks import DOCUMENT, QueueChunks
 from eventstore.broker.log.queue_reader import QueueRead
 from eventstore.broker.opening import open_broker_folder
@@ -57,6 +58,26 @@ def test_a_chunk_is_mapped_while_it_is_read_and_released_when_memory_is_short() 
     machine.used = 0.8
     assert len(broker.messages()) == 200
     assert files.mapped == [1], "above the second watermark no chunk is mapped"
+
+
+def test_the_last_three_chunks_are_read_ahead_within_the_limits() -> None:
+    disk, machine = SimulatedDisk(0), Machine()
+    broker = Stepped(disk, clock=lambda: machine.now, memory=lambda: machine.used)
+    broker.topic()
+    broker.send(*numbered(400))
+    broker.index()
+    broker = broker.reopen()
+    files, visible = broker.engine.files, broker.engine.visible_position
+    assert len(files.headers) > WARMED_CHUNKS
+    sizes = [header.end for _, header in sorted(files.headers.items())[-3:-1]]
+    written = visible & 0xFFFFFFFF
+    assert files.warm(1 << 30, visible, lambda: False) == 0
+    assert files.warm(100, visible, lambda: True) == 100
+    assert files.mapped == []
+    assert files.warm(1 << 30, visible, lambda: True) == sum(sizes) + written
+    assert files.mapped == [files.last - 2, files.last - 1]
+    machine.used = 0.8
+    assert files.warm(1 << 30, visible, lambda: True) == 0
 
 
 def test_the_used_memory_of_the_machine_is_a_share() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import cast
 
 import anyio
 import anyio.lowlevel
@@ -146,6 +147,33 @@ async def test_raw_batches_hold_the_same_messages_and_are_finished_as_a_whole(wo
             batch.done()
     assert seen == Counter(range(3000))
     assert (await world.store.broker.group("billing")).backlog == 0
+
+
+@with_each_client
+async def test_a_pull_of_32_takes_32_messages(world: World) -> None:
+    topic = await world.create(queues=1)
+    await topic.send_many([b"%d" % n for n in range(100)])
+    counts: list[int] = []
+    async with world.store.consumer("billing", "orders", pull_messages=32) as consumer:
+        batches = consumer.batches()
+        while sum(counts) < 100:
+            batch = await anext(batches)
+            counts.append(batch.count)
+            batch.done()
+    assert counts == [32, 32, 32, 4]
+
+
+@with_each_client(kinds=("trio",))
+async def test_after_a_start_the_last_messages_are_read_into_the_page_cache_and_counted(world: World) -> None:
+    topic = await world.create(queues=1)
+    await topic.send_many([bytes(1_000)] * 100)
+    assert (await world.store.stats())["broker_warmed_bytes"] == 0
+    await world.restart()
+
+    async def is_warm() -> bool:
+        return cast(int, (await world.store.stats())["broker_warmed_bytes"]) > 100_000
+
+    await eventually(is_warm, "the chunk is read")
 
 
 @with_each_client

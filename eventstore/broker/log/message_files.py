@@ -33,6 +33,9 @@ from eventstore.records.state_record import QueueKey
 _PREFIX: Final = PREFIX.part("mark", "own_mark", "length")
 _OWN_PLACE: Final = HEADER.part("position", "topic_id")
 _GAP_BYTES_MAX: Final = 16 * 1024  # copying it takes about as long as another read
+WARMED_CHUNKS: Final = 3
+"""How many of the last chunks are read into memory at a start."""
+_WARM_BYTES: Final = 1024 * 1024
 _RUN_BYTES_MAX: Final = 512 * 1024  # larger ones leave the processor's cache, and take twice as long for each byte
 
 
@@ -225,6 +228,31 @@ class MessageFiles:
                 mapped = self._maps.setdefault(chunk, mapped)
         mapped.used = self._clock()
         return mapped.view
+
+    def warm(self, bytes_max: int, visible_position: int, wanted: Callable[[], bool]) -> int:
+        """Reads the last chunks into the page cache, the newest first, and maps those that are completed. Returns the bytes.
+
+        It ends after `bytes_max`, once memory is above the watermark for maps, or when it is no longer `wanted`.
+
+        Raises:
+            ReadFailed
+        """
+        last, written = chunk_of(visible_position)
+        total = 0
+        for number, header in sorted(self.headers.items(), reverse=True)[:WARMED_CHUNKS]:
+            end = header.end if header.completed else written if number == last else 0
+            file, at = self._files.get(number), 0
+            while at < end and total < bytes_max:
+                if not wanted() or self._memory() >= self._map_below:
+                    return total
+                data = read_range(file, self.name(number), at, min(_WARM_BYTES, end - at, bytes_max - total), False)
+                if not data:
+                    break
+                at += len(data)
+                total += len(data)
+            if at:
+                self._map(number)
+        return total
 
     @property
     def mapped(self) -> list[int]:

@@ -191,6 +191,11 @@ BROKER_METRICS: Final[tuple[Metric[_Counted], ...]] = (
         lambda counted: len(counted.broker.engine.files.mapped),
     ),
     gauge(
+        "broker_warmed_bytes",
+        "bytes of the last message chunks that were read into the page cache after the start",
+        lambda counted: counted.broker.housekeeping.warmed_bytes,
+    ),
+    gauge(
         "broker_oldest_in_hand_seconds",
         "how long a consumer has had the same message in hand, the longest of all groups",
         _oldest_s,
