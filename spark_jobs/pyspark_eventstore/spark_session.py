@@ -21,6 +21,7 @@ LIBRARIES: Final = ("pyspark", "pyarrow", "pandas")
 SETTINGS: Final = {
     "spark.python.unix.domain.socket.enabled": "true",  # a fifth faster than TCP on loopback
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # by default INT96, which others read as local, or not at all
     "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),  # a progress bar is noise in a log
 }
 
@@ -35,7 +36,7 @@ def start_session(name: str, master: str | None = None, settings: dict[str, str]
     check_java()
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers would use the first python3 on the path
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would start the first python3 on the path
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)

@@ -62,11 +62,16 @@ def test_the_program_of_the_page_prints_what_is_below_it(tmp_path: Path, tmp_pat
         store.append(account, NewEvent("Moved", {"cents": cents}), command_id=f"c-{place}")
     store.close()
     (tmp_path / "totals.py").write_text(program)
+    hostile = tmp_path / "bin" / "python3"  # the first of the path has not the package
+    hostile.parent.mkdir()
+    hostile.write_text("#!/bin/sh\nexit 3\n")
+    hostile.chmod(0o755)
     settings = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1",
+        "PATH": f"{hostile.parent}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_CONF_DIR": str(settings_folder(tmp_path_factory.mktemp("spark"))),
     }  # fmt: skip
-    done = run_to_end(["python3", "totals.py"], tmp_path, {**os.environ, **settings})
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    done = run_to_end([sys.executable, "totals.py"], tmp_path, {**environment, **settings})
     assert done.stdout.strip() == printed.strip(), done.stderr
 
 

@@ -1,11 +1,12 @@
 """`eventstore-spark export`: writes events as Parquet, each once, run by run.
 
     out/run=000001/date=2026-01-31/part-….parquet      the events of the first run
-    out/_eventstore/000001.json                        its bounds, written before it began
-    out/_eventstore/000001.done                        it is complete
+    out.eventstore/000001.json                         its bounds, written before it began
+    out.eventstore/000001.done                         it is complete
 
-A run covers the sequences after the previous run. It writes to a folder whose name begins with `_`, which Spark
-ignores, and renames it when complete. An interrupted run is repeated with the same bounds.
+A run covers the sequences after the previous run. It writes to a folder in the book, and moves it when it is complete. An
+interrupted run is repeated with the same bounds. The folder itself holds nothing but Parquet: some readers take every file
+below it, whatever its name.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from pyspark_eventstore.source.snapshot import FolderSnapshot
     from pyspark_eventstore.source.source_options import Offsets
 
-BOOK: Final = "_eventstore"
-By = Literal["date", "bucket", "nothing"]
+BOOK: Final = ".eventstore"
+"""What the name of the folder beside the target ends with."""
+_FORMER_BOOK: Final = "_eventstore"
+By = Literal["date", "month", "bucket", "nothing"]
 _COLUMNS: Final = (
     "aggregate_id",
     "version",
@@ -82,7 +85,7 @@ def export(
     data: Paths,
     to: Annotated[str, typer.Option(help="parquet:FOLDER, on any file system that Spark can write to.", metavar="TARGET")],
     by: Annotated[
-        str, typer.Option(metavar="HOW", help="Partition the folder by date, bucket (of aggregates) or nothing.")
+        str, typer.Option(metavar="HOW", help="Partition the folder by date, month, bucket (of aggregates) or nothing.")
     ] = "date",
     buckets: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many buckets of aggregates.")] = 16,
     master: Master = "",
@@ -94,8 +97,8 @@ def export(
       eventstore-spark export /data/shard-* --to parquet:/lake/events
     """
     folder = _folder(to)
-    if by not in ("date", "bucket", "nothing"):
-        raise InvalidArgument(f"--by is {by!r}, allowed are date, bucket and nothing", field="by", value=by)
+    if by not in ("date", "month", "bucket", "nothing"):
+        raise InvalidArgument(f"--by is {by!r}, allowed are date, month, bucket and nothing", field="by", value=by)
     started = time.monotonic()
     find_data_folders(data)  # report a mistyped path before Java starts
     spark = session("export", master)
@@ -113,29 +116,52 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
     """Exports new events; returns None if there are none. An interrupted run is completed first, and returned.
 
     Raises:
-        FolderRefused: the folder holds something else, or an export with another partitioning; or the data folder of a shard
-            that was split off since the last run, or of a store of an interrupted run, is missing, or not complete.
+        FolderRefused: the folder holds something else, or an export with another partitioning, or another export is running;
+            or the data folder of a shard that was split off since the last run, or of a store of an interrupted run, is
+            missing, or not complete.
         Diverged: a store was restored from an older copy since the last run.
     """
     from pyspark_eventstore.jobs.target_folder import TargetFolder
-    from pyspark_eventstore.source.snapshot import take_snapshots
 
     target = TargetFolder(spark, folder)
-    run = _interrupted(target)
+    book = TargetFolder(spark, f"{folder.rstrip('/')}{BOOK}")
+    with book.locked("export"):
+        _bring_up_to_date(target, book)
+        return _exported(spark, target, book, paths, by, buckets)
+
+
+def _bring_up_to_date(target: TargetFolder, book: TargetFolder) -> None:
+    """Moves what earlier versions had in the folder itself. It may be interrupted, and is continued by the next run."""
+    if target.exists(_FORMER_BOOK):
+        target.move(_FORMER_BOOK, book)
+        for name in target.names():
+            if name.startswith("_run-"):
+                target.remove(name)
+            else:
+                target.keep_only(name, ".parquet")
+
+
+def _exported(
+    spark: SparkSession, target: TargetFolder, book: TargetFolder, paths: list[str], by: By, buckets: int
+) -> ExportRun | None:
+    from pyspark_eventstore.source.snapshot import take_snapshots
+
+    run = _interrupted(target, book)
     if run is None or not target.exists(run.folder):
         snapshots = take_snapshots(paths)
         if run is not None:
             _check_whole(target, run, snapshots)
             _check(target, run, snapshots)
-        run = run or _next(target, snapshots, by, buckets)
+        run = run or _next(target, book, snapshots, by, buckets)
         if run is None:
             return None
-        staging = f"_run-{run.name}"
-        target.remove(staging)
-        _write(_divided(spark, _of_run(snapshots, run), run), run, target.at(staging))
-        target.rename(staging, run.folder)
+        staging = f"run-{run.name}"
+        book.remove(staging)
+        _write(_divided(spark, _of_run(snapshots, run), run), run, book.at(staging))
+        book.keep_only(staging, ".parquet")
+        book.move(staging, target, run.folder)
     run = replace(run, events=spark.read.schema("aggregate_id string").parquet(target.at(run.folder)).count())
-    target.write(f"{BOOK}/{run.name}{_DONE}", {"events": run.events})
+    book.write(f"{run.name}{_DONE}", {"events": run.events})
     return run
 
 
@@ -148,11 +174,11 @@ def _folder(to: str) -> str:
     return folder
 
 
-def _runs(target: TargetFolder) -> list[ExportRun]:
-    names = [name for name in target.names(BOOK) if name.endswith(".json")]
+def _runs(target: TargetFolder, book: TargetFolder) -> list[ExportRun]:
+    names = [name for name in book.names() if name.endswith(".json")]
     if not names and target.names():
-        raise FolderRefused(str(target), f"is not empty, and holds no export ({BOOK} is missing); choose an empty folder")
-    return [_run(target.read(f"{BOOK}/{name}")) for name in names]
+        raise FolderRefused(str(target), f"is not empty, and holds no export ({book} has none); choose an empty folder")
+    return [_run(book.read(name)) for name in names]
 
 
 def _run(document: dict[str, Any]) -> ExportRun:
@@ -166,9 +192,9 @@ def _run(document: dict[str, Any]) -> ExportRun:
     )
 
 
-def _interrupted(target: TargetFolder) -> ExportRun | None:
-    runs = _runs(target)
-    return runs[-1] if runs and not target.exists(f"{BOOK}/{runs[-1].name}{_DONE}") else None
+def _interrupted(target: TargetFolder, book: TargetFolder) -> ExportRun | None:
+    runs = _runs(target, book)
+    return runs[-1] if runs and not book.exists(f"{runs[-1].name}{_DONE}") else None
 
 
 def _of_run(snapshots: list[FolderSnapshot], run: ExportRun) -> list[FolderSnapshot]:
@@ -189,12 +215,12 @@ def _of_run(snapshots: list[FolderSnapshot], run: ExportRun) -> list[FolderSnaps
     ]
 
 
-def _next(target: TargetFolder, snapshots: list[FolderSnapshot], by: By, buckets: int) -> ExportRun | None:
+def _next(target: TargetFolder, book: TargetFolder, snapshots: list[FolderSnapshot], by: By, buckets: int) -> ExportRun | None:
     """Returns the run that covers new events, recorded before it begins."""
     from pyspark_eventstore.source.identities import check_stores, ends_of
     from pyspark_eventstore.source.lineage import SnapshotLineage
 
-    runs = _runs(target)
+    runs = _runs(target, book)
     last = runs[-1] if runs else ExportRun(0, {}, {}, by, buckets)
     if (last.by, last.buckets) != (by, buckets):
         what = f"is partitioned by {last.by} ({last.buckets} buckets), not by {by} ({buckets})"
@@ -217,7 +243,7 @@ def _next(target: TargetFolder, snapshots: list[FolderSnapshot], by: By, buckets
     _of_run(snapshots, run)  # what is refused is not recorded: the next run may have other folders
     document = {"run": run.number, "after": run.after, "upto": run.upto, "by": by, "buckets": buckets}
     document["identities"] = run.identities
-    target.write(f"{BOOK}/{run.name}.json", document)
+    book.write(f"{run.name}.json", document)
     return run
 
 
@@ -245,6 +271,8 @@ def _divided(spark: SparkSession, snapshots: list[FolderSnapshot], run: ExportRu
     events = events.withColumn("data", f.when(f.col("data_json").isNull(), f.col("data")))
     if run.by == "date":
         return events.withColumn("date", f.to_date("timestamp"))
+    if run.by == "month":
+        return events.withColumn("month", f.date_format("timestamp", "yyyy-MM"))
     if run.by == "bucket":
         return events.withColumn("bucket", (f.crc32(f.col("aggregate_id").cast("binary")) % run.buckets).cast("int"))
     return events

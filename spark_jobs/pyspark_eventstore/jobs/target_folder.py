@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError
@@ -14,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PROBE: Final = "_eventstore-probe"
+_LOCK: Final = "running"
+_LOCK_BYTES_MAX: Final = 4096
 _ADVICE: Final = "choose a writable folder on a file system that Spark knows"
 
 
@@ -59,7 +67,7 @@ class TargetFolder:
         if not self.exists(name):
             return []
         found = (str(status.getPath().getName()) for status in self._system.listStatus(self._inside(name)))
-        return sorted(each for each in found if each != _PROBE)
+        return sorted(each for each in found if each not in (_PROBE, _LOCK))
 
     def remove(self, name: str) -> None:
         self._system.delete(self._inside(name), True)
@@ -72,6 +80,86 @@ class TargetFolder:
         """
         if not self._system.rename(self._inside(name), self._inside(to)):
             raise FolderRefused(self.at(to), f"could not be renamed; its content is in {self.at(name)}")
+
+    def move(self, name: str, to: TargetFolder, as_name: str = "") -> None:
+        """Renames an entry into another folder of the same file system, or to that folder itself, which is empty then.
+
+        Raises:
+            FolderRefused: the rename failed.
+        """
+        if not as_name:
+            for each in self.names(name):
+                self.move(f"{name}/{each}", to, each)
+            self.remove(name)
+        elif not self._system.rename(self._inside(name), to._inside(as_name)):
+            raise FolderRefused(to.at(as_name), f"could not be renamed; its content is in {self.at(name)}")
+
+    def keep_only(self, name: str, ending: str) -> None:
+        """Removes the files of an entry, at any depth, whose names do not end so: checksums and marks of Hadoop."""
+        system = self._system.getRawFileSystem() if self._is_local else self._system
+        found, unwanted = system.listFiles(self._inside(name), True), list[Any]()
+        while found.hasNext():
+            path = found.next().getPath()
+            if not str(path.getName()).endswith(ending):
+                unwanted.append(path)
+        for path in unwanted:
+            system.delete(path, False)
+
+    @property
+    def _is_local(self) -> bool:
+        return str(self._base.toUri().getScheme()) == "file"
+
+    @contextmanager
+    def locked(self, what: str) -> Iterator[None]:
+        """Keeps others from doing the same here meanwhile. On a local file system the lock ends with its process; elsewhere it
+        is a document, which a process that is killed leaves behind.
+
+        Raises:
+            FolderRefused: it is locked; names the process, and since when.
+        """
+        said = {"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now(UTC):%FT%TZ}"}
+        with self._local_lock(what, said) if self._is_local else self._lock_document(what, said):
+            yield
+
+    @contextmanager
+    def _local_lock(self, what: str, said: dict[str, Any]) -> Iterator[None]:
+        descriptor = os.open(f"{self._base.toUri().getPath()}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = os.pread(descriptor, _LOCK_BYTES_MAX, 0).decode(errors="replace")
+                raise self._running(what, text, "wait until it has ended") from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(said).encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _lock_document(self, what: str, said: dict[str, Any]) -> Iterator[None]:
+        path = self._inside(_LOCK)
+        try:
+            stream = self._system.create(path, False)
+        except Py4JJavaError:
+            if not self.exists(_LOCK):
+                raise
+            text = json.dumps(self.read(_LOCK))
+            raise self._running(what, text, f"wait until it has ended; if it was killed, remove {self.at(_LOCK)}") from None
+        try:
+            stream.write(json.dumps(said).encode())
+            stream.close()
+            yield
+        finally:
+            self._system.delete(path, False)
+
+    def _running(self, what: str, text: str, next_step: str) -> FolderRefused:
+        try:
+            said = json.loads(text)
+            process = f"process {said['pid']} on {said['host']}, since {said['since']}"
+        except (ValueError, TypeError, KeyError):  # it has just begun
+            process = "one that has just begun"
+        return FolderRefused(str(self), f"another {what} is running: {process}; {next_step}")
 
     def write(self, name: str, document: dict[str, Any]) -> None:
         """Writes a new document, whole or not at all."""

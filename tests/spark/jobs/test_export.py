@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from eventstore.errors import Diverged, FolderRefused
@@ -51,7 +54,12 @@ def test_runs_add_up_to_every_event_once(spark: SparkSession, tmp_path: Path) ->
     export_once(spark, paths, str(out))
     rows = exported(spark, out)
     assert sorted(map(repr, rows)) == sorted(map(repr, wanted(first, second)))
-    assert {path.name for path in out.iterdir() if path.is_dir()} == {"_eventstore", "run=000001", "run=000002"}
+    assert {path.name for path in out.iterdir()} == {"run=000001", "run=000002"}
+    assert {path.suffix for path in out.rglob("*") if path.is_file()} == {".parquet"}, "readers take whatever is there"
+    for path in out.rglob("*.parquet"):
+        timestamp = parquet.ParquetFile(path).schema.column(3)
+        assert (timestamp.name, timestamp.physical_type) == ("timestamp", "INT64")
+        assert json.loads(timestamp.logical_type.to_json())["isAdjustedToUTC"]
     assert {path.name for path in (out / "run=000001").iterdir()} >= {"date=2023-11-14"}
     first.close()
     second.close()
@@ -65,7 +73,7 @@ def test_a_run_that_was_interrupted_is_done_again(
     from pyspark_eventstore.jobs.target_folder import TargetFolder
 
     store, out = three_states(tmp_path / "shard", count=200), tmp_path / "out"
-    write, rename, note = exporting._write, TargetFolder.rename, TargetFolder.write
+    write, move, note = exporting._write, TargetFolder.move, TargetFolder.write
 
     class Stopped(Exception):
         """The process ends here."""
@@ -80,10 +88,10 @@ def test_a_run_that_was_interrupted_is_done_again(
             raise Stopped
         write(events, run, path)  # type: ignore[arg-type]
 
-    def stop_rename(self: TargetFolder, name: str, to: str) -> None:
-        if step == "written" and to.startswith("run="):
+    def stop_move(self: TargetFolder, name: str, to: TargetFolder, as_name: str = "") -> None:
+        if step == "written" and as_name.startswith("run="):
             raise Stopped
-        rename(self, name, to)
+        move(self, name, to, as_name)
 
     def stop_note(self: TargetFolder, name: str, document: dict[str, object]) -> None:
         if step == "renamed" and name.endswith(".done"):
@@ -92,7 +100,7 @@ def test_a_run_that_was_interrupted_is_done_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(exporting, "_write", stop_write)
-        patch.setattr(TargetFolder, "rename", stop_rename)
+        patch.setattr(TargetFolder, "move", stop_move)
         patch.setattr(TargetFolder, "write", stop_note)
         with pytest.raises(Stopped):
             export_once(spark, [str(store.path)], str(out))
@@ -158,3 +166,41 @@ def test_a_restored_store_that_has_overtaken_the_last_run_is_refused(spark: Spar
     with pytest.raises(Diverged, match=r"the export in .*out of .*shard stands at .* another event there .*to another folder"):
         export_once(spark, [str(older.path)], str(out))
     older.close()
+
+
+@pytest.mark.heavy
+def test_a_second_export_to_the_folder_is_refused_and_says_who_runs(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark_eventstore.jobs.target_folder import TargetFolder
+
+    store, out = MadeStore(tmp_path / "shard"), tmp_path / "out"
+    store.append_all(commits(20))
+    store.close()
+    with TargetFolder(spark, f"{out}.eventstore").locked("export"):
+        who = rf"another export is running: process {os.getpid()} on \S+, since 20\d\d-\d\d-\d\dT[\d:]+Z; wait until"
+        with pytest.raises(FolderRefused, match=who):
+            export_once(spark, [str(store.path)], str(out))
+    run = export_once(spark, [str(store.path)], str(out))
+    assert run is not None
+    assert export_once(spark, [str(store.path)], str(out)) is None
+
+
+@pytest.mark.heavy
+def test_an_export_of_an_earlier_version_continues_with_its_book_beside_it(spark: SparkSession, tmp_path: Path) -> None:
+    store, out = MadeStore(tmp_path / "shard"), tmp_path / "out"
+    store.append_all(commits(20))
+    assert export_once(spark, [str(store.path)], str(out), "month") is not None
+    book = tmp_path / "out.eventstore"
+    (out / "_eventstore").mkdir()
+    for name in ("000001.json", "000001.done"):
+        (book / name).rename(out / "_eventstore" / name)
+    (out / "_run-000002").mkdir()
+    (out / "run=000001" / "_SUCCESS").touch()
+    store.append_all(commits(10, first=1_000))
+    run = export_once(spark, [str(store.path)], str(out), "month")
+    assert run is not None
+    assert run.number == 2
+    assert {path.name for path in out.iterdir()} == {"run=000001", "run=000002"}
+    assert {path.suffix for path in out.rglob("*") if path.is_file()} == {".parquet"}
+    assert {path.name for path in (out / "run=000002").iterdir()} == {"month=2023-11"}
+    assert exported(spark, out) == wanted(store)
+    store.close()
