@@ -37,6 +37,7 @@ def session(name: str, master: str | None) -> SparkSession:
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
     spark = start_session(f"eventstore-spark {name}", master or (None if under_submit else DEFAULT_MASTER))
     spark.sparkContext.setLogLevel("FATAL")
+    spark.sparkContext.setJobDescription(f"eventstore-spark {name}")
     return spark
 
 
@@ -57,13 +58,14 @@ def load(
     """
     from pyspark_eventstore.source.partition_reader import PartitionReader
     from pyspark_eventstore.source.predicates import Wanted
-    from pyspark_eventstore.source.slices import partitions, plan
-    from pyspark_eventstore.source.source_options import PARTITION_BYTES
+    from pyspark_eventstore.source.slices import bytes_per_task, partitions, plan
     from pyspark_eventstore.source.table import arrow_schema, table_schema
 
     wanted = wanted or Wanted()
     schema = table_schema(tuple(columns), permissive=permissive)
-    found = plan(snapshots, after or {}, upto or {}, wanted, PARTITION_BYTES, by_index=not permissive)
-    parts = [part.slices for part in partitions(found, PARTITION_BYTES)]
+    snapshots = list(snapshots)
+    size = bytes_per_task(snapshots, spark.sparkContext.defaultParallelism)
+    found = plan(snapshots, after or {}, upto or {}, wanted, size, by_index=not permissive)
+    parts = [part.slices for part in partitions(found, size)]
     numbers = spark.range(0, len(parts), 1, max(len(parts), 1))  # one for each task
     return numbers.mapInArrow(PartitionReader(parts, arrow_schema(schema), wanted, permissive=permissive), schema)

@@ -156,6 +156,7 @@ def _exported(
         if run is None:
             return None
         staging = f"run-{run.name}"
+        spark.sparkContext.setJobDescription(f"eventstore export: run {run.number} to {target}")
         book.remove(staging)
         _write(_divided(spark, _of_run(snapshots, run), run), run, book.at(staging))
         book.keep_only(staging, ".parquet")

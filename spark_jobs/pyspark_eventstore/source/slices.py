@@ -11,6 +11,7 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
@@ -20,7 +21,11 @@ from pyspark_eventstore.files.index_files import index_header, index_of
 from pyspark_eventstore.source.data_folders import DataFolder
 from pyspark_eventstore.source.predicates import Texts, Wanted
 from pyspark_eventstore.source.snapshot import EventFile, FolderSnapshot, RecordMarks
-from pyspark_eventstore.source.source_options import Offsets
+from pyspark_eventstore.source.source_options import PARTITION_BYTES, Offsets
+
+_OPEN_BYTES: Final = 256 * 1024  # to open a file and its index takes as long as to read so much
+_TASKS_EACH: Final = 2  # of a processor: parts are not equal
+_TASK_BYTES_MIN: Final = 4 * 1024 * 1024  # below that a task is mostly overhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +85,14 @@ def plan(
     return found
 
 
+def bytes_per_task(snapshots: Iterable[FolderSnapshot], processors: int) -> int:
+    """Returns how much a task reads unless the query says it: all processors have work, and a task is worth its overhead."""
+    total = sum(file.end + _OPEN_BYTES for snapshot in snapshots for file in snapshot.files)
+    return min(max(total // (_TASKS_EACH * max(processors, 1)), _TASK_BYTES_MIN), PARTITION_BYTES)
+
+
 def partitions(slices: Iterable[Slice], bytes_wanted: int) -> list[EventPartition]:
-    """Combines slices, in order, into partitions of the requested size."""
+    """Combines slices, in order, into partitions of the requested size; a small one counts as much as it takes to open it."""
     made: list[EventPartition] = []
     current: list[Slice] = []
     weight = 0
@@ -90,7 +101,7 @@ def partitions(slices: Iterable[Slice], bytes_wanted: int) -> list[EventPartitio
             made.append(EventPartition(tuple(current)))
             current, weight = [], 0
         current.append(each)
-        weight += each.weight
+        weight += max(each.weight, _OPEN_BYTES)
     return [*made, EventPartition(tuple(current))] if current else made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, MutableMapping
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from pyspark.sql.types import StructType
 from pyspark_eventstore.source.identities import check_named
 from pyspark_eventstore.source.lineage import SnapshotLineage
 from pyspark_eventstore.source.partition_reader import read_slices
-from pyspark_eventstore.source.slices import EventPartition, partitions, plan
+from pyspark_eventstore.source.slices import EventPartition, bytes_per_task, partitions, plan
 from pyspark_eventstore.source.source_options import SourceOptions, parse_options
 from pyspark_eventstore.source.table import arrow_schema, table_schema
 from pyspark_eventstore.source.whole_snapshots import take_whole_snapshots
@@ -63,8 +64,9 @@ class EventReader(DataSourceReader):
         check_named("after", after, snapshots, also_before=True, ended=not permissive)  # where it is damaged it may end early
         check_named("upto", upto, snapshots, also_before=False, ended=not permissive)
         begun = SnapshotLineage(snapshots).begun(after) if after else after
-        found = plan(snapshots, begun, upto, options.wanted, options.partition_bytes, by_index=not permissive)
-        return list(partitions(found, options.partition_bytes))
+        size = options.partition_bytes or bytes_per_task(snapshots, os.cpu_count() or 1)
+        found = plan(snapshots, begun, upto, options.wanted, size, by_index=not permissive)
+        return list(partitions(found, size))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """

@@ -18,7 +18,9 @@ from eventstore.fields import check_text, shown
 from eventstore.model import VERSION_MAX
 from pyspark_eventstore.source.predicates import Numbers, Texts, Wanted, one_of, prefix
 
-PARTITION_BYTES: Final = 128 * 1024 * 1024  # about 8 ms of every task are overhead: 128 MB take seconds
+PARTITION_BYTES: Final = (
+    128 * 1024 * 1024
+)  # at most, unless a query says it: about 8 ms of every task are overhead: 128 MB take seconds
 _PARTITION_BYTES_MIN: Final = 64 * 1024
 _PARTITION_BYTES_MAX: Final = 64 * 1024 * 1024 * 1024
 _EVENTS_MAX: Final = 2**62
@@ -68,7 +70,7 @@ class SourceOptions:
     columns: tuple[str, ...] | None = None
     wanted: Wanted = field(default_factory=Wanted)
     permissive: bool = False
-    partition_bytes: int = PARTITION_BYTES
+    partition_bytes: int | None = None
     events_per_trigger: int | None = None
     from_latest: bool = False
     after: Offsets | None = None
@@ -111,7 +113,9 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
         columns=tuple(name.strip() for name in columns.split(",")) if columns is not None else None,
         wanted=_wanted(given),
         permissive=_one_of(given, "mode", "failfast", "permissive") == "permissive",
-        partition_bytes=_number(given, "partitionBytes", PARTITION_BYTES, _PARTITION_BYTES_MIN, _PARTITION_BYTES_MAX),
+        partition_bytes=None
+        if given.get("partitionBytes") is None
+        else _number(given, "partitionBytes", PARTITION_BYTES, _PARTITION_BYTES_MIN, _PARTITION_BYTES_MAX),
         events_per_trigger=_number(given, "maxEventsPerTrigger", 1, 1, _EVENTS_MAX) if events is not None else None,
         from_latest=_one_of(given, "startingOffsets", "earliest", "latest") == "latest",
         after=_offsets(given, "after"),

@@ -28,7 +28,7 @@ from pyspark_eventstore.source.lineage import SnapshotLineage
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.slices import EventPartition, partitions, plan
 from pyspark_eventstore.source.snapshot import EventFile, FolderSnapshot, RecordMarks, WalkProgress, take_snapshot
-from pyspark_eventstore.source.source_options import Offsets, SourceOptions
+from pyspark_eventstore.source.source_options import PARTITION_BYTES, Offsets, SourceOptions
 
 StoreOffset: TypeAlias = int | list[int | str]
 """What an offset says of a store: a sequence, or [sequence, identity]."""
@@ -107,8 +107,9 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         snapshots = [replace(each, data_folder=lineage.read_by(each.data_folder, begun, end)) for each in snapshots]
         options = self._options
         low, high = _after_both(begun, self._begun(options.after or {})), _up_to_both(end, options.upto or {})
-        found = plan(snapshots, low, high, options.wanted, options.partition_bytes, by_index=by_index)
-        return list(partitions(found, options.partition_bytes))
+        size = options.partition_bytes or PARTITION_BYTES
+        found = plan(snapshots, low, high, options.wanted, size, by_index=by_index)
+        return list(partitions(found, size))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """

@@ -105,3 +105,33 @@ def test_an_aggregate_with_most_of_the_events_does_not_stand_in_the_way(tmp_path
     reader = reader_of(store.path, partitionBytes=65_536, columns="sequence,aggregate_id,data")
     assert sorted(rows_of(reader, reader.partitions())) == list(range(1, 60_001))
     store.close()
+
+
+def test_by_default_every_processor_has_work_and_no_task_less_than_its_overhead(
+    large: MadeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = []
+    for processors in (1, 4, 1_000):
+        monkeypatch.setattr("os.cpu_count", lambda count=processors: count)
+        reader = reader_of(large.path, columns="sequence")
+        parts = slices_of(reader.partitions())
+        tasks.append(len(parts))
+        assert sorted(rows_of(reader, list(parts))) == list(range(1, large.sequence + 1))
+    assert tasks[0] <= 2
+    assert tasks[1] >= 4
+    assert tasks[1] <= tasks[2] <= 40 // 4
+
+
+def test_many_small_files_are_put_together_by_what_it_takes_to_open_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MadeStore(tmp_path / "shard", file_size_bytes=4096)
+    store.append_all(commits(300))
+    store.sort()
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    reader = reader_of(store.path)
+    parts = slices_of(reader.partitions())
+    assert len(store.states()) > 40
+    assert 2 <= len(parts) <= 4
+    assert sorted(rows_of(reader, list(parts))) == list(range(1, store.sequence + 1))
+    store.close()
