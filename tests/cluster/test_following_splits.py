@@ -420,6 +420,34 @@ def test_messages_of_a_topic_that_was_there_before_a_split_go_to_the_shards_of_t
             topic.send(b"m", queue=0)
 
 
+def test_messages_of_before_a_split_stay_with_the_parent_and_the_new_shard_begins_empty(tmp_path: Path) -> None:
+    """Of a key that moves, the older messages are in the parent's queue, the newer in the new shard's."""
+    with LedShards(tmp_path, 1) as cluster, blocking.connect(cluster.address) as store:
+        store.broker.create_topic("work", 1)
+        store.topic("work").send_many([es.NewMessage(b"old", each) for each in IDS])
+        with store.consumer("group", "work") as consumer:
+            for message in islice(consumer, 3):
+                message.done()
+        cluster.split(0)
+        wait_until(lambda: len(store.shards) == 2, "the client knows")
+        queues = {each.shard: (each.begin, each.end) for each in store.broker.queues("work")}
+        assert queues == {0: (0, len(IDS)), 1: (0, 0)}
+        moved = next(each for each in IDS if store.cluster_map().owner_of(each) == 1)
+        store.topic("work").send_many([es.NewMessage(b"new", each) for each in IDS])
+        assert [each.body for each in store.shards[0].broker.messages_of_key("work", moved)] == [b"old"]
+        assert [each.body for each in store.shards[1].broker.messages_of_key("work", moved)] == [b"new"]
+        with store.shards[1].consumer("new-shard", "work") as consumer:
+            count = store.shards[1].broker.queues("work")[0].end
+            found = list(islice(consumer, count))
+            assert {each.body for each in found} == {b"new"}
+            assert moved in {each.key for each in found}
+        with store.consumer("group", "work") as consumer:
+            rest = list(islice(consumer, 2 * len(IDS) - 3))
+            assert sorted(each.body for each in rest) == [b"new"] * len(IDS) + [b"old"] * (len(IDS) - 3)
+            for message in rest:
+                message.done()
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 def test_topics_that_are_made_and_deleted_while_a_shard_is_split_are_so_on_the_new_one(tmp_path: Path, shards: int) -> None:
     with (
