@@ -27,6 +27,7 @@ COMMANDS = (
     "inspect",
     "verify",
     "rebuild",
+    "salvage",
     "publish",
     "top",
     "node",

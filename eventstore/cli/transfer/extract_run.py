@@ -6,17 +6,15 @@ the shard, and of a shard that was split only the events of its own slots. The f
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import eventstore as es
-from eventstore.chunks.files import OsFiles
+from eventstore.cli.transfer.new_folder import new_folder
 from eventstore.client.aio.streams import read_log
-from eventstore.errors import FolderRefused, InvalidArgument
+from eventstore.errors import InvalidArgument
 from eventstore.fields import RESERVED
 from eventstore.model import Committed, Event, NewEvent
 from eventstore.records.commit import fingerprints_of
@@ -26,8 +24,6 @@ from eventstore.records.raw_commit import RawCommit, encode_commit, with_fingerp
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 _BATCH_COMMITS: Final = 1000
 _ENDING: Final = ".extracting"
-_LOCK: Final = "lock"
-_STORE: Final = "store"
 
 
 @dataclass(slots=True)
@@ -53,7 +49,7 @@ async def extract(address: str, shard: int, folder: Path, on_progress: Callable[
         Elsewhere: the shard was split meanwhile; ask again.
         EventStoreError: the cluster cannot be read, or the folder not be written. Nothing is left.
     """
-    with _begun(folder) as partial:
+    with new_folder(folder, _ENDING) as partial:
         async with es.connect(address, name="eventstore cluster extract") as store:
             source = _shard_of(store._of_shards(), shard)
             last, done = int((await source.stats()).get("events") or 0), Extracted(shard)
@@ -68,28 +64,7 @@ async def extract(address: str, shard: int, folder: Path, on_progress: Callable[
             done.position = str(stream.position)
             done.sequence = max(done.sequence, last)  # what is left out has no event to be handed out
             done.left_out = done.sequence - done.events
-        OsFiles().rename(partial, folder)
-        OsFiles().sync_folder(folder.parent)
     return done
-
-
-@contextlib.contextmanager
-def _begun(folder: Path) -> Iterator[Path]:
-    """Yields a folder that is not there yet, to be filled by this process alone; removes it, or what is left of it."""
-    if not folder.parent.is_dir():
-        raise FolderRefused(str(folder.parent), "does not exist; create it first")
-    around = folder.with_name(folder.name + _ENDING)
-    OsFiles().make_folder(around)
-    lock = OsFiles().lock(around / _LOCK)
-    try:
-        if folder.exists():
-            raise FolderRefused(str(folder), "exists; name a folder that does not exist")
-        partial = around / _STORE
-        shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was killed
-        yield partial
-    finally:
-        shutil.rmtree(around, ignore_errors=True)
-        lock.release()
 
 
 def _shard_of(shards: Mapping[int, es.NetworkStore], shard: int) -> es.NetworkStore:

@@ -34,6 +34,20 @@ _SEARCH_BYTES: Final = record.RECORD_BYTES_MAX + 8 * 1024 * 1024
 OnBytes = Callable[[int], None]
 
 
+@dataclass(frozen=True, slots=True)
+class DamagedBytes:
+    """Damaged bytes [start, until); `until` is None if no valid record follows."""
+
+    start: int
+    until: int | None
+    what: str
+
+    def describe(self, stop: int) -> str:
+        """Returns a description; `stop` is where the records end."""
+        until = "to the end of the records" if self.until is None else f"up to byte {self.until}"
+        return f"{self.what}; damaged {until}, {(stop if self.until is None else self.until) - self.start} bytes"
+
+
 @dataclass(slots=True)
 class FileContents:
     """The readable commits and events of one file, as columns in the order of its bytes. Without a `header`, nothing was read.
@@ -41,6 +55,7 @@ class FileContents:
     Attributes:
         ordinals: for each commit the position of its aggregate in `ids`.
         ids: sorted.
+        faults: what lies between the records.
     """
 
     number: int
@@ -51,6 +66,7 @@ class FileContents:
     ids: list[bytes] = field(default_factory=list)
     ordinals: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     types: list[str] = field(default_factory=list)
+    faults: list[DamagedBytes] = field(default_factory=list)
 
     def ints(self, column: str) -> Ints:
         return self.columns[column].astype(np.int64)
@@ -88,20 +104,6 @@ class _Collector:
                 self._findings.add(self._name, start, f"the checksum is right, but this is not a commit: {error}")
 
 
-@dataclass(frozen=True, slots=True)
-class DamagedBytes:
-    """Damaged bytes [start, until); `until` is None if no valid record follows."""
-
-    start: int
-    until: int | None
-    what: str
-
-    def describe(self, stop: int) -> str:
-        """Returns a description; `stop` is where the records end."""
-        until = "to the end of the records" if self.until is None else f"up to byte {self.until}"
-        return f"{self.what}; damaged {until}, {(stop if self.until is None else self.until) - self.start} bytes"
-
-
 def read_contents(
     folder: ChunkFolder, number: int, known_end: int | None, findings: Findings, on_bytes: OnBytes, shared_key: bytes
 ) -> FileContents:
@@ -128,6 +130,22 @@ def read_contents(
     except (OSError, ReadFailed) as error:
         findings.add_error(contents.name, error)
     contents.damaged = findings.total > before
+    return contents
+
+
+def read_without_header(folder: ChunkFolder, number: int, findings: Findings) -> FileContents:
+    """Reads all valid records of a file whose header is damaged. Raises OSError, ReadFailed."""
+    contents = FileContents(number, str(folder.chunk_path(number)))
+    collector = _Collector(contents.name, findings, lambda _: None, {})
+    file = folder.files.open(folder.chunk_path(number))
+    try:
+        size = file.size()
+        contents.faults = walk_on(file, contents.name, size, collector)
+    finally:
+        file.close()
+    for fault in contents.faults:
+        findings.add(contents.name, fault.start, fault.describe(size))
+    _fill(contents, collector)
     return contents
 
 
@@ -162,12 +180,13 @@ def _read(
     if header.completed or known_end is None:
         size = file.size()
         stop = min(header.end, size) if header.completed else size
-        for fault in walk_on(file, name, stop, collector):
+        contents.faults = walk_on(file, name, stop, collector)
+        for fault in contents.faults:
             findings.add(name, fault.start, fault.describe(stop))
         if stop == header.end:
             _check_end(file, name, header, collector, findings, damaged=findings.total > before)
     else:
-        collector = _read_ongoing(file, folder, header, known_end, collector, findings)
+        collector = _read_ongoing(file, folder, header, known_end, collector, contents, findings)
     _fill(contents, collector)
 
 
@@ -216,7 +235,13 @@ def _check_end(file: File, name: str, header: ChunkHeader, collector: _Collector
 
 
 def _read_ongoing(
-    file: File, folder: ChunkFolder, header: ChunkHeader, known_end: int, collector: _Collector, findings: Findings
+    file: File,
+    folder: ChunkFolder,
+    header: ChunkHeader,
+    known_end: int,
+    collector: _Collector,
+    contents: FileContents,
+    findings: Findings,
 ) -> _Collector:
     """Reads the ongoing file as recovery does. A torn tail is not a fault, because the next start cuts it."""
     name, key = str(folder.chunk_path(header.number)), NO_KEY
@@ -227,6 +252,7 @@ def _read_ongoing(
     except Corrupt as error:
         again = _Collector(name, findings, lambda _: None, collector.hashes)
         inside = [fault for fault in walk_on(file, name, file.size(), again) if fault.until is not None]
+        contents.faults = inside
         for fault in inside:
             findings.add(name, fault.start, fault.describe(file.size()))
         if error.fields["offset"] not in [fault.start for fault in inside]:
@@ -246,7 +272,8 @@ def _fill(contents: FileContents, collector: _Collector) -> None:
         return
     gathered = collector.columns
     contents.columns = gathered.finish()
-    contents.columns.setdefault("commit_shared", contents.columns["commit_command"])
+    if collector.hashes:
+        contents.columns.setdefault("commit_shared", contents.columns["commit_command"])
     contents.types = list(gathered.types)
     own = contents.columns["commit_ordinal"].astype(np.int64)
     names = list(gathered.ordinals)

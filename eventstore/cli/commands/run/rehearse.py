@@ -23,7 +23,7 @@ def rehearse(
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Restore all aggregates with the code of now, before it is deployed.
+    """Restore all aggregates with code before it is deployed.
 
     Each event that does not fit is printed: one that no method applies, whose data do not match its class, or whose method
     raises. Of an aggregate whose method raised, later events are only decoded. Nothing is changed. The exit code is 1 if

@@ -90,7 +90,7 @@ def test_an_index_shows_columns_splits_and_rows(folder: Path) -> None:
     report = _facts(folder / "events/0000000001.index", "--records", 2)
     assert report["fields"]["belongs to"] == "0000000001.events"
     assert report["fields"]["smallest id"] == "aggregate-0"
-    assert {item["column"] for item in report["tables"]["columns"]} >= {"ordinal", "version", "permutation", "block_crc"}
+    assert {item["column"] for item in report["tables"]["columns"]} >= {"ordinal", "version", "frames", "block_crc"}
     assert {item["state"] for item in report["tables"]["columns"]} == {"good"}
     assert report["tables"]["splits"][0]["begins with"] == "aggregate-0"
     assert len(report["tables"]["rows"]) == 2

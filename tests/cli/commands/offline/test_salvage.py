@@ -1,0 +1,159 @@
+"""What can be read of a damaged folder is in a new store, and everything else is named."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import trio
+
+import eventstore as es
+from eventstore.cli.transfer import salvage_run
+from eventstore.cli.transfer.salvage_run import LostVersions, Salvaged
+from eventstore.store.verification import verify
+from tests.cli.conftest import SMALL_FILES
+from tests.cli.processes import output, refused, run
+
+Histories = dict[str, list[tuple[object, ...]]]
+
+
+def histories(folder: Path) -> Histories:
+    """The events of each aggregate, without what a new store counts for itself."""
+
+    async def read() -> list[es.Event]:
+        async with es.open_store(folder, SMALL_FILES) as store:
+            return [event async for event in store.read_all()]
+
+    found: Histories = defaultdict(list)
+    for event in trio.run(read):
+        found[event.aggregate_id].append(
+            (event.version, event.type, event.data, event.metadata, event.command_id, event.timestamp)
+        )
+    return dict(found)
+
+
+def salvaged(broken: Path, target: Path) -> Salvaged:
+    return trio.run(salvage_run.salvage, broken, target, lambda *_: None)
+
+
+def event_file(folder: Path, number: int) -> Path:
+    return folder / f"events/{number:010d}.events"
+
+
+def overwrite(path: Path, offset: int, size: int, seed: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(random.Random(seed).randbytes(size))
+
+
+def check(before: Histories, target: Path, done: Salvaged, *, all_known: bool) -> None:
+    """Asserts that each aggregate has a beginning of its history, and that the report names the rest."""
+    assert verify(target).sound
+    after = histories(target)
+    assert done.events == sum(map(len, after.values()))
+    assert done.aggregates == len(after)
+    named: dict[str, set[int]] = defaultdict(set)
+    for each in [*done.damaged, *done.left_out]:
+        named[each.aggregate_id].update(range(each.first, each.last + 1))
+    for name, history in before.items():
+        kept = after.pop(name, [])
+        assert kept == history[: len(kept)]
+        missing = {int(str(event[0])) for event in history[len(kept) :]}
+        if all_known:
+            assert missing == named[name], name
+        elif missing:
+            assert done.unknown
+    assert not after
+
+
+def test_a_sound_folder_is_copied_whole_and_not_changed(folder: Path, tmp_path: Path) -> None:
+    before = histories(folder)
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert "nothing is missing" in output("salvage", folder, tmp_path / "new")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
+    assert histories(tmp_path / "new") == before
+    assert verify(tmp_path / "new").sound
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_damage_in_sorted_files_is_named_event_by_event(folder: Path, tmp_path: Path, seed: int) -> None:
+    before, made = histories(folder), random.Random(seed)
+    for _ in range(made.randint(1, 4)):
+        path = event_file(folder, made.randint(1, 2))
+        overwrite(path, made.randrange(4096, path.stat().st_size - 3000), made.choice((1, 80, 2500)), made.randrange(1 << 30))
+    done = salvaged(folder, tmp_path / "new")
+    assert not done.whole
+    assert done.damaged
+    check(before, tmp_path / "new", done, all_known=True)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_damage_in_unsorted_files_leaves_out_what_follows_it(unsorted_folder: Path, tmp_path: Path, seed: int) -> None:
+    before, made = histories(unsorted_folder), random.Random(seed)
+    path = event_file(unsorted_folder, 1)
+    overwrite(path, made.randrange(4096, path.stat().st_size - 3000), 500, seed)
+    done = salvaged(unsorted_folder, tmp_path / "new")
+    assert done.unknown == 1
+    assert done.left_out
+    check(before, tmp_path / "new", done, all_known=False)
+
+
+def test_a_file_with_a_damaged_header_and_lost_documents_are_no_hindrance(folder: Path, tmp_path: Path) -> None:
+    before = histories(folder)
+    overwrite(event_file(folder, 2), 0, 128, 1)
+    (folder / "store.json").unlink()
+    for document in (folder / "events").glob("chunks.json*"):
+        document.unlink()
+    done = salvaged(folder, tmp_path / "new")
+    assert done.faults_total
+    assert not done.left_out
+    assert histories(tmp_path / "new") == before
+
+
+def test_a_missing_file_ends_the_aggregates_that_had_events_in_it(folder: Path, tmp_path: Path) -> None:
+    before = histories(folder)
+    event_file(folder, 2).unlink()
+    done = salvaged(folder, tmp_path / "new")
+    assert any("is missing" in fault.what for fault in done.faults)
+    assert done.left_out
+    after = histories(tmp_path / "new")
+    assert all(history == before[name][: len(history)] for name, history in after.items())
+    assert {each.aggregate_id for each in done.left_out} <= before.keys()
+    assert verify(tmp_path / "new").sound
+
+
+def test_the_command_says_what_is_lost_and_ends_with_1(folder: Path, tmp_path: Path) -> None:
+    overwrite(event_file(folder, 1), 8000, 200, 1)
+    done = run("salvage", folder, tmp_path / "new", "--json")
+    report = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert report["whole"] is False
+    first = LostVersions(**report["damaged"][0])
+    assert first.file == str(event_file(folder, 1))
+    shutil.rmtree(tmp_path / "new")
+    text = run("salvage", folder, tmp_path / "new").stdout
+    assert f"lost: {first.aggregate_id} version" in text
+    assert "left out: " in text
+
+
+def test_what_was_repeated_is_still_known(folder: Path, tmp_path: Path) -> None:
+    salvaged(folder, tmp_path / "new")
+
+    async def again() -> es.Committed:
+        async with es.open_store(tmp_path / "new", SMALL_FILES) as store:
+            first = await anext(aiter(store.read_all()))
+            event = es.NewEvent(first.type, json.loads(first.data))
+            return await store.append(first.aggregate_id, [event], es.ANY, first.command_id)
+
+    assert trio.run(again).duplicate
+
+
+def test_what_cannot_be_done_is_refused_in_words(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    assert "exists; name a folder that does not exist" in refused("salvage", folder, tmp_path / "there", code=2)
+    assert "event file" in refused("salvage", tmp_path / "nothing", tmp_path / "new", code=2)
+    assert not (tmp_path / "new").exists()
