@@ -78,7 +78,8 @@ def test_the_table_of_bounds_has_every_setting_that_is_one_and_its_default() -> 
     settings = declared_settings(ServerSettings)
     assert {name: _number(default) for name, default in written.items()} == {name: settings[name].default for name in written}
     bounds = {name for name, each in settings.items() if each.setting.group == "Limits" or name.endswith("_bytes_max")}
-    assert bounds - written.keys() == {"broker_retained_bytes_max", "mailbox_batch_bytes_max"}  # of the disk, and of a batch
+    of_others = {"broker_retained_bytes_max", "mailbox_batch_bytes_max", "broker_warm_bytes_max"}  # disk, a batch, page cache
+    assert bounds - written.keys() == of_others
 
 
 def test_the_bounds_that_are_no_settings_are_those_of_the_code() -> None:
