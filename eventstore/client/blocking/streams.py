@@ -134,7 +134,16 @@ class PositionedStream(ClosableStream[Item]):
 
 
 BlockingLogStream: TypeAlias = PositionedStream[Event]
-BlockingSubscriptionStream: TypeAlias = PositionedStream[SubscriptionItem]
+
+
+class BlockingSubscriptionStream(PositionedStream[SubscriptionItem]):
+    """Events as they are appended, and CaughtUp once, when all stored events were delivered."""
+
+    @property
+    def resumptions(self) -> int:
+        """How often it continued after a lost connection, perhaps on a store that was restored from a copy."""
+        assert isinstance(self._request, SessionSubscription)
+        return self._request.resumptions
 
 
 def open_read(connection: BlockingConnection, cursor: Cursor, timeout: float | None = None) -> BlockingEventStream:
@@ -170,7 +179,7 @@ def follow_log(
         with within(timeout):
             return page()
 
-    return PositionedStream(connection, start, subscription, in_time, release, (TimedOut,))
+    return BlockingSubscriptionStream(connection, start, subscription, in_time, release, (TimedOut,))
 
 
 class EventPages:
