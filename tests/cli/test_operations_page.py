@@ -29,6 +29,7 @@ from eventstore.settings.setting_declaration import DeclaredSetting, declared_se
 from eventstore.settings.sources import load_with_origins
 from eventstore.store.read import reader_threads
 from eventstore.store.read.aggregate_lookups import CANDIDATES_MAX
+from eventstore.store.sorted.index_columns import PERMUTATIONS_BYTES_MAX
 from eventstore_cluster.node_alarms import NODE_FIGURES
 from eventstore_cluster.node_reports import SHARD_METRICS
 from eventstore_cluster.nodes.leader_changes import LEADER_CHANGES
@@ -93,6 +94,7 @@ def test_the_bounds_that_are_no_settings_are_those_of_the_code() -> None:
         f"HTTP, {subject.CONNECTIONS_MAX} connections; {listener._TAKEN_S:g} s to take {listener._SENT_BYTES // KIB} KiB",
         f"log, {LINES_A_MINUTE} lines a minute",
         f"hash, {CANDIDATES_MAX} commits",
+        f"commit orders, {PERMUTATIONS_BYTES_MAX // MIB} MiB",
         f"look-up by key, {EXAMINED_MAX} messages",
         "of the broker",
     ]

@@ -9,6 +9,7 @@ them are made from others when they are read; in an older one that is true of `p
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
     Ints: TypeAlias = "npt.NDArray[np.integer[Any]]"
 
-_PERMUTATIONS_KEPT: Final = 8
+PERMUTATIONS_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of those that are kept; the last one always is."""
 _STEP: Final = 65_536
 
 _MADE_OF: Final = {
@@ -152,9 +154,10 @@ def _derived(columns: dict[str, Column], header: IndexHeader) -> dict[str, Colum
 
 
 class _Permutation(_Made):
-    """Made at its first use. The last ones of the process are kept: 4 bytes for each row of `_PERMUTATIONS_KEPT` files."""
+    """Made at its first use, 4 bytes a row. The last ones of the process are kept."""
 
-    _kept: ClassVar[deque[Ints]] = deque(maxlen=_PERMUTATIONS_KEPT)
+    _kept: ClassVar[deque[Ints]] = deque()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, sequence: Column) -> None:
         super().__init__(lambda rows: self._whole()[rows], len(sequence))
@@ -166,7 +169,10 @@ class _Permutation(_Made):
         if whole is None:
             whole = self._computed()
             self._known = weakref.ref(whole)
-            self._kept.append(whole)
+            with self._lock:
+                self._kept.append(whole)
+                while len(self._kept) > 1 and sum(each.nbytes for each in self._kept) > PERMUTATIONS_BYTES_MAX:
+                    self._kept.popleft()
         return whole
 
     def _computed(self) -> Ints:

@@ -14,7 +14,7 @@ from eventstore.errors import Corrupt
 from eventstore.model import Event, NewEvent
 from eventstore.settings.store import StoreSettings
 from eventstore.store.append import REFUSED
-from eventstore.store.sorted import index_format
+from eventstore.store.sorted import index_columns, index_format
 from eventstore.store.sorted.command_hash import hash_with
 from eventstore.store.sorted.event_index import EventIndex, open_index
 from eventstore.store.sorted.index_format import ALIGN, COLUMNS, FORMAT, HEADER, HEADER_BYTES, NARROW_ROWS, blocks
@@ -172,6 +172,16 @@ def test_a_look_up_touches_one_block_of_a_hundred_and_one_group_of_rows(wide: tu
     watched.bytes.clear()
     assert index.find(b"customer-01235") == 1_235
     assert not watched.bytes, "verified already"
+
+
+def test_only_as_many_permutations_are_kept_as_fit(wide: tuple[Stepped, EventIndex], monkeypatch: pytest.MonkeyPatch) -> None:
+    store, index = wide
+    whole = index.columns["permutation"][:]
+    again = open_index(store.disk, INDEX)
+    monkeypatch.setattr(index_columns, "PERMUTATIONS_BYTES_MAX", whole.nbytes)
+    assert again.columns["permutation"][:].tolist() == whole.tolist()
+    assert len(index_columns._Permutation._kept) == 1
+    assert index.columns["permutation"][5:9].tolist() == whole[5:9].tolist(), "it is made again"
 
 
 def test_prefixes_are_ranges_of_ordinals(wide: tuple[Stepped, EventIndex]) -> None:
