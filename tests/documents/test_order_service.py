@@ -42,6 +42,7 @@ ENOUGH: Final = 40
 """Orders that are placed, read, repeated and cancelled before the deployment, and again after it."""
 
 
+@pytest.mark.heavy
 def test_its_own_tests_pass(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "order_service")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "eventstore.pytest_plugin", "."]
@@ -277,6 +278,7 @@ def _end(pid: int) -> None:
     wait_until(lambda: not Path(f"/proc/{pid}/stat").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text(), "it has ended")
 
 
+@pytest.mark.heavy
 def test_tasks_of_celery_place_each_order_once_however_often_they_run(tmp_path: Path) -> None:
     pytest.importorskip("celery")
     for name in ("queue", "control", "results"):
@@ -291,7 +293,17 @@ def test_tasks_of_celery_place_each_order_once_however_often_they_run(tmp_path: 
         service = Service(tmp_path, stack, "sqlite:read.db")
         service.environment["PYTHONPATH"] += os.pathsep + str(tmp_path)
         service.work(0)
-        pool = ["--pool", "prefork", "--concurrency", "3", "--without-gossip", "--without-mingle", "--without-heartbeat"]
+        pool = [
+            "--pool",
+            "prefork",
+            "--concurrency",
+            "3",
+            "--without-gossip",
+            "--without-mingle",
+            "--without-heartbeat",
+            "--loglevel",
+            "INFO",
+        ]
         tasks = service.start("celery", "celery", "-A", "queued", "worker", *pool, said=" ready.")
         program = (
             "from queued import app\n"

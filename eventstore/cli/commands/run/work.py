@@ -21,7 +21,7 @@ def work(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Run the domain's reactions here, and save their progress in this file (or one a shard).",
+            help="Run the domain's reactions here and publish what it says; progress is in this file (or one a shard).",
         ),
     ] = None,
     wait: Wait = WAIT_SECONDS,
