@@ -19,7 +19,7 @@ def chunks(
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """List the broker's message chunks with their rates and sources of reads.
+    """List the broker's message chunks, their rates and reads.
 
     The list begins with the oldest chunk and has up to 1,000. The columns "recent", "memory" and "file" count messages since
     the server was started: those that a reader got from the latest ones in memory, those from the mapped file or the page
