@@ -126,9 +126,16 @@ class ListProjections(Answered[list[ProjectionInfo]]):
     skip: Count = 0
 
 
-@request(76, needs=on(Permission.STATS), across=nothing())
+@request(76, needs=on(Permission.REACTIONS, "projection"), across=nothing())
 class ForgetProjection(Answered[None]):
     """Says that a projection ends for good: it is not listed any more, for those who have left and for this client."""
+
+    projection: Name
+
+
+@request(81, needs=on(Permission.STATS), across=nothing())
+class EndProjection(Answered[None]):
+    """Says that a projection that this client runs was to end here: it is not listed any more, for this client."""
 
     projection: Name
 

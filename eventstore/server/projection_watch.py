@@ -82,7 +82,7 @@ class ProjectionWatch:
     async def leave(self, store: NetworkStore) -> None:
         """Tells the store that the projection was to end here: it is not missed."""
         with suppress(EventStoreError):
-            await store.forget_projection(self.projection.name)
+            await store.end_projection(self.projection.name)
 
     async def look(self, store: Followable) -> None:
         """Finds out where the store ends, and the oldest event that is not folded; of all shards, unless one is away."""

@@ -75,6 +75,7 @@ from eventstore.store.open_store import open_store
 from eventstore.store.store_stats import STORE_METRICS
 
 REACTIONS: Final = "reactions.json"
+PROJECTIONS: Final = "projections.json"
 
 
 @dataclass(slots=True)
@@ -245,7 +246,7 @@ async def _listening(
             reads.feature,
             subscriptions.feature,
             reaction_feature(reactions, operators | parking_routes(gate, nursery, store), reactions.run),
-            ConnectedProjections(gate, store.engine).feature,
+            ConnectedProjections(gate, store.engine, settings.data / PROJECTIONS).feature,
             process_feature(settings.data),
             *(() if service is None else (service.feature, publishing_feature(publishing))),
             verifying.feature,

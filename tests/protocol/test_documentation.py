@@ -46,6 +46,7 @@ from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.message_answers import QueuePage, encode_messages, sent_values
 from eventstore.protocol.reaction_requests import (
     CheckParking,
+    EndProjection,
     ForgetProjection,
     ListAlarms,
     ListParked,
@@ -137,6 +138,8 @@ EXAMPLES = {
     "list-projections": encode_request(40, ListProjections()),
     "list-projections-answer": encode_ok(40, "balances", "10.0.0.9:4711", 7, 2, 3_000_000, 1, 5, True),
     "forget-projection": encode_request(41, ForgetProjection("balances")),
+    "end-projection": encode_request(42, EndProjection("balances")),
+    "end-projection-answer": encode_ok(42),
     "forget-projection-answer": encode_ok(41),
     "list-alarms": encode_request(40, ListAlarms()),
     "list-alarms-answer": encode_ok(40, "slow_syncs", "", "quiet", 0, "write_seconds / batches > 0.1", None, None, None, None),

@@ -27,6 +27,7 @@ from eventstore.protocol.group_requests import (
 )
 from eventstore.protocol.reaction_requests import (
     CheckParking,
+    ForgetProjection,
     ListParked,
     RecordParking,
 )
@@ -139,6 +140,7 @@ def derived(kind: type[Request], needs: str | None = None, **given: str) -> Row:
 
 BY_HAND: Final = [
     Row(lambda _: Hello(1, "raw"), (), FIRST_FRAME, ONE_ANSWER),
+    Row(by("table-#", ForgetProjection), ("reactions table-#",), recorded=True),
     # ---- events
     Row(by(ACC, lambda name: Append([commit(name, "c-1")])), (f"append {ACC}",)),
     Row(lambda _: ReadAll(), ("read ",)),
@@ -259,7 +261,7 @@ def test_each_kind_of_request_is_in_the_table_and_each_permission_is_needed_by_s
 
 VERBS: Final = {
     "ADD CLOSE CREATE REMOVE": {Permission.TOPICS},
-    "FORGET": {Permission.GROUPS, Permission.STATS},
+    "FORGET": {Permission.GROUPS, Permission.REACTIONS},
     "RESET SET UNSET": {Permission.GROUPS},
     "DELETE": {Permission.TOPICS, Permission.GROUPS},
     "REPLAY": {Permission.GROUPS, Permission.REACTIONS},
@@ -271,7 +273,7 @@ VERBS: Final = {
     "SHOW STATS": {Permission.STATS},
     "LIST": {Permission.STATS, Permission.READ},
     "VERSION": {Permission.READ},
-    "NOTE": {Permission.STATS},
+    "NOTE END": {Permission.STATS},
     "OFFSET": {Permission.CONSUME},
     "CREDIT HELLO MAP PING UNSUBSCRIBE": {None},
 }

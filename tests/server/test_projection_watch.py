@@ -120,6 +120,44 @@ async def test_a_projector_that_has_left_is_listed_as_that_and_falls_behind_unti
         assert await other.projections() == []
 
 
+def test_those_who_have_left_are_listed_after_a_restart_too_until_they_are_forgotten(tmp_path: Path) -> None:
+    with ServerThread(tmp_path / "data") as server:
+        with es.blocking.connect(server.address) as store:
+            store.append("a", [es.NewEvent("Opened", {})], es.ANY)
+            store.note_projection("balances", 1, None, 2)
+            store.note_projection("totals", 0, 1, 0)
+        server.restart()
+        with es.blocking.connect(server.address) as store:
+            rows = store.projections()
+            assert [(each.name, each.position, each.parked, each.has_left) for each in rows] == [
+                ("balances", 1, 2, True),
+                ("totals", 0, 0, True),
+            ]
+            assert store.stats()["projections_left"] == 2
+            store.forget_projection("totals")
+            store.note_projection("balances", 1, None, 0)
+            assert [(each.name, each.has_left) for each in store.projections()] == [("balances", False)]
+        server.stop()
+        (tmp_path / "data" / "projections.json").write_text("no JSON")
+        server.start()
+        with es.blocking.connect(server.address) as store:
+            assert store.projections() == [], "what is damaged is left out, and nothing else fails"
+
+
+async def test_who_may_see_figures_alone_ends_its_own_projection_and_forgets_none(tmp_path: Path) -> None:
+    token, operator = give(tmp_path / "data", "ann", "stats"), give(tmp_path / "data", "bea", "stats", "reactions")
+    with ServerThread(tmp_path / "data") as server:
+        async with es.connect(server.address, token=token) as store, es.connect(server.address, token=operator) as other:
+            await store.note_projection("balances", 0, None, 0)
+            with pytest.raises(es.PermissionDenied):
+                await store.forget_projection("balances")
+            await other.end_projection("balances")
+            assert len(await other.projections()) == 1, "that of another client"
+            await store.end_projection("balances")
+            assert await other.projections() == []
+            await other.forget_projection("balances")
+
+
 async def test_a_projector_that_ends_as_it_should_is_not_missed(server: ServerThread) -> None:
     watch = ProjectionWatch(ByOwner())
     async with es.connect(server.address) as other, es.connect(server.address) as store:

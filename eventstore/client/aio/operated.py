@@ -13,7 +13,7 @@ from eventstore.client.aio.routing import Router, ShardsBroker, ShardsReactions
 from eventstore.client.session.one_way_queue import OneWayCounts
 from eventstore.flat import Scalar
 from eventstore.protocol.reaction_info import ProjectionInfo
-from eventstore.protocol.reaction_requests import ForgetProjection, ListProjections, NoteProjection
+from eventstore.protocol.reaction_requests import EndProjection, ForgetProjection, ListProjections, NoteProjection
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import CLIENT_ROWS_MAX, ListClients, Map, Stats
 from eventstore.protocol.server_info import ClientInfo
@@ -96,9 +96,14 @@ class NetworkOperated:
     @limited
     async def forget_projection(self, name: str, *, timeout: float | None = None) -> None:
         """Takes a projection off the list of `projections`: of those who have left, and of this client. Of several shards, off
-        that of each.
+        that of each. Needs the permission `reactions` on the name.
         """
         await self._ask(ForgetProjection(name))
+
+    @limited
+    async def end_projection(self, name: str, *, timeout: float | None = None) -> None:
+        """Says that a projection that this client has told of was to end here: it is not listed as one that has left."""
+        await self._ask(EndProjection(name))
 
     @limited
     async def cluster_map(self, *, timeout: float | None = None) -> ClusterMap:

@@ -13,7 +13,7 @@ that lost the end of its log meanwhile (durability `async`) gets that again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -34,6 +34,7 @@ from eventstore.server.outbox.outbox import Outbox
 from eventstore.server.outbox.remote_ends import RemoteEvents, RemoteTopic
 
 _PROGRESS_S: Final = 0.2
+_TELL_S: Final = 5.0
 
 
 async def relay(
@@ -79,8 +80,12 @@ async def relay(
             lines = _Lines(parts, partial(_line, parts, topic, checkpoint, past_lost), until_caught_up=until_caught_up)
             if on_progress is not None:
                 nursery.start_soon(_report_regularly, lines, on_progress)
+            telling = trio.CancelScope()
+            nursery.start_soon(_tell_regularly, lines, topic, telling)
             try:
                 await parts.run(partial(lines.publish, broker))
+                telling.cancel()
+                await _end(events, topic)  # not reached by a signal: it is missed until it is back
             finally:
                 published = lines.published
         nursery.cancel_scope.cancel()
@@ -95,9 +100,10 @@ class _Pair(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """An outbox, and the last sequence of its store at the start."""
+    """An outbox, its store, and the last sequence of that at the start."""
 
     outbox: Outbox
+    store: NetworkStore
     last: int
 
 
@@ -151,7 +157,7 @@ async def _line(parts: Parts[NetworkStore], topic: str, checkpoint: Path | None,
     of = "" if part.number is None else f"events of shard {part.number}"
     source = RemoteEvents(part.store, uuid, partial(parts.others, part))
     file = None if own is None else CheckpointFile(own)
-    return _Line(Outbox(source, RemoteTopic(broker, topic), file, past_lost=past_lost, of=of), last)
+    return _Line(Outbox(source, RemoteTopic(broker, topic), file, past_lost=past_lost, of=of), part.store, last)
 
 
 def _connect(address: str, wait_s: float) -> AbstractAsyncContextManager[NetworkStore]:
@@ -159,6 +165,27 @@ def _connect(address: str, wait_s: float) -> AbstractAsyncContextManager[Network
         get_logger("eventstore.relay").warning("waiting for a server", error=error.message, wait_s=wait_s)
 
     return wait_for_server(address, name="eventstore publish", wait_s=wait_s, on_waiting=on_waiting)
+
+
+def _listed_as(topic: str) -> str:
+    return f"publish {topic}"
+
+
+async def _tell_regularly(running: _Lines, topic: str, scope: trio.CancelScope) -> None:
+    """Has each store list how far its events are published, as a projector does, until cancelled."""
+    with scope:
+        while True:
+            for line in list(running.by_part.values()) if running.is_whole else ():
+                with suppress(EventStoreError):  # it is away, older, or this identity may not: only a figure is missing
+                    oldest = [event.timestamp async for event in line.store.read_all(line.outbox.place, limit=1)]
+                    await line.store.note_projection(_listed_as(topic), line.outbox.place, min(oldest, default=None), 0)
+            await trio.sleep(_TELL_S if running.is_whole else _PROGRESS_S)
+
+
+async def _end(store: NetworkStore, topic: str) -> None:
+    """Says that the publishing was to end here."""
+    with suppress(EventStoreError):
+        await store.end_projection(_listed_as(topic))
 
 
 async def _report_regularly(running: _Lines, on_progress: Callable[[int, int, int], None]) -> None:

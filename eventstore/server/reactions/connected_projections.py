@@ -3,29 +3,44 @@
 The table of a projection is elsewhere, and so is what it has parked: the server knows what its projector tells it every few
 seconds (NOTE_PROJECTION), and how old the event is by now that the projector has not folded. One that has left stays: a table
 that nobody keeps up to date must not look like one that never was. It stays until the projection is told of by a new
-connection, is forgotten (FORGET_PROJECTION), or the server ends. The server knows as many as a page has: with 16 of each of
-1,000 connections, a page took the event loop 40 ms, and the figures another 90.
+connection, or is forgotten (FORGET_PROJECTION); `projections.json` has them over a restart of the server. The server knows as
+many as a page has: with 16 of each of 1,000 connections, a page took the event loop 40 ms, and the figures another 90.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import nsmallest
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Any, Final, Protocol, Self
 
-from eventstore.errors import InvalidArgument, Overloaded
+import trio
+
+from eventstore.chunks.documents import DocumentValue, Tree, read_tree, write_document
+from eventstore.chunks.files import Files, OsFiles
+from eventstore.errors import EventStoreError, InvalidArgument, Overloaded
+from eventstore.fields import shown
 from eventstore.metrics import LabelledCollector, LabelledFigures, LabelledMetric, Metric, MetricSource, gauge
 from eventstore.protocol import encode_answer
 from eventstore.protocol.reaction_info import ProjectionInfo
-from eventstore.protocol.reaction_requests import PROJECTION_ROWS_MAX, ForgetProjection, ListProjections, NoteProjection
+from eventstore.protocol.reaction_requests import (
+    PROJECTION_ROWS_MAX,
+    EndProjection,
+    ForgetProjection,
+    ListProjections,
+    NoteProjection,
+)
 from eventstore.server.feature import Feature
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 
 PROJECTIONS_MAX: Final = 16
 """Of a connection."""
+_SAVED_S: Final = 60.0
+_log: Final = logging.getLogger(__name__)
 PROJECTION_SILENT: Final = LabelledMetric(
     "projection_silent_seconds",
     "gauge",
@@ -41,15 +56,30 @@ class ProjectedLog(Protocol):
 
 @dataclass(slots=True)
 class _Told:
-    """What a connection said last of a projection, and when."""
+    """What a connection said last of a projection, and when. `connection`: None before the start of this server."""
 
-    connection: ServerConnection
+    connection: ServerConnection | None
+    host: str
+    port: int
     request: NoteProjection
     heard_us: int
 
     @property
     def has_left(self) -> bool:
-        return self.connection.closed
+        return self.connection is None or self.connection.closed
+
+    @property
+    def saved(self) -> list[DocumentValue]:
+        said = self.request
+        return [said.projection, self.host, self.port, said.position, said.oldest_us, said.parked, self.heard_us]
+
+    @classmethod
+    def read(cls, saved: Any) -> Self:
+        """Reads what `saved` has returned. Raises InvalidArgument."""
+        match saved:
+            case [str(name), str(host), int(port), int(position), int() | None as oldest_us, int(parked), int(heard_us)]:
+                return cls(None, host, port, NoteProjection(name, position, oldest_us, parked), heard_us)
+        raise InvalidArgument(f"{shown(saved)} is no projection", field="projections")
 
     def row(self, end: int, now_us: int) -> ProjectionInfo:
         """`end`: the last sequence of the log."""
@@ -57,20 +87,64 @@ class _Told:
         if since_us is None and self.has_left and end > said.position:
             since_us = self.heard_us  # what came since may be for it: nobody looks
         lag = (0, 0) if since_us is None else (max(0, end - said.position), max(0, now_us - since_us))
-        address = f"{self.connection.host}:{self.connection.port}"
+        address = f"{self.host}:{self.port}"
         silent_us = max(0, now_us - self.heard_us)
         return ProjectionInfo(said.projection, address, said.position, *lag, said.parked, silent_us, self.has_left)
 
 
 class ConnectedProjections:
-    def __init__(self, gate: Gate, log: ProjectedLog) -> None:
+    def __init__(self, gate: Gate, log: ProjectedLog, path: Path, files: Files | None = None) -> None:
+        """`path`: of the document with those that are known, over a restart."""
         self._gate, self._log = gate, log
-        self._told: dict[tuple[ServerConnection, str], _Told] = {}
+        self._path, self._files = path, files or OsFiles()
+        self._told: dict[tuple[object, str], _Told] = {}
+        self._changed = trio.Event()
+        self.started_us = time.time_ns() // 1_000
+        self._load()
         self.feature = Feature(
-            routes={NoteProjection: self._note, ListProjections: self._list, ForgetProjection: self._forget},
+            routes={
+                NoteProjection: self._note,
+                ListProjections: self._list,
+                ForgetProjection: self._forget,
+                EndProjection: self._end,
+            },
             metrics=[MetricSource(CONNECTED_PROJECTION_METRICS, lambda: self)],
             collectors=[_SilenceCollector(self)],
+            run=self._run,
         )
+
+    def _load(self) -> None:
+        try:
+            saved = read_tree(self._files, self._path).get("projections")
+            for each in saved[:PROJECTION_ROWS_MAX] if isinstance(saved, list) else []:
+                told = _Told.read(each)
+                self._told[object(), told.request.projection] = told
+        except FileNotFoundError:
+            return
+        except (EventStoreError, OSError) as error:  # nothing is lost but who had left before
+            _log.warning("%s cannot be read: %s; projections that had left before are not listed", self._path, error)
+
+    async def _run(self) -> None:
+        """Saves who is known: at once if that changes, and how far they are every minute and at the end."""
+        try:
+            while True:
+                with trio.move_on_after(_SAVED_S):
+                    await self._changed.wait()
+                self._changed = trio.Event()
+                await self._save()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._save()
+
+    async def _save(self) -> None:
+        saved: list[DocumentValue] = [each.saved for each in list(self._told.values())]
+        tree: Tree = {"format": 1, "projections": saved}
+        if not self._told and not self._files.exists(self._path):
+            return
+        try:
+            await trio.to_thread.run_sync(write_document, self._files, self._path, tree)
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", self._path, error)
 
     def all(self) -> Iterator[ProjectionInfo]:
         """Yields them in any order, on any thread."""
@@ -88,7 +162,8 @@ class ConnectedProjections:
                     limit=PROJECTIONS_MAX,
                 )
             self._make_room(connection, request.projection)
-        self._told[key] = _Told(connection, request, time.time_ns() // 1_000)
+            self._changed.set()
+        self._told[key] = _Told(connection, connection.host, connection.port, request, time.time_ns() // 1_000)
         connection.note_use(f"projects {request.projection}")
         self._gate.send(connection, encode_answer(request_id, NoteProjection, None))
 
@@ -98,7 +173,7 @@ class ConnectedProjections:
         """
         left = [key for key, each in self._told.items() if each.has_left]
         before = [key for key in left if key[1] == name]
-        before.sort(key=lambda key: (key[0].host != connection.host, self._told[key].heard_us))
+        before.sort(key=lambda key: (self._told[key].host != connection.host, self._told[key].heard_us))
         if not before and len(self._told) >= PROJECTION_ROWS_MAX:
             before = sorted(left, key=lambda key: self._told[key].heard_us)
         if before:
@@ -114,11 +189,28 @@ class ConnectedProjections:
         for key, each in list(self._told.items()):
             if key[1] == request.projection and (each.has_left or key[0] is connection):
                 del self._told[key]
+                self._changed.set()
         self._gate.send(connection, encode_answer(request_id, ForgetProjection, None))
+
+    def _end(self, connection: ServerConnection, request_id: int, request: EndProjection) -> None:
+        if self._told.pop((connection, request.projection), None) is not None:
+            self._changed.set()
+        self._gate.send(connection, encode_answer(request_id, EndProjection, None))
+
+    def silences(self) -> dict[str, int]:
+        """Returns for how many microseconds this server has not been told of each projection; of several of a name, the longest
+        silence. On any thread.
+        """
+        now_us, silent = time.time_ns() // 1_000, dict[str, int]()
+        for each in list(self._told.values()):
+            since_us = each.heard_us if each.connection is not None else max(each.heard_us, self.started_us)
+            name = each.request.projection
+            silent[name] = max(silent.get(name, 0), now_us - since_us)
+        return silent
 
 
 class _SilenceCollector(LabelledCollector):
-    """Exports how long ago each projection was told of; of several of a name, the one that is silent for longest."""
+    """Exports how long ago each projection was told of, since the start."""
 
     declared = (PROJECTION_SILENT,)
 
@@ -126,11 +218,8 @@ class _SilenceCollector(LabelledCollector):
         self._projections = projections
 
     def collect(self) -> Iterator[LabelledFigures]:
-        silent: dict[str, int] = {}
-        for each in self._projections.all():
-            silent[each.name] = max(silent.get(each.name, 0), each.silent_microseconds)
         family = LabelledFigures(PROJECTION_SILENT)
-        for name, microseconds in sorted(silent.items()):
+        for name, microseconds in sorted(self._projections.silences().items()):
             family.add([name], microseconds / 1_000_000)
         yield family
 

@@ -37,6 +37,10 @@ def relayed(source: ServerProcess, target: ServerProcess, checkpoint: Path | Non
     return trio.run(run)
 
 
+def listed(store: blocking.BlockingStore) -> list[tuple[str, bool, int]]:
+    return [(each.name, each.has_left, each.position) for each in store.projections()]
+
+
 def test_relay_publishes_all_events_first_and_only_new_ones_the_next_time(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "a") as source, ServerProcess(tmp_path / "b") as target:
         append(source.address, 300, "first")
@@ -47,6 +51,7 @@ def test_relay_publishes_all_events_first_and_only_new_ones_the_next_time(tmp_pa
         with blocking.connect(source.address) as events, blocking.connect(target.address) as broker:
             assert check(events, published(broker)) == 0
             broker.broker.delete_topic(TOPIC)
+            assert listed(events) == [], "it was to end at the last event"
         assert relayed(source, target, tmp_path / "checkpoint.json") == 640
         assert (tmp_path / "checkpoint.json").exists()
         assert relayed(source, target, tmp_path / "checkpoint.json") == 0
@@ -60,11 +65,13 @@ def test_it_follows_until_a_signal_ends_it_and_says_what_it_did(tmp_path: Path, 
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as publisher:
             try:
                 wait_until(lambda: len(published(store)) == 6, "all is published")
+                wait_until(lambda: [each[:2] for each in listed(store)] == [(f"publish {TOPIC}", False)], "it is listed")
                 publisher.send_signal(number)
                 assert publisher.communicate(timeout=DEADLINE_SECONDS)[0] == f"6 events published to topic {TOPIC}\n"
             finally:
                 publisher.kill()
         assert publisher.returncode == code
+        wait_until(lambda: [each[:2] for each in listed(store)] == [(f"publish {TOPIC}", True)], "it has left")
 
 
 def test_the_largest_event_passes(tmp_path: Path) -> None:
