@@ -57,10 +57,11 @@ def test_what_cannot_be_published_is_parked_in_the_store_and_operators_ask_the_w
         with WorkerThread(server.address, checkpoint, domain=PARKING) as worker, blocking.connect(worker.address) as operator:
             append(store, "o-1", Sent("Rome"), Sent("nowhere"), Sent("Oslo"))
             append(store, "o-2", Sent("Bonn"))
-            wait_until(lambda: len(parked(operator)) == 2 and len(published(store, "parcels")) == 2, "the rest is published")
+            wait_until(lambda: len(published(store, "parcels")) == 2, "the rest is published")
+            wait_until(lambda: len(parked(operator)) == 2, "what follows it waits for it")
             assert NAME in str(operator.stats()["attention"])
         with WorkerThread(server.address, checkpoint, domain=MENDED) as worker, blocking.connect(worker.address) as operator:
-            wait_until(lambda: len(parked(operator)) == 2, "they are still parked")
+            wait_until(lambda: [each.parked for each in operator.reactions.progress()] == [2], "they are still parked")
             assert operator.reactions.retry(NAME, who="ada", why="mended").done == 2
         assert bodies(store) == {"o-1": ["Rome", "nowhere", "Oslo"], "o-2": ["Bonn"]}
 
