@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         InvalidArgument,
         MessagesFailed,
         NotEnoughReplicas,
+        OutdatedCode,
         Overloaded,
         PayloadInvalid,
         PermissionDenied,
@@ -104,6 +105,7 @@ __all__ = [
     "NewEvent",
     "NewMessage",
     "NotEnoughReplicas",
+    "OutdatedCode",
     "Overloaded",
     "PayloadInvalid",
     "PermissionDenied",
@@ -149,7 +151,8 @@ _NAMES = {
     "eventstore.commands": "RawCommand",
     "eventstore.errors": (
         "Closed CommandIdReused ConnectionLost Corrupt Diverged DomainRefused Elsewhere EventStoreError Fenced "
-        "FolderRefused HandlerFailed InvalidArgument MessagesFailed NotEnoughReplicas Overloaded PayloadInvalid Poisoned "
+        "FolderRefused HandlerFailed InvalidArgument MessagesFailed NotEnoughReplicas OutdatedCode Overloaded PayloadInvalid "
+        "Poisoned "
         "ProjectionFailed ProtocolError PermissionDenied ReadFailed Rebalanced Rejected ShuttingDown StorageFull "
         "TimedOut Unauthenticated Unconsumed UnknownCommand UnknownEvent UnknownGroup UnknownOperation UnknownQueue "
         "UnknownTopic UnsupportedVersion VersionConflict"

@@ -171,6 +171,15 @@ class UnknownEvent(EventStoreError):
     code = 18
 
 
+class OutdatedCode(EventStoreError):
+    """A worker's code is older than the one that stored an event of the aggregate, in a version that it does not know: another
+    worker may have the newer code. A client that knows several passes it over; else send again once it has been replaced.
+    """
+
+    code = 37
+    retriable = True
+
+
 class PayloadInvalid(EventStoreError):
     """A command or an event does not fit its class (perhaps one that changed without an upcast), or data read as JSON is not
     JSON; `type` and `field` say where."""

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Self
 
 from eventstore import blocking
-from tests.documents.pages import ADDRESS, without_times, write_launchers
+from tests.documents.pages import ADDRESS, WITHOUT_ASYNCIO_PLUGIN, without_times, write_launchers
 from tests.waiting import wait_until
 
 READY = {
@@ -76,7 +76,7 @@ class FollowedPage:
             (folder / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
             (folder / "bin" / name).chmod(0o755)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("EVENTSTORE_", "PYTEST_"))}
-        self._environment = kept | {
+        self._environment = kept | WITHOUT_ASYNCIO_PLUGIN | {
             "PATH": path, "EVENTSTORE_STORE": self._store, "EVENTSTORE_LISTEN": f"127.0.0.1:{self._store_port}",
             "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1",
         }  # fmt: skip

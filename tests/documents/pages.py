@@ -15,6 +15,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -99,12 +100,21 @@ async def served(data: Path) -> AsyncIterator[Server]:
         server.stop()
 
 
+WITHOUT_ASYNCIO_PLUGIN: Final = {"PYTEST_ADDOPTS": "-p no:asyncio"}
+"""For pytest in a folder without settings: it is installed for one page, and warns of a setting that is missing."""
+
+
 async def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Runs a command to its end. Its output includes errors."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("EVENTSTORE_")}
     with trio.fail_after(TIMEOUT_S):
         return await trio.run_process(
-            command, check=False, capture_stdout=True, stderr=subprocess.STDOUT, cwd=folder, env={**clean, **environment}
+            command,
+            check=False,
+            capture_stdout=True,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**clean, **WITHOUT_ASYNCIO_PLUGIN, **environment},
         )
 
 

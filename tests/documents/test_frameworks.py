@@ -75,10 +75,11 @@ async def test_the_async_fixtures_serve_a_test(plugin: str, tmp_path: Path) -> N
     test = file_of(name, PAGE)
     (tmp_path / name).write_text(test.replace("mark.anyio", "mark.trio") if plugin == "pytest_trio" else test)
     asyncio = plugin == "pytest_asyncio"
-    option = "asyncio_default_fixture_loop_scope = function\n" if asyncio else "addopts = -p no:asyncio\n"
+    option = "asyncio_default_fixture_loop_scope = function\n" if asyncio else ""
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n" + option)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "eventstore.pytest_plugin", "."]
-    printed = await output_of(command, tmp_path)
+    options = {"PYTEST_ADDOPTS": ""} if asyncio else {}
+    printed = await output_of(command, tmp_path, **options)
     assert "passed" in printed, printed
     assert "failed" not in printed, printed
 

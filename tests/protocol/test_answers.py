@@ -75,6 +75,7 @@ ERRORS: list[EventStoreError] = [
     errors.Unconsumed("still to consume", topic="orders", queue=2, group="billing"),
     errors.Elsewhere(3718, 7),
     errors.NotEnoughReplicas("2 replicas must be in sync", needed=2),
+    errors.OutdatedCode("older", type="Moved", schema=2, known=1),
     errors.Unauthenticated("nobody"),
     errors.PermissionDenied("not that", permission="read"),
     errors.MessagesFailed(3, errors.TimedOut("late", outcome="none")),

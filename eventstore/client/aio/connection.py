@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence, Set
 from contextlib import suppress
 from itertools import chain, islice
 from types import TracebackType
@@ -178,6 +178,16 @@ class NetworkConnection:
         await anyio.lowlevel.checkpoint()
 
     # ---- requests
+
+    def pass_over(self, passed: Set[object]) -> bool:
+        """Moves to an address that is not among these, unless that was done meanwhile. Returns False if there is none."""
+        others = [each for each in self.addresses.in_turn() if each not in passed]
+        if not others:
+            return False
+        if self.address in passed and self._link is not None:
+            self.addresses.answered(others[0])
+            self._link.drop()
+        return True
 
     def add(self, request: PendingRequest) -> None:
         """Sends a request without waiting for its answer. Raises the error that makes the client unusable, if any."""

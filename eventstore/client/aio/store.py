@@ -40,7 +40,7 @@ from eventstore.client.routing.queues import appends, sends
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.commit_rows import committed_of
 from eventstore.client.session.page_requests import aggregates_request
-from eventstore.errors import ConnectionLost, EventStoreError, UnknownOperation
+from eventstore.errors import ConnectionLost, EventStoreError, OutdatedCode, UnknownOperation
 from eventstore.event_identity import LogPosition
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Replicas, Unchanged
 from eventstore.position import After, begin_of_read, start_of, stored_start
@@ -184,6 +184,7 @@ class NetworkStore(NetworkOpened, NetworkOperated, NetworkConsumers):
         Raises:
             Rejected: the domain rejects it; HandlerFailed: its handler raised something else.
             UnknownCommand, PayloadInvalid: the server's domain does not know the command, or a field does not fit.
+            OutdatedCode: no worker of the addresses has code that knows an event of the aggregate.
             InvalidArgument: a limit is broken; nothing was sent.
             ConnectionLost: the server did not come back in time; send again with the same command id to find out.
             TimedOut: `outcome` says whether it may be handled; then send again with the same command id to find out.
@@ -194,7 +195,15 @@ class NetworkStore(NetworkOpened, NetworkOperated, NetworkConsumers):
         row = encode_command(command, command_id, metadata)
         if self._router is not None:
             return cast("Committed | Unchanged", await self._router.put(sends, row[1], row))
-        return await self._connection.put(self._connection.session.sends, row)
+        connection, passed = self._connection, set[object]()
+        while True:
+            asked = connection.address
+            try:
+                return await connection.put(connection.session.sends, row)
+            except OutdatedCode:
+                if asked in passed or not connection.pass_over(passed | {asked}):
+                    raise
+                passed.add(asked)
 
     async def send_many(
         self, commands: Iterable[object], *, timeout: float | None = None

@@ -13,9 +13,10 @@ is answered in the parent, and fails in the child.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Self, TypeAlias, TypeVar, cast
@@ -204,6 +205,18 @@ class BlockingConnection:
         """Sends and receives until `done` is set; if it is already, waits for no other thread."""
         if not done.is_set():
             self._finish(done)
+
+    def pass_over(self, passed: Set[object]) -> bool:
+        """As of `NetworkConnection`."""
+        others = [each for each in self.addresses.in_turn() if each not in passed]
+        if not others:
+            return False
+        link = self._link.socket
+        if self.address in passed and link is not None:
+            self.addresses.answered(others[0])
+            with suppress(OSError):  # it is closed meanwhile
+                link.shutdown(socket.SHUT_RDWR)
+        return True
 
     def put(self, queue: RowQueue[PolledSignal, R, Q], row: R) -> Q:
         """Sends a row in a batch and waits for its outcome; raises the outcome if it is an error."""

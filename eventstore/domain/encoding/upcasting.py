@@ -84,6 +84,7 @@ def upcast_fields(name: str, version: int, current: int, fields: Fields) -> Fiel
             f"event {name!r} is stored in version {version}, but this code knows only up to {current}; run the newer code",
             type=name,
             schema=version,
+            known=current,
         )
     for each in range(version, current):
         step = _steps.get((name, each))

@@ -24,9 +24,11 @@ from eventstore.errors import (
     CommandIdReused,
     EventStoreError,
     HandlerFailed,
+    OutdatedCode,
     Overloaded,
     ShuttingDown,
     UnknownCommand,
+    UnknownEvent,
     VersionConflict,
     copy_error,
 )
@@ -316,6 +318,8 @@ def _refusal(entry: ServerEntry) -> EventStoreError:
     error = outcome[1] if entry.status == REFUSED and outcome is not None else entry.error
     if isinstance(error, MailboxError):
         return ShuttingDown(str(error))
+    if isinstance(error, UnknownEvent) and "known" in error.fields:  # it is stored by newer code, which another worker may have
+        return OutdatedCode(error.message, **error.fields)
     if isinstance(error, EventStoreError):
         return error
     name, handler = type(error).__name__, entry.command.handler.name
