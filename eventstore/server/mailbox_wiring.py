@@ -20,7 +20,7 @@ import trio
 import eventstore_mailbox as mailbox
 from eventstore.chunks.files import NotCached
 from eventstore.domain.runtime import CommitRow, Decided, DomainRuntime, ReadEvents, ResidentAggregate, same_command
-from eventstore.errors import EventStoreError, Overloaded, ShuttingDown
+from eventstore.errors import Elsewhere, EventStoreError, Overloaded, ShuttingDown
 from eventstore.model import VERSION_MAX, Committed, Event
 from eventstore.records.commit import CommitView
 from eventstore.records.event_page import decode_page
@@ -213,6 +213,7 @@ def make_mailboxes(
             creates=_creates,
             on_slow=_warn_of_slow,
             on_created=_CreationLog().created,
+            passes=lambda error: isinstance(error, Elsewhere),
             on_error=_log_failure,
         ),
         options,

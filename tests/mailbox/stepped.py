@@ -182,6 +182,10 @@ class _Driver:
         pass
 
 
+class HandedOver(Exception):
+    """The store is not the one that has these aggregates; another one is found by itself."""
+
+
 class Stepped:
     """One set of mailboxes on a store that others may use too; if `shared`, they know that. `_check` checks each answer.
 
@@ -209,7 +213,7 @@ class Stepped:
             unmodified=lambda history: not history.dirty, flush=self._flush,
             unloaded=lambda ids: ids & self.unloaded, load=self._load,
             on_error=lambda what, error: self.errors.append(what), on_slow=lambda entry, _: self.slow.append(entry.command_id),
-            size=lambda change: len(change[2]), look_up=self._look_up,
+            size=lambda change: len(change[2]), look_up=self._look_up, passes=lambda error: isinstance(error, HandedOver),
         )  # fmt: skip
         self.machine = Machine(cast("AnyPorts", ports), options, driver)
 

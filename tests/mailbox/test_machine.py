@@ -8,7 +8,7 @@ from eventstore_mailbox import COMMITTED, CONFLICT, DUPLICATE, FAILED, REFUSED, 
 from eventstore_mailbox.stats import stats_of
 from tests.instructions import instructions
 from tests.mailbox.history_store import HistoryStore
-from tests.mailbox.stepped import Request, Stepped, warm
+from tests.mailbox.stepped import HandedOver, Request, Stepped, warm
 
 
 def test_a_change_that_depends_on_a_conflict_is_not_committed() -> None:
@@ -190,6 +190,21 @@ def test_a_batch_with_invalid_outcomes_is_persisted_again() -> None:
     command = Request("a", "1")
     worker.submit(command)
     worker.pending.popleft().deliver([None])  # type: ignore[list-item]
+    worker.finish()
+    assert command.outcome == (COMMITTED, 2, 2)
+
+
+def test_an_error_that_goes_by_itself_is_a_failure_once_it_lasts() -> None:
+    worker = warm(HistoryStore(), "a")
+    command = Request("a", "1")
+    worker.submit(command)
+    counted = []
+    for _ in range(10):
+        worker.pending.popleft().fail(HandedOver())
+        counted.append(worker.machine.persist_failures)
+        worker.fire()
+    assert counted == [0] * 7 + [1, 2, 3], "from the longest delay on, 5 s"
+    assert worker.errors == ["persist"] * 3
     worker.finish()
     assert command.outcome == (COMMITTED, 2, 2)
 

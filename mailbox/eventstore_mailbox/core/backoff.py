@@ -13,6 +13,11 @@ class RetryDelay:
         self._max_s = max_s
         self._next_s = first_s
 
+    @property
+    def longest(self) -> bool:
+        """Whether the next delay is as long as any after it."""
+        return self._next_s >= self._max_s
+
     def next_s(self) -> float:
         delay, self._next_s = self._next_s, min(self._next_s * 2, self._max_s)
         return delay

@@ -140,9 +140,10 @@ class FastPath:
         self._driver.answered()
 
     def _failed(self, call: FastPathCall, error: BaseException) -> None:
-        self.failures += 1
         self._queued.append(call)
-        self._ports.on_error("persist", error)
+        if self._backoff.longest or not self._ports.passes(error):
+            self.failures += 1
+            self._ports.on_error("persist", error)
         self._schedule_retry()
 
     def _schedule_retry(self) -> None:

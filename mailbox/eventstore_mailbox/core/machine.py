@@ -270,9 +270,10 @@ class Machine:
             self._pumping = False
 
     def _persist_later(self, mailbox: CommandMailbox, draft: Draft, error: BaseException) -> None:
-        self.persist_failures += 1
-        self.ports.on_error("persist", error)
         backoff = self._backoffs.setdefault(mailbox, RetryDelay(self.options.backoff_first_s, self.options.backoff_max_s))
+        if backoff.longest or not self.ports.passes(error):
+            self.persist_failures += 1
+            self.ports.on_error("persist", error)
         self._driver.call_later(backoff.next_s(), partial(self._persist, mailbox, draft))
 
     def _answer(self) -> None:

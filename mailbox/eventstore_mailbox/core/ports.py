@@ -110,6 +110,9 @@ class Ports(Generic[C, A, X, O]):
         creates: returns whether a change creates its aggregate.
         slot: returns the number of an aggregate id, the same each time; its mailbox is this modulo `mailboxes`.
         random: returns a number from 0 to 1, for the pauses of an aggregate that conflicts repeatedly.
+        passes: returns whether the error of a batch that failed goes by itself, as that of a store that hands a part of its
+            aggregates over. Such a batch is retried as others are, and counted and reported only once it is retried with the
+            longest delay.
         on_slow: is called if a handler blocked the event loop, with the seconds.
         on_created: is called with the outcome if a command would have created its aggregate and another writer has created it.
             The command is handled again.
@@ -133,6 +136,7 @@ class Ports(Generic[C, A, X, O]):
     creates: Callable[[X], bool] = lambda change: False
     slot: Callable[[str], int] = _slot
     random: Callable[[], float] = random
+    passes: Callable[[BaseException], bool] = lambda error: False
     on_slow: Callable[[Entry[C, O], float], None] = lambda entry, seconds: None
     on_created: Callable[[Entry[C, O], O], None] = lambda entry, outcome: None
     on_error: Callable[[str, BaseException], None] = lambda what, error: None
