@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import uuid
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +18,8 @@ import eventstore as es
 from eventstore.arrays import np
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.folder import ChunkFolder
-from eventstore.chunks.header import EVENTS, HEADER_BYTES, decode_header
+from eventstore.chunks.header import EVENTS, HEADER_BYTES, RECORDS_FROM, ChunkHeader, decode_header
+from eventstore.chunks.slab import Ints
 from eventstore.cli.transfer.new_folder import new_folder
 from eventstore.errors import CommandIdReused, Corrupt, EventStoreError, FolderRefused, VersionConflict
 from eventstore.fields import RESERVED
@@ -29,6 +28,7 @@ from eventstore.records.commit import NO_FINGERPRINT, CommitView, decode
 from eventstore.records.raw_commit import RawCommit, with_fingerprint
 from eventstore.store.data_folder import ENDING, EVENTS_FOLDER, event_folder
 from eventstore.store.sorted.event_index import EventIndex, open_index
+from eventstore.store.sorted.file_columns import within_group
 from eventstore.store.sorted.file_names import INDEX
 from eventstore.store.verification.file_contents import FileContents, read_contents, read_without_header
 from eventstore.store.verification.findings import Finding, Findings
@@ -63,10 +63,10 @@ class Salvaged:
 
     Attributes:
         reserved: events that the server keeps for itself, which are not copied.
-        damaged: versions in damaged bytes of sorted files, as far as their indexes tell.
+        damaged: versions that cannot be read, as far as sound indexes list them.
         left_out: readable versions that are not copied, because one before them is lost.
         faults: what is wrong with the folder and its files, in all `faults_total`.
-        unknown: damaged bytes in files without a sound index: which events they held is not known.
+        unknown: damaged places in files without a sound index: which events they held is not known.
     """
 
     events: int = 0
@@ -89,18 +89,28 @@ async def salvage(broken: Path, target: Path, on_progress: Callable[[Salvaged, i
     """Copies what can be read. `on_progress` gets what is done, and how many event files of how many.
 
     Raises:
-        FolderRefused: the target is there, a server uses the broken folder, or that has no event files.
+        FolderRefused: the target is there or inside the broken folder, a server uses that, or it has no event files.
         EventStoreError, OSError: the new store cannot be written. Nothing is left of it.
     """
+    _refuse_inside(broken, target)
     done, findings = Salvaged(), Findings()
     with held(broken), new_folder(target, ".salvaging") as partial:
         folder, numbers, known_end = _surveyed(broken, findings)
         left_out: dict[str, LostVersions] = {}
         kept: set[str] = set()
         async with es.open_store(partial) as store:
-            for place, number in enumerate(numbers):
+            ordered = _in_order(folder, numbers, findings)
+            for number in sorted(_with_index(broken) - {identity for _, identity in ordered}):
+                if (index := _sound_index(folder, number, None)) is not None:
+                    done.damaged += _lost(index, FileContents(number, str(folder.chunk_path(number))))
+            for place, (number, identity) in enumerate(ordered):
                 contents = _read(folder, number, known_end if number == numbers[-1] else None, findings)
-                done.damaged += _damaged(folder, contents, done)
+                index = _sound_index(folder, identity, contents.header)
+                if index is not None:
+                    _leave_unlisted(contents, index, findings)
+                    done.damaged += _lost(index, contents)
+                elif contents.damaged:
+                    done.unknown += max(len(contents.faults), 1)
                 for commits in _batches(_commits(folder, contents, done)):
                     results = await store._append_many([_raw(view) for view, _ in commits], list)
                     for (view, offset), result in zip(commits, results, strict=True):
@@ -110,14 +120,19 @@ async def salvage(broken: Path, target: Path, on_progress: Callable[[Salvaged, i
                             kept.add(view.aggregate_id)
                         else:
                             _leave_out(view, offset, contents.name, result, left_out)
-                on_progress(done, place + 1, len(numbers))
+                on_progress(done, place + 1, len(ordered))
         done.aggregates = len(kept)
         done.left_out = list(left_out.values())
         done.faults, done.faults_total = findings.kept, findings.total
     return done
 
 
-def _surveyed(broken: Path, findings: Findings) -> tuple[ChunkFolder, list[int], int | None]:
+def _refuse_inside(broken: Path, target: Path) -> None:
+    if target.resolve().is_relative_to(broken.resolve()):
+        raise FolderRefused(str(target), "lies in the damaged folder, which is not changed; name one outside of it")
+
+
+def _surveyed(broken: Path, findings: Findings) -> tuple[ChunkFolder, list[int], int]:
     """Returns the event files, their numbers, and up to where the last one is known to be durable. Missing documents are
     findings.
     """
@@ -126,19 +141,45 @@ def _surveyed(broken: Path, findings: Findings) -> tuple[ChunkFolder, list[int],
         found = survey(files, broken, findings)
     except EventStoreError as error:
         numbers = sorted(int(path.stem) for path in (broken / EVENTS_FOLDER).glob(f"*.{ENDING}") if path.stem.isdecimal())
-        headers = filter(None, (_header_of(broken, number) for number in numbers))
-        store = next(headers, None)
-        if store is None:
+        paths = (broken / EVENTS_FOLDER / f"{number:010d}.{ENDING}" for number in numbers)
+        stores = {header.store for path in paths if (header := _header_of(path)) is not None}
+        if not stores:
             raise FolderRefused(str(broken), "has no event file with a sound header; give a data folder") from None
+        if len(stores) > 1:
+            names = ", ".join(sorted(map(str, stores)))
+            why = f"has event files of the stores {names}, and no store.json that tells which belong here; restore it"
+            raise FolderRefused(str(broken), why) from None
         findings.add_error(str(broken), error)
-        return event_folder(files, broken, store), numbers, None
+        return event_folder(files, broken, stores.pop()), numbers, RECORDS_FROM
     return found.folder, found.numbers, found.known_end
 
 
-def _header_of(broken: Path, number: int) -> uuid.UUID | None:
-    path = broken / EVENTS_FOLDER / f"{number:010d}.{ENDING}"
-    with contextlib.suppress(EventStoreError, OSError):
-        return decode_header(path.read_bytes()[:HEADER_BYTES], str(path), EVENTS).store
+def _in_order(folder: ChunkFolder, numbers: list[int], findings: Findings) -> list[tuple[int, int]]:
+    """Returns the files to be read, in the order of their events: the number in the name of each, and the one in its header,
+    which is another if files were mixed up. Files of other stores are not among them.
+    """
+    found, first = list[tuple[int, int, int]](), 0
+    for number in numbers:
+        header = _header_of(folder.chunk_path(number))
+        if header is None:
+            found.append((first, number, number))
+        elif header.store != folder.store_of(header.number):
+            what = f"belongs to store {header.store}, not to {folder.store_of(header.number)}; it is not copied"
+            findings.add(str(folder.chunk_path(number)), None, what)
+        else:
+            first = header.first_sequence if header.number == number else first
+            found.append((header.first_sequence, number, header.number))
+    return [(number, identity) for _, number, identity in sorted(found)]
+
+
+def _with_index(broken: Path) -> set[int]:
+    return {int(path.stem) for path in (broken / EVENTS_FOLDER).glob(f"*.{INDEX}") if path.stem.isdecimal()}
+
+
+def _header_of(path: Path) -> ChunkHeader | None:
+    """Returns the header of an event file, if it is sound."""
+    with contextlib.suppress(EventStoreError, OSError), path.open("rb") as file:
+        return decode_header(file.read(HEADER_BYTES), str(path), EVENTS)
     return None
 
 
@@ -199,36 +240,57 @@ def _leave_out(view: CommitView, offset: int, file: str, error: EventStoreError,
     entry.last = max(entry.last, last)
 
 
-def _damaged(folder: ChunkFolder, contents: FileContents, done: Salvaged) -> list[LostVersions]:
-    """Returns which versions the damaged bytes of a file held, if its index tells."""
-    if not contents.faults:
-        return []
-    index = _sound_index(folder, contents)
-    if index is None:
-        done.unknown += len(contents.faults)
-        return []
-    rows = range(index.header.rows)
-    record, found = index.columns["record"].item, list[LostVersions]()
-    for fault in contents.faults:
-        first = max(bisect_right(rows, fault.start, key=record) - 1, 0)
-        first = index.commit_begin(first)
-        last = len(rows) if fault.until is None else bisect_left(rows, fault.until, key=record)
-        versions = [(index.columns["ordinal"].item(row), index.version_at(row), record(row)) for row in range(first, last)]
-        for ordinal, group in itertools.groupby(versions, key=lambda each: each[0]):
-            of_aggregate = list(group)
-            (_, low, offset), (_, high, _) = of_aggregate[0], of_aggregate[-1]
-            name = index.aggregate_id(ordinal).decode()
-            found.append(LostVersions(name, low, high, contents.name, offset, "damaged"))
+def _rows(index: EventIndex, contents: FileContents) -> Ints:
+    """Returns the row of the first event of each readable commit in the index; -1 where it does not list the commit."""
+    if not contents.columns:
+        return np.empty(0, np.int64)
+    sequences = contents.ints("commit_sequence") - index.header.first_sequence
+    within = (sequences >= 0) & (sequences + contents.ints("commit_count") <= index.header.rows)
+    rows = index.columns["permutation"][np.where(within, sequences, 0)].astype(np.int64)
+    ordinals = np.array([-1 if (found := index.find(name)) is None else found for name in contents.ids])[contents.ordinals]
+    same = within & (index.columns["ordinal"][rows] == ordinals)
+    same &= index.columns["version"][rows] == contents.ints("commit_version")
+    if contents.header is not None and contents.header.sorted:
+        same &= index.columns["record"][rows] == contents.ints("commit_offset")
+    return np.where(same, rows, -1)
+
+
+def _leave_unlisted(contents: FileContents, index: EventIndex, findings: Findings) -> None:
+    """Takes out the commits that the index does not list: of another file, or records in the data of a damaged one."""
+    if not contents.columns:
+        return
+    listed = _rows(index, contents) >= 0
+    for offset in contents.ints("commit_offset")[~listed].tolist():
+        findings.add(contents.name, offset, "a record that the index does not list; it is not copied")
+    contents.ordinals = contents.ordinals[listed]
+    for name in [name for name in contents.columns if name.startswith("commit_")]:
+        contents.columns[name] = contents.columns[name][listed]
+
+
+def _lost(index: EventIndex, contents: FileContents) -> list[LostVersions]:
+    """Returns which versions the index lists and the file does not have."""
+    lost = np.ones(index.header.rows, bool)
+    if contents.columns:
+        counts = contents.ints("commit_count")
+        lost[np.repeat(_rows(index, contents), counts) + within_group(counts)] = False
+    rows = np.flatnonzero(lost).tolist()
+    ordinal, version, record = (index.columns[name].item for name in ("ordinal", "version", "record"))
+    found = list[LostVersions]()
+    for _, group in itertools.groupby(enumerate(rows), key=lambda each: (ordinal(each[1]), each[1] - each[0])):
+        of_aggregate = [row for _, row in group]
+        first, last = of_aggregate[0], of_aggregate[-1]
+        name = index.aggregate_id(ordinal(first)).decode()
+        if not name.startswith(RESERVED):
+            found.append(LostVersions(name, version(first), version(last), contents.name, record(first), "damaged"))
     return found
 
 
-def _sound_index(folder: ChunkFolder, contents: FileContents) -> EventIndex | None:
-    """Returns the index of the file, if all of it is sound and belongs to a file with this end."""
-    if contents.header is None or not contents.header.sorted:
-        return None
+def _sound_index(folder: ChunkFolder, number: int, header: ChunkHeader | None) -> EventIndex | None:
+    """Returns the index of this file, if all of it is sound and belongs to the header; one of the store without a header."""
     with contextlib.suppress(Corrupt, OSError, ValueError, KeyError, IndexError):
-        index = open_index(folder.files, folder.derived_path(contents.number, INDEX))
-        if index.header.belongs_to(contents.header):
+        index = open_index(folder.files, folder.derived_path(number, INDEX))
+        of_file = (index.header.number, index.header.store) == (number, folder.store_of(number))
+        if of_file if header is None else index.header.belongs_to(header):
             index.verify()
             return index
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections import defaultdict
@@ -12,8 +13,10 @@ import pytest
 import trio
 
 import eventstore as es
+from eventstore.chunks.files import OsFiles
 from eventstore.cli.transfer import salvage_run
 from eventstore.cli.transfer.salvage_run import LostVersions, Salvaged
+from eventstore.store.sorted.event_index import open_index
 from eventstore.store.verification import verify
 from tests.cli.conftest import SMALL_FILES
 from tests.cli.processes import output, refused, run
@@ -126,6 +129,89 @@ def test_a_missing_file_ends_the_aggregates_that_had_events_in_it(folder: Path, 
     assert verify(tmp_path / "new").sound
 
 
+def second_half(path: Path) -> int:
+    """Returns where a record begins, about in the middle of a sorted file."""
+    index = open_index(OsFiles(), path.with_suffix(".index"))
+    return index.columns["record"].item(index.header.rows // 2)
+
+
+@pytest.mark.parametrize("lost", ["from a record on", "all records", "most of the header", "all bytes", "the file"])
+def test_what_a_short_file_lacks_is_named(folder: Path, tmp_path: Path, lost: str) -> None:
+    before, path = histories(folder), event_file(folder, 2)
+    sizes = {"from a record on": second_half(path), "all records": 4096, "most of the header": 10, "all bytes": 0}
+    if lost == "the file":
+        path.unlink()
+    else:
+        os.truncate(path, sizes[lost])
+    done = salvaged(folder, tmp_path / "new")
+    assert not done.unknown
+    check(before, tmp_path / "new", done, all_known=True)
+
+
+def test_a_file_with_a_damaged_header_and_damaged_records_has_an_index_that_names_them(folder: Path, tmp_path: Path) -> None:
+    before, path = histories(folder), event_file(folder, 1)
+    overwrite(path, second_half(path), 400, 2)
+    overwrite(path, 0, 128, 1)
+    done = salvaged(folder, tmp_path / "new")
+    assert done.damaged
+    check(before, tmp_path / "new", done, all_known=True)
+
+
+def test_damage_in_the_last_acknowledged_record_may_hide_events(folder: Path, tmp_path: Path) -> None:
+    before, last = histories(folder), max((folder / "events").glob("*.events"))
+    end = json.loads((folder / "events/chunks.json").read_text())["last_chunk_end"]
+    overwrite(last, end - 30, 10, 1)
+    done = salvaged(folder, tmp_path / "new")
+    assert done.unknown == 1
+    check(before, tmp_path / "new", done, all_known=False)
+
+
+def test_files_that_were_mixed_up_are_copied_in_their_order(folder: Path, tmp_path: Path) -> None:
+    before = histories(folder)
+    event_file(folder, 1).rename(folder / "aside")
+    event_file(folder, 2).rename(event_file(folder, 1))
+    (folder / "aside").rename(event_file(folder, 2))
+    done = salvaged(folder, tmp_path / "new")
+    assert not done.damaged
+    assert not done.left_out
+    assert histories(tmp_path / "new") == before
+
+
+def test_a_file_of_another_store_is_not_copied(folder: Path, tmp_path: Path) -> None:
+    before = histories(folder)
+
+    async def other() -> None:
+        async with es.open_store(tmp_path / "other", SMALL_FILES) as store:
+            for place in range(400):
+                await store.append(f"foreign-{place}", [es.NewEvent("Foreign", bytes(300))], es.ANY)
+            await store.maintenance.wait_until_sorted()
+
+    trio.run(other)
+    event_file(tmp_path / "other", 2).replace(event_file(folder, 2))
+    done = salvaged(folder, tmp_path / "new")
+    assert any("belongs to store" in fault.what for fault in done.faults)
+    check(before, tmp_path / "new", done, all_known=True)
+    (folder / "store.json").unlink()
+    assert "restore it" in refused("salvage", folder, tmp_path / "second", code=2)
+
+
+def test_a_record_in_the_data_of_a_damaged_one_is_not_copied(folder: Path, tmp_path: Path) -> None:
+    inner = event_file(folder, 1).read_bytes()[4096:6000]  # some records, as the data of an event
+
+    async def fill() -> None:
+        async with es.open_store(tmp_path / "data", SMALL_FILES) as store:
+            await store.append("outer", [es.NewEvent("T", inner)], es.ANY)
+            for place in range(400):
+                await store.append(f"z-{place}", [es.NewEvent("T", bytes(300))], es.ANY)
+            await store.maintenance.wait_until_sorted()
+
+    trio.run(fill)
+    before = histories(tmp_path / "data")
+    overwrite(event_file(tmp_path / "data", 1), 4096, 8, 1)
+    done = salvaged(tmp_path / "data", tmp_path / "new")
+    check(before, tmp_path / "new", done, all_known=True)
+
+
 def test_the_command_says_what_is_lost_and_ends_with_1(folder: Path, tmp_path: Path) -> None:
     overwrite(event_file(folder, 1), 8000, 200, 1)
     done = run("salvage", folder, tmp_path / "new", "--json")
@@ -157,3 +243,4 @@ def test_what_cannot_be_done_is_refused_in_words(folder: Path, tmp_path: Path) -
     assert "exists; name a folder that does not exist" in refused("salvage", folder, tmp_path / "there", code=2)
     assert "event file" in refused("salvage", tmp_path / "nothing", tmp_path / "new", code=2)
     assert not (tmp_path / "new").exists()
+    assert "lies in the damaged folder" in refused("salvage", folder, folder / "new", code=2)
