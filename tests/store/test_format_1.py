@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from eventstore.chunks.files import OsFiles
+from eventstore.errors import Corrupt
 from eventstore.records.event_page import decode_page
 from eventstore.store.opening import OpenStore, open_folder
 from eventstore.store.sorted.event_index import open_index
@@ -91,6 +92,20 @@ def test_an_index_of_format_2_gives_the_same_answers(copy: Path) -> None:
             assert newer.commit_end(row) == index.commit_end(row)
             assert newer.extent(row, row + 1) == index.extent(row, row + 1)
     store.close()
+
+
+@pytest.mark.parametrize("column", ["record", "length"])
+@pytest.mark.parametrize("folder", [FIXTURE / "events", FIXTURE.with_name("index-2")], ids=["format 1", "format 2"])
+def test_a_look_up_in_an_older_index_bisects_only_bytes_that_were_checked(tmp_path: Path, folder: Path, column: str) -> None:
+    path = Path(shutil.copy(folder / "0000000001.index", tmp_path))
+    place = open_index(OsFiles(), path).header.columns[column]
+    damaged = bytearray(path.read_bytes())
+    damaged[place.offset + place.size // 2] ^= 8
+    path.write_bytes(damaged)
+    told: list[bool] = []
+    with pytest.raises(Corrupt, match=f"checksum of column {column}"):
+        open_index(OsFiles(), path, lambda: told.append(True))
+    assert told, "a server builds it again"
 
 
 def test_every_derived_file_of_format_1_can_be_rebuilt(copy: Path) -> None:

@@ -16,6 +16,7 @@ from eventstore.errors import Corrupt
 from eventstore.store.sorted.command_hash import hash_with
 from eventstore.store.sorted.index_columns import Column, mapped_columns, sources_of
 from eventstore.store.sorted.index_format import (
+    FORMAT,
     ROWS_PER_CRC,
     block_extents,
     blocks,
@@ -54,7 +55,8 @@ class EventIndex:
         self._sound_blocks = bytearray(len(starts))
         self._sound_rows = bytearray(row_groups(self.header.columns))
         self._sound_columns: set[str] = set()
-        for column in ("split_ends", "split_ids", "block_crc", "row_crc"):
+        searched = () if self.header.format == FORMAT else ("record", "length")  # a commit's first row is found by bisection
+        for column in ("split_ends", "split_ids", "block_crc", "row_crc", *searched):
             self.checked(column)
         ends = self.columns["split_ends"][:].tolist()
         split_ids = self.columns["split_ids"][:].tobytes()
