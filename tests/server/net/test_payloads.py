@@ -244,7 +244,7 @@ def test_more_commits_than_a_frame_may_hold_are_refused_as_a_whole(shared: Serve
 
 def test_an_unknown_operation_is_refused(shared: ServerThread) -> None:
     with RawClient(shared.port) as client:
-        for code in (0, 80, 99, 110, 2**40):
+        for code in (0, 97, 99, 110, 2**40):
             client.send(encode_frame(5, code, ["a"]))
             request_id, error = client.error()
             assert (request_id, type(error)) == (5, UnknownOperation)
