@@ -95,6 +95,7 @@ def made_errors() -> list[Exception]:
         errors.Corrupt: ("file", 12, "its checksum is wrong"),
         errors.FolderRefused: ("folder", "it is in use"),
         errors.Elsewhere: (5, 2, 1),
+        errors.MessagesFailed: (3, errors.TimedOut("no answer came")),
         mailbox_errors.MailboxFull: ("mailbox", 5, 5, "bytes"),
         mailbox_errors.Stopping: (),
         mailbox_errors.Stopped: ("order-1", "c-1"),

@@ -15,8 +15,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from eventstore.chunks.files import OsFiles
 from eventstore.errors import Corrupt, FolderRefused, InvalidArgument
 from eventstore.extras import advice
+from eventstore.store.sorted.event_index import open_index
 from pyspark_eventstore.spark_session import check_java
 from tests.spark.loading import load, reader_of
 from tests.spark.made import MadeStore, three_states
@@ -133,7 +135,7 @@ def test_damage_is_told_in_permissive_mode_whatever_is_selected(data_folder: Pat
 
 def test_a_flipped_bit_in_an_index_names_it(spark: SparkSession, data_folder: Path) -> None:
     path = data_folder / "events" / "0000000001.index"
-    flip(path, path.stat().st_size // 2)
+    flip(path, open_index(OsFiles(), path).header.columns["ids"].offset)
     assert re.search(
         r"0000000001\.index: corrupt at byte offset \d+: .* run `eventstore rebuild`", complaint(spark, data_folder)
     )
