@@ -7,6 +7,9 @@
 
 Everything goes through the codecs: given events are encoded, stored and restored, a command is encoded and decoded, and its
 events are compared as they would be read back.
+
+PYTEST_DONT_REWRITE: what fails is said in words. pytest would add its own view of the values, as to all asserts of a package
+that has a plugin.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias, cast, overload
@@ -95,12 +96,15 @@ def _arrays(place: ColumnPlace, index: memoryview) -> list[Ints]:
     return [np.frombuffer(index[start:stop], kind) for (start, stop), kind in zip(extents, kinds, strict=True)]
 
 
-class _Made:
-    """A column that is made from others. `make` gets rows, a slice with a step of 1 or an array, and returns their values."""
+class _Made(ABC):
+    """A column that is made from others. It holds no reference to itself: with the last one to an index its map has to go."""
 
-    def __init__(self, make: Callable[[slice | Ints], Ints], items: int) -> None:
-        self._make = make
+    def __init__(self, items: int) -> None:
         self._items = items
+
+    @abstractmethod
+    def _values(self, rows: slice | Ints) -> Ints:
+        """Returns the values of rows: a slice with a step of 1, or an array."""
 
     def __len__(self) -> int:
         return self._items
@@ -115,18 +119,29 @@ class _Made:
         if isinstance(key, slice):
             first, last, step = key.indices(self._items)
             assert step == 1
-            return self._make(slice(first, last))
+            return self._values(slice(first, last))
         if isinstance(key, np.ndarray):
-            return self._make(np.flatnonzero(key) if key.dtype == bool else key)
+            return self._values(np.flatnonzero(key) if key.dtype == bool else key)
         return self.item(key)
 
     def item(self, row: int) -> int:
         """Returns the value of one row."""
-        return int(self._make(slice(row, row + 1))[0])
+        return int(self._values(slice(row, row + 1))[0])
 
     def take(self, rows: Ints) -> Ints:
         """Returns the values of these rows."""
-        return self._make(np.asarray(rows))
+        return self._values(np.asarray(rows))
+
+
+class _Computed(_Made):
+    """Each value follows from values of other columns in a few rows."""
+
+    def __init__(self, make: Callable[[slice | Ints], Ints], items: int) -> None:
+        super().__init__(items)
+        self._make = make
+
+    def _values(self, rows: slice | Ints) -> Ints:
+        return self._make(rows)
 
 
 def _derived(columns: dict[str, Column], header: IndexHeader) -> dict[str, Column]:
@@ -150,7 +165,11 @@ def _derived(columns: dict[str, Column], header: IndexHeader) -> dict[str, Colum
 
     made = {"length": length, "data": data, "meta": meta, "meta_len": meta_len}
     permutation: Column = _Permutation(columns["sequence"])
-    return {"permutation": permutation, **{name: _Made(make, header.rows) for name, make in made.items()}}
+    return {"permutation": permutation, **{name: _Computed(make, header.rows) for name, make in made.items()}}
+
+
+def _nothing() -> None:
+    """Stands in for a permutation that was not made yet."""
 
 
 class _Permutation(_Made):
@@ -160,9 +179,12 @@ class _Permutation(_Made):
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, sequence: Column) -> None:
-        super().__init__(lambda rows: self._whole()[rows], len(sequence))
+        super().__init__(len(sequence))
         self._sequence = sequence
-        self._known: Callable[[], Ints | None] = lambda: None
+        self._known: Callable[[], Ints | None] = _nothing
+
+    def _values(self, rows: slice | Ints) -> Ints:
+        return self._whole()[rows]
 
     def _whole(self) -> Ints:
         whole = self._known()
@@ -199,17 +221,21 @@ def _wide(header: IndexHeader, index: memoryview) -> dict[str, Column]:
         wanted = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         return np.searchsorted(cast("Ints", record), record[rows], side="right") - wanted - 1
 
-    return {**columns, "place": _Made(place, header.rows), "left": _Made(left, header.rows), "record": _Records(record, length)}
+    commits = {"place": _Computed(place, header.rows), "left": _Computed(left, header.rows)}
+    return {**columns, **commits, "record": _Records(record, length)}
 
 
 class _Records(_Made):
     """Where the records of a wide index begin, and as one item more, where the last one ends."""
 
     def __init__(self, record: Column, length: Column) -> None:
-        super().__init__(lambda rows: record[rows], len(record) + 1)
+        super().__init__(len(record) + 1)
         self._last = len(record)
         self._end = int(record[-1]) + int(length[-1]) if len(record) else 0
         self._record = record
+
+    def _values(self, rows: slice | Ints) -> Ints:
+        return self._record[rows]
 
     def item(self, row: int) -> int:
         """Returns where a record begins, or behind the last row, where the last one ends."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import struct
+import weakref
 from pathlib import Path
 
 import pytest
@@ -182,6 +184,22 @@ def test_only_as_many_permutations_are_kept_as_fit(wide: tuple[Stepped, EventInd
     assert again.columns["permutation"][:].tolist() == whole.tolist()
     assert len(index_columns._Permutation._kept) == 1
     assert index.columns["permutation"][5:9].tolist() == whole[5:9].tolist(), "it is made again"
+
+
+def test_with_the_last_reference_to_an_index_its_map_goes(wide: tuple[Stepped, EventIndex]) -> None:
+    """Collected only now and then, dropped indexes would hold descriptors until there are none left."""
+    store, _ = wide
+    gc.collect()
+    gc.disable()
+    try:
+        index = open_index(store.disk, INDEX)
+        assert len(index.columns["permutation"][:]) == len(index.columns["data"][:]) == 6_000
+        index.verify()
+        kept = [weakref.ref(index), weakref.ref(index.columns["sequence"]), weakref.ref(index.columns["permutation"])]
+        del index
+        assert [each() for each in kept] == [None, None, None]
+    finally:
+        gc.enable()
 
 
 def test_prefixes_are_ranges_of_ordinals(wide: tuple[Stepped, EventIndex]) -> None:
