@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from typing import Final
 
 from eventstore.arrays import np
 from eventstore.records.state_record import QueueKey
+
+_FEW: Final = 2_000
+"""Lengths that are summed in 20 µs, for which numpy need not be imported: 10 MB, and a tenth of a second for all clients."""
 
 
 class QueueTail:
@@ -88,6 +92,7 @@ class QueueLog:
         if self._counted > tail.end:  # entries were removed after a failed write
             self._counted = tail.end
         new = tail.lengths[max(self._counted - tail.base, 0) :]
-        self._written_bytes += int(np.frombuffer(new, np.uint32).sum(dtype=np.uint64)) if new else 0
+        few = len(new) < _FEW
+        self._written_bytes += sum(new) if few else int(np.frombuffer(new, np.uint32).sum(dtype=np.uint64))
         self._counted = tail.end
         return self._written_bytes
