@@ -31,7 +31,7 @@ from tests.fuzz.request_maker import RequestMaker
 
 _PREFIXES: Final = ("", "a-", "a-1", "$", "$parked{", "order", "orders", "retry:", "g-", "é", "{", "T", "Dep", "../")
 _AT_ONCE: Final = 32
-_NAMES: Final = ("aggregate_id", "aggregate_prefix", "prefix", "topic", "group", "reaction", "alarm")
+_NAMES: Final = ("aggregate_id", "aggregate_prefix", "prefix", "topic", "group", "reaction", "projection", "alarm")
 
 
 @dataclass(slots=True)
