@@ -255,12 +255,10 @@ class LogScanner:
         *,
         whole: bool,
     ) -> tuple[bytes, int, int]:
-        if not self._may_hold(header.number, wanted):
+        opened = self._index_for(header.number, wanted)
+        if opened is None:
             return b"", 0, header.last_sequence
-        index = self._files.index(header.number)
-        types = _type_ordinals(index, wanted)
-        if types is not None and not len(types):
-            return b"", 0, header.last_sequence
+        index, types = opened
         sequences = _checked_commits(index)
         if wanted.aggregate_id is not None:
             of_aggregate = _rows_of(index, wanted.aggregate_id)
@@ -269,8 +267,7 @@ class LogScanner:
         else:
             rows, end = _window(index, header, after)
         rows = self._passing(header.number, index, rows, wanted, types, own, whole=whole)
-        starts = _taken(index, "record", rows)
-        fresh = np.flatnonzero(np.diff(starts, prepend=-1))  # where each commit begins in `rows`
+        fresh = _commits_in(index, rows)
         commits = min(
             int(np.searchsorted(fresh, events_max)),
             int(np.searchsorted(np.cumsum(_taken(index, "length", rows[fresh])), bytes_max)) + 1,
@@ -292,12 +289,10 @@ class LogScanner:
         whole: bool,
     ) -> tuple[bytes, int, int]:
         begin = header.first_sequence
-        if not self._may_hold(header.number, wanted):
+        opened = self._index_for(header.number, wanted)
+        if opened is None:
             return b"", 0, begin
-        index = self._files.index(header.number)
-        types = _type_ordinals(index, wanted)
-        if types is not None and not len(types):
-            return b"", 0, begin
+        index, types = opened
         sequences = _checked_commits(index)
         if wanted.aggregate_id is not None:
             of_aggregate = _rows_of(index, wanted.aggregate_id)
@@ -305,8 +300,7 @@ class LogScanner:
         else:
             rows, begin = _window_before(index, header, before)
         rows = self._passing(header.number, index, rows, wanted, types, own, whole=whole)
-        starts = _taken(index, "record", rows)
-        fresh = np.flatnonzero(np.diff(starts, prepend=-1))
+        fresh = _commits_in(index, rows)
         after_each = len(rows) - np.append(fresh, len(rows))[:0:-1]  # rows after each commit, the newest first
         commits = min(
             int(np.searchsorted(after_each, events_max)),
@@ -336,6 +330,14 @@ class LogScanner:
             low, high = index.rows_with_prefix(_LOG_RECORDS)
             rows = rows[(rows < low) | (rows >= high)]
         return rows if own is None else self._own_rows.of(number, index, rows, own)
+
+    def _index_for(self, number: int, wanted: EventFilter) -> tuple[EventIndex, list[int] | None] | None:
+        """Returns the index of a sorted file, and the ordinals of the wanted types there; None: no event of the file passes."""
+        if not self._may_hold(number, wanted):
+            return None
+        index = self._files.index(number)
+        types = _type_ordinals(index, wanted)
+        return None if types is not None and not types else (index, types)
 
     def _may_hold(self, number: int, wanted: EventFilter) -> bool:
         """Returns False if no aggregate of the file passes, as far as its smallest and largest id tell."""
@@ -423,6 +425,11 @@ def _commits_of(file: TailFile, data: bytes, first: int, sequences: list[int]) -
     start = file.extent(first)[0]
     extents = map(file.extent, sorted(set(map(file.ordinal_at, sequences))))
     return b"".join([data[begin - start : end - start] for begin, end in extents])
+
+
+def _commits_in(index: EventIndex, rows: _Ints) -> _Ints:
+    """Returns the places in `rows`, which are in commit order, at which each commit begins."""
+    return np.flatnonzero(np.diff(_taken(index, "record", rows), prepend=-1))
 
 
 def _taken(index: EventIndex, column: str, rows: _Ints) -> _Ints:
