@@ -7,7 +7,7 @@ follows from lengths alone, because events are stored in the canonical encoding 
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from eventstore import flat
 from eventstore.arrays import np, npt
@@ -71,8 +71,8 @@ class FileColumns:
         has_meta = np.array([value is not None for value in metadata], bool)
         meta_bytes = np.zeros(len(at), np.int64)
         meta_bytes[has_meta] = _lengths(tuple(value for value in metadata if value is not None))
-        before_data = 1 + _text_head(type_bytes) + type_bytes + _bytes_head(data_bytes)
-        meta_head = np.where(has_meta, _bytes_head(meta_bytes), 1)
+        before_data = 1 + _text_head(type_bytes) + type_bytes + bytes_head(data_bytes)
+        meta_head = np.where(has_meta, bytes_head(meta_bytes), 1)
         sizes = before_data + data_bytes + meta_head + meta_bytes
         ends = np.cumsum(sizes)
         first_of_commit = np.cumsum(counts) - counts
@@ -119,5 +119,6 @@ def _text_head(lengths: _Ints) -> _Ints:
     return np.where(lengths < 32, 1, np.where(lengths < 256, 2, 3))
 
 
-def _bytes_head(lengths: _Ints) -> _Ints:
+def bytes_head(lengths: npt.NDArray[np.integer[Any]]) -> _Ints:
+    """Returns the length of the head of a msgpack bin for each of these lengths."""
     return np.where(lengths < 256, 2, np.where(lengths < 65536, 3, 5))

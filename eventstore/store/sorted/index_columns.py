@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias, cast, overload
 
 from eventstore.arrays import np
+from eventstore.store.sorted.file_columns import bytes_head
 from eventstore.store.sorted.index_format import (
     COLUMNS,
     FORMAT,
@@ -157,8 +158,7 @@ def _derived(columns: dict[str, Column], header: IndexHeader) -> dict[str, Colum
 
     def meta(rows: slice | Ints) -> Ints:
         sizes = meta_size[rows]
-        head = np.where(sizes <= 256, 2, np.where(sizes <= 65_536, 3, 5))  # of a msgpack bin, as in `file_columns`
-        return np.where(sizes > 0, data(rows) + data_len[rows] + head, 0)
+        return np.where(sizes > 0, data(rows) + data_len[rows] + bytes_head(sizes - 1), 0)
 
     def meta_len(rows: slice | Ints) -> Ints:
         return np.maximum(meta_size[rows] - 1, 0)
