@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eventstore.cli.terminal.output import meter, print_error, print_json, print_line
+from eventstore.cli.terminal.data_folder import opening
+from eventstore.cli.terminal.output import meter, print_json, print_line
 from eventstore.cli.terminal.shared_options import AsJson, ShowProgress
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
     from eventstore.cli.transfer.salvage_run import Salvaged
 
-_CANNOT_BE_OPENED = 2
 _SHOWN = 50
 
 
@@ -41,19 +41,9 @@ def salvage(
     import trio
 
     from eventstore.cli.transfer.salvage_run import salvage as run
-    from eventstore.errors import EventStoreError
 
-    try:
-        with meter("salvage", False if as_json and progress is None else progress) as bar:
-            done = trio.run(
-                run, broken, target, lambda so_far, files, of: bar.update(files, of, counted(so_far.events, "event"))
-            )
-    except EventStoreError as error:
-        print_error(error.message)
-        raise typer.Exit(_CANNOT_BE_OPENED) from None
-    except OSError as error:
-        print_error(f"{error.filename or broken}: {error.strerror}")
-        raise typer.Exit(_CANNOT_BE_OPENED) from None
+    with opening(broken), meter("salvage", False if as_json and progress is None else progress) as bar:
+        done = trio.run(run, broken, target, lambda so_far, files, of: bar.update(files, of, counted(so_far.events, "event")))
     if as_json:
         print_json({**asdict(done), "whole": done.whole, "folder": str(target)})
     else:

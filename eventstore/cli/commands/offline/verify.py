@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from eventstore.cli.terminal.output import meter, print_error, print_json, print_line
+from eventstore.cli.terminal.data_folder import opening
+from eventstore.cli.terminal.output import meter, print_json, print_line
 from eventstore.cli.terminal.shared_options import AsJson, DataFolder, ShowProgress
 from eventstore.fields import counted
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from eventstore.store.verification import VerificationProgress, VerifyReport
 
-_CANNOT_BE_OPENED = 2
 _FINDINGS_SHOWN = 50
 
 
@@ -34,10 +34,8 @@ def verify(
     Example:
       eventstore verify ./data
     """
-    from eventstore.errors import EventStoreError
-
     sound, shards = True, dict[str, dict[str, object]]()
-    try:
+    with opening(data):
         folders = _shards(data)
         for folder in folders or [data]:
             verified = _verified(folder, "verify" if folders is None else folder.name, progress)
@@ -50,12 +48,6 @@ def verify(
         if access is not None and not as_json:
             print_line(f"1 fault in the list of identities: {access}")
         sound = sound and access is None
-    except EventStoreError as error:
-        print_error(error.message)
-        raise typer.Exit(_CANNOT_BE_OPENED) from None
-    except OSError as error:
-        print_error(f"{error.filename or data}: {error.strerror}")
-        raise typer.Exit(_CANNOT_BE_OPENED) from None
     if as_json:
         found = {"shards": shards} if folders is not None else shards[data.name]
         print_json({**found, "sound": sound, "access_fault": access})
