@@ -1,4 +1,4 @@
-"""Sends messages that nobody waits for, in a task of the client."""
+"""Sends messages whose sender does not wait, in a task of the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends messages that nobody waits for, in a thread of the client."""
+"""Sends messages whose sender does not wait, in a thread of the client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eventstore.forks import tell_of_forks
 from eventstore.protocol.broker_requests import WireMessage
 
 _Put: TypeAlias = Callable[[list[WireMessage]], list[Any]]
-_IDLE_S: Final = 1.0  # then the thread ends: it would keep a client that nobody has any longer
+_IDLE_S: Final = 1.0  # then the thread ends: it would keep a client that is no longer referenced
 _LOOK_S: Final = 3600.0  # a wait without a limit ends by a notification
 _log: Final = logging.getLogger(__name__)
 
