@@ -227,7 +227,8 @@ async def test_other_tasks_run_while_a_single_client_sends_again_and_again() -> 
         await trio.to_thread.run_sync(ask_often)
         nursery.cancel_scope.cancel()
     assert asked == 500
-    assert max(later - earlier for earlier, later in pairwise([0, *seen, asked])) <= 2, "it runs after each request"
+    # One request sets it off, the gate may be first in the next round of tasks, and finds another request before it looks.
+    assert max(later - earlier for earlier, later in pairwise([0, *seen, asked])) <= 3, "it waits for few requests"
 
 
 async def test_a_thread_wakes_the_gate_and_trio_once_the_gate_has_ended() -> None:
