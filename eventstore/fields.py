@@ -79,7 +79,7 @@ def check_text(field: str, value: object, low: int = 1, high: int = ID_BYTES_MAX
     Raises:
         InvalidArgument
     """
-    if not isinstance(value, str):
+    if value.__class__ is not str and not isinstance(value, str):  # most are a plain one
         raise InvalidArgument(f"{field} must be text, not {shown(value)}", field=field, value=shown(value))
     if value.isascii():
         size = len(value)

@@ -116,7 +116,8 @@ def walk(data: memoryview, base: int, next_sequence: int, header_bytes: int) -> 
             break
         offsets.append(base + position)
         sequences.append(sequence)
-        durable = max(durable, known)
+        if known > durable:
+            durable = known
         checksum += crc
         next_sequence += count if ordered else 0
         position = following

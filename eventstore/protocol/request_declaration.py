@@ -172,18 +172,32 @@ def _answer_of(kind: type[Request], name: str, form: Form | None) -> tuple[Answe
 
 
 def _attach_checks(kind: type[Request], checks: list[tuple[str, Check]]) -> None:
-    """Gives the class a `__post_init__` that runs the checks of all fields, then the class's own check of several fields."""
+    """Gives the class a `__post_init__` that runs the checks of all fields, then the class's own check of several fields. A
+    field that has its default needs none.
+    """
     together: Callable[[Any], None] | None = kind.__dict__.get("__post_init__")
 
     values_of = attrgetter(*(name for name, _ in checks), "__class__", "__class__")  # a tuple, however few fields there are
+    defaults = [_good_default(kind, name, check) for name, check in checks]
 
     def check_fields(self: Request) -> None:
-        for (name, check), value in zip(checks, values_of(self), strict=False):
-            check(name, value)
+        for (name, check), default, value in zip(checks, defaults, values_of(self), strict=False):
+            if value is not default:
+                check(name, value)
         if together is not None:
             together(self)
 
     kind.__post_init__ = check_fields  # type: ignore[attr-defined] # dataclass calls it
+
+
+def _good_default(kind: type[Request], name: str, check: Check) -> object:
+    """Returns the default of a field if it passes the check, else an object that no field has."""
+    try:
+        default = kind.__dict__[name]
+        check(name, default)
+    except (KeyError, InvalidArgument):
+        return object()
+    return default
 
 
 def _wire_name(kind: type[Request]) -> str:

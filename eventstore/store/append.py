@@ -181,7 +181,7 @@ class Appender:
 
     def _warm(self, commits: Sequence[NewCommit]) -> None:
         """Looks up the aggregates of a large batch in one pass over the directory, at a third of the cost of single lookups."""
-        if not len(self._files.ranges):
+        if not self._files.ranges:
             return
         young = self._version_cache.young
         missing = set(map(_aggregate_id, commits)).difference(young)

@@ -194,11 +194,11 @@ class StoreEngine:
         bytes_max: int,
         cached_only: bool = False,
     ) -> ReplayPage:
-        """Reads a page of one aggregate's history. Raises Corrupt or ReadFailed rather than returning less.
+        """Reads a page of the history of an aggregate, whose id was checked. Raises Corrupt or ReadFailed rather than returning
+        less.
 
         With `cached_only` it may run on an event loop: it raises NotCached instead of waiting for the disk.
         """
-        check_id("aggregate_id", aggregate_id)
         return self._consistently(
             lambda: self._reader.page(
                 aggregate_id, from_version, to_version, backwards, bytes_max, self.visible_sequence, cached_only

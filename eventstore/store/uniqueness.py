@@ -62,7 +62,7 @@ class Uniqueness:
         value = self._version_cache.get(aggregate_id)
         if value is None:
             value = ABSENT
-            if len(self._files.ranges):
+            if self._files.ranges:
                 self._version_cache.misses += 1
                 entry = find_entry(self._directory, self._files, aggregate_id.encode())
                 if entry is not None and not self._places.is_quick(entry):
@@ -76,7 +76,7 @@ class Uniqueness:
         value = self._version_cache.get(aggregate_id)
         if value is None:
             value = ABSENT
-            if len(self._files.ranges):
+            if self._files.ranges:
                 self._version_cache.misses += 1
                 value = self._places.value(find_entry(self._directory, self._files, aggregate_id.encode()))
             self._version_cache.put(aggregate_id, value)
@@ -97,7 +97,7 @@ class Uniqueness:
         Loads the others; leaves ids that are not allowed, and damage, to the append.
         """
         missing = aggregate_ids.difference(self._version_cache.young)
-        if not missing or not len(self._files.ranges):
+        if not missing or not self._files.ranges:
             return []
         self._version_cache.take_offers()
         unknown = [name for name in missing if self._version_cache.get(name) is None]

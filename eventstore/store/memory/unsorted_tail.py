@@ -136,11 +136,24 @@ class TailFile:
         ordinal = self.commands.get(key)
         return [] if ordinal is None else [ordinal, *self.collided.get(key, ())]
 
-    def extent(self, ordinal: int) -> tuple[int, int]:
-        """Returns where the commit's record begins and ends."""
+    def extent(self, first: int, last: int | None = None) -> tuple[int, int]:
+        """Returns where the commit's record begins and ends, or where those of all commits from `first` to `last` do."""
         end = self.end  # first: another thread may append in the meantime
-        offsets, following = self.offsets, ordinal + 1
-        return offsets[ordinal], offsets[following] if following < len(offsets) else end
+        offsets, following = self.offsets, (first if last is None else last) + 1
+        return offsets[first], offsets[following] if following < len(offsets) else end
+
+    def up_to(self, bytes_max: int, chain: array[int], begin: int, end: int, backwards: bool) -> array[int]:
+        """Returns the commits of `chain[begin:end]` from the side where reading starts, until they reach `bytes_max`."""
+        stop, size = self.end, 0  # first, as above
+        offsets = self.offsets
+        commits = len(offsets)
+        for place in reversed(range(begin, end)) if backwards else range(begin, end):
+            ordinal = chain[place]
+            following = ordinal + 1
+            size += (offsets[following] if following < commits else stop) - offsets[ordinal]
+            if size >= bytes_max:
+                return chain[place:end] if backwards else chain[begin : place + 1]
+        return chain[begin:end]
 
     def first_version(self, ordinal: int) -> int:
         """Returns the version of the commit's first event."""
@@ -158,18 +171,20 @@ class TailFile:
         """
         undone, kept = self._undone, self._chains.get(aggregate_id)
         stop = kept[-1] if kept else -1
-        newer = array("I")
+        newer, steps = array("I"), 0
         ordinal, previous = self.heads.get(aggregate_id, NO_COMMIT), self.previous
         while ordinal != NO_COMMIT and ordinal > stop:
             newer.append(ordinal)
             ordinal = previous[ordinal]
-            if steps_max is not None and len(newer) > steps_max:
+            steps += 1
+            if steps_max is not None and steps > steps_max:
                 return None
         newer.reverse()
-        del newer[bisect_left(newer, visible) :]  # a commit that is not visible may be rolled back
-        chain = newer
-        if kept is not None or len(newer) >= _KEPT_COMMITS_MIN:
-            chain = self._kept(aggregate_id, kept, newer, undone)
+        count = bisect_left(newer, visible)
+        del newer[count:]  # a commit that is not visible may be rolled back
+        if kept is None and count < _KEPT_COMMITS_MIN:
+            return newer, count
+        chain = self._kept(aggregate_id, kept, newer, undone)
         return chain, bisect_left(chain, visible)
 
     def _kept(self, aggregate_id: str, kept: array[int] | None, newer: array[int], undone: int) -> array[int]:

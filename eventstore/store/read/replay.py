@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
 
-from eventstore.chunks.files import File, NotCached
+from eventstore.chunks.files import NotCached
 from eventstore.errors import Corrupt
 from eventstore.model import VERSION_MAX
 from eventstore.store.memory.unsorted_tail import TailFile, UnsortedTail
@@ -26,7 +26,7 @@ from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.sorted.event_index import EventIndex
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as those are made in a third of the time
 class ReplayPage:
     """Whole commit records, without gaps, and the version to continue from (None: nothing is left)."""
 
@@ -41,13 +41,15 @@ _WALKED_IN_PLACE_MAX: Final = 2_000
 """Commits of one aggregate in an unsorted file that may be walked on an event loop: about 0.1 ms."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HistoryPart:
-    """An aggregate's versions [first, last] in one file, and a function that reads some of them."""
+    """The wanted versions [first, last] of an aggregate in one file. `read` reads commits of some of them, and returns their
+    bytes and the version to continue from, which is before those if it reads backwards.
+    """
 
     first: int
     last: int
-    read: Callable[[int, int, int, bool, bool], tuple[bytes, int, int]]
+    read: Callable[[int, int, int, bool, bool], tuple[bytes, int]]
 
 
 class AggregateReader:
@@ -77,52 +79,54 @@ class AggregateReader:
         stop = VERSION_MAX if to_version is None else to_version
         if from_version > stop:
             return ReplayPage(b"", None)
-        history = list(self._parts(aggregate_id, from_version, stop, visible_sequence, cached_only))
+        history = self._parts(aggregate_id, from_version, stop, visible_sequence, cached_only)
         parts: list[bytes] = []
         left = bytes_max
         at = stop if backwards else from_version
         for files, part in enumerate(reversed(history) if backwards else history):
             if left <= 0 or files == _FILES_PER_PAGE_MAX:
                 return _page(parts, at, backwards)
-            while left > 0:
-                low, high = (from_version, at) if backwards else (at, stop)
-                data, first, last = part.read(max(low, part.first), min(high, part.last), left, backwards, cached_only)
+            at = min(at, part.last) if backwards else max(at, part.first)
+            while left > 0 and part.first <= at <= part.last:
+                low, high = (part.first, at) if backwards else (at, part.last)
+                data, at = part.read(low, high, left, backwards, cached_only)
                 parts.append(data)
                 left -= len(data)
-                at = first - 1 if backwards else last + 1
-                if (at < max(part.first, from_version)) if backwards else (at > min(part.last, stop)):
-                    break
-        finished = at < max(from_version, history[0].first) if backwards and history else True
-        if not backwards and history:
-            finished = at > min(stop, history[-1].last)
-        return _page(parts, None if finished else at, backwards)
+        left_over = history and (at >= history[0].first if backwards else at <= history[-1].last)
+        return _page(parts, at if left_over else None, backwards)
 
     def _parts(
         self, aggregate_id: str, from_version: int, to_version: int, visible_sequence: int, cached_only: bool
-    ) -> Iterator[HistoryPart]:
-        """Yields the parts that hold some of the versions, oldest first. Opens none of their files."""
+    ) -> list[HistoryPart]:
+        """Returns the parts that hold some of the versions, oldest first. Opens none of their files."""
         unsorted = self._tail.files
-        in_tail = {file.number for file in unsorted}
-        raw_id, first = aggregate_id.encode(), 1
+        parts: list[HistoryPart] = []
         entry = self._places.entry(aggregate_id, cached_only)
-        for rows in entry.row_ranges if entry is not None else ():
-            if first <= to_version and first + rows.rows > from_version and rows.file not in in_tail:
-                yield self._sorted_part(raw_id, rows, first)
-            first += rows.rows  # a row is one event
+        if entry is not None:
+            in_tail = {file.number for file in unsorted}
+            raw_id, first = aggregate_id.encode(), 1
+            for rows in entry.row_ranges:
+                if first <= to_version and first + rows.rows > from_version and rows.file not in in_tail:
+                    parts.append(self._sorted_part(raw_id, rows, first, from_version, to_version))
+                first += rows.rows  # a row is one event
         for file in unsorted:
             steps_max = _WALKED_IN_PLACE_MAX if cached_only else None
             found = file.commits_of(aggregate_id, file.written_commits(visible_sequence), steps_max)
             if found is None:
                 raise NotCached
-            if found[1]:
-                part = self._tail_part(file, *found)
-                if part.first <= to_version and part.last >= from_version:
-                    yield part
+            chain, count = found
+            if count:
+                first, last = file.first_version(chain[0]), file.versions[chain[count - 1]]
+                if first <= to_version and last >= from_version:
+                    parts.append(self._tail_part(file, chain, count, max(first, from_version), min(last, to_version)))
+        return parts
 
-    def _sorted_part(self, aggregate_id: bytes, rows: RowRange, first_version: int) -> HistoryPart:
+    def _sorted_part(
+        self, aggregate_id: bytes, rows: RowRange, first_version: int, from_version: int, to_version: int
+    ) -> HistoryPart:
         first, last = rows.first, rows.first + rows.rows
 
-        def read(low: int, high: int, bytes_max: int, backwards: bool, cached_only: bool) -> tuple[bytes, int, int]:
+        def read(low: int, high: int, bytes_max: int, backwards: bool, cached_only: bool) -> tuple[bytes, int]:
             index = self._files.index(rows.file, opened_only=cached_only)
             file, name = self._files.file(rows.file, opened_only=cached_only), self._files.name(rows.file)
             ordinal = index.ordinal_of(aggregate_id, first, last)
@@ -141,23 +145,21 @@ class AggregateReader:
             elif crc32c(data) != index.extent_crc(ordinal):  # faster for whole aggregates: one CRC, no walk
                 check_records(data, name, begin, index.commit_sequences(start, stop))
                 raise Corrupt(name, begin, "the bytes differ from those that the index was built from")
-            return data, int(versions[start]), int(versions[stop - 1])
+            return data, int(versions[start]) - 1 if backwards else int(versions[stop - 1]) + 1
 
-        return HistoryPart(first_version, first_version + rows.rows - 1, read)
+        return HistoryPart(max(first_version, from_version), min(first_version + rows.rows - 1, to_version), read)
 
-    def _tail_part(self, file: TailFile, chain: array[int], count: int) -> HistoryPart:
-        name, handle = self._files.name(file.number), file.file
-        assert handle is not None
-        last_version = file.versions.__getitem__
+    def _tail_part(self, file: TailFile, chain: array[int], count: int, first: int, last: int) -> HistoryPart:
+        name, last_version = self._files.name(file.number), file.versions.__getitem__
 
-        def read(low: int, high: int, bytes_max: int, backwards: bool, cached_only: bool) -> tuple[bytes, int, int]:
+        def read(low: int, high: int, bytes_max: int, backwards: bool, cached_only: bool) -> tuple[bytes, int]:
             begin = bisect_left(chain, low, 0, count, key=last_version)
-            end = min(bisect_left(chain, high, 0, count, key=last_version) + 1, count)
-            chosen = _chosen(file, chain, begin, end, bytes_max, backwards)
-            data = b"".join(read_runs(file, handle, name, chosen, cached_only))
-            return data, file.first_version(chosen[0]), last_version(chosen[-1])
+            end = bisect_left(chain, high, begin, count, key=last_version) + 1
+            chosen = file.up_to(bytes_max, chain, begin, end, backwards)
+            data = read_commits(file, name, chosen, cached_only)
+            return data, file.first_version(chosen[0]) - 1 if backwards else last_version(chosen[-1]) + 1
 
-        return HistoryPart(file.first_version(chain[0]), last_version(chain[count - 1]), read)
+        return HistoryPart(first, last, read)
 
 
 def _page(parts: list[bytes], next_version: int | None, backwards: bool) -> ReplayPage:
@@ -182,25 +184,17 @@ def _within(
     return index.commit_begin(start), index.commit_end(stop - 1)
 
 
-def _chosen(file: TailFile, chain: array[int], begin: int, end: int, bytes_max: int, backwards: bool) -> array[int]:
-    """Returns the commits of `chain[begin:end]` from the side where reading starts, until they reach `bytes_max`."""
-    size = 0
-    for place in reversed(range(begin, end)) if backwards else range(begin, end):
-        start, stop = file.extent(chain[place])
-        size += stop - start
-        if size >= bytes_max:
-            return chain[place:end] if backwards else chain[begin : place + 1]
-    return chain[begin:end]
-
-
-def read_runs(file: TailFile, handle: File, name: str, ordinals: array[int], cached_only: bool) -> Iterator[bytes]:
+def read_commits(file: TailFile, name: str, ordinals: Sequence[int], cached_only: bool = False) -> bytes:
     """Reads the records of ascending commits, adjacent ones in one read."""
-    place = 0
-    while place < len(ordinals):
-        run = place
-        while run + 1 < len(ordinals) and ordinals[run + 1] == ordinals[run] + 1:
-            run += 1
-        start, _ = file.extent(ordinals[place])
-        _, stop = file.extent(ordinals[run])
-        yield read_records(handle, name, start, stop, file.sequences[ordinals[place]], cached_only)
-        place = run + 1
+    handle, place, count = file.file, 0, len(ordinals)
+    assert handle is not None
+    runs: list[bytes] = []
+    while place < count:
+        first = last = ordinals[place]
+        place += 1
+        while place < count and ordinals[place] == last + 1:
+            last += 1
+            place += 1
+        start, stop = file.extent(first, last)
+        runs.append(read_records(handle, name, start, stop, file.sequences[first], cached_only))
+    return b"".join(runs)

@@ -26,7 +26,7 @@ from eventstore.records.splits import SlotFilter
 from eventstore.store.memory.unsorted_tail import TailFile, UnsortedTail
 from eventstore.store.read.checked_reads import check_records, read_records
 from eventstore.store.read.own_rows import OwnRows
-from eventstore.store.read.replay import read_runs
+from eventstore.store.read.replay import read_commits
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.sorted.event_index import EventIndex
 from eventstore.store.sorted.index_columns import Column
@@ -201,8 +201,7 @@ class LogScanner:
         self, file: TailFile, aggregate_id: str, after: int, wanted: EventFilter, bytes_max: int, events_max: int, visible: int
     ) -> tuple[bytes, int, int]:
         """Reads the commits of one aggregate, where memory says that they are."""
-        handle, name = file.file, self._files.name(file.number)
-        assert handle is not None
+        name = self._files.name(file.number)
         commits = file.written_commits(visible)
         found = file.commits_of(aggregate_id, commits)
         assert found is not None, "the walk was not limited"
@@ -214,7 +213,7 @@ class LogScanner:
         for place in range(first, count):
             if left <= 0 or passed >= events_max or place - first >= _WINDOW_EVENTS:
                 return b"".join(parts), passed, file.sequences[chain[place]] - 1
-            (data,) = read_runs(file, handle, name, chain[place : place + 1], cached_only=False)
+            data = read_commits(file, name, chain[place : place + 1])
             matching = sum(event[7] > after and wanted.matches(event) for event in decode_page(data))
             if matching:
                 parts.append(data)
@@ -226,8 +225,7 @@ class LogScanner:
         self, file: TailFile, aggregate_id: str, before: int, wanted: EventFilter, bytes_max: int, events_max: int
     ) -> tuple[bytes, int, int]:
         """As `_unsorted_of`, from the newest commit before `before` on."""
-        handle, name = file.file, self._files.name(file.number)
-        assert handle is not None
+        name = self._files.name(file.number)
         found = file.commits_of(aggregate_id, file.ordinal_at(before - 1) + 1)
         assert found is not None, "the walk was not limited"
         chain, count = found
@@ -236,7 +234,7 @@ class LogScanner:
         for place in range(count - 1, -1, -1):
             if left <= 0 or passed >= events_max or count - 1 - place >= _WINDOW_EVENTS:
                 return b"".join(reversed(parts)), passed, file.sequences[chain[place + 1]]
-            (data,) = read_runs(file, handle, name, chain[place : place + 1], cached_only=False)
+            data = read_commits(file, name, chain[place : place + 1])
             matching = sum(event[7] < before and wanted.matches(event) for event in decode_page(data))
             if matching:
                 parts.append(data)

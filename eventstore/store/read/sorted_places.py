@@ -43,6 +43,8 @@ class SortedPlaces:
             Corrupt, ReadFailed: an index is damaged or cannot be read.
         """
         value = self.known(aggregate_id) if cached_only else self._version_cache.peek(aggregate_id)
+        if value == ABSENT:  # as of most while nothing is sorted
+            return None
         if cached_only and (value is None or files_of(value) > _FILES_IN_PLACE_MAX):
             raise NotCached
         if value is not None:
@@ -54,7 +56,7 @@ class SortedPlaces:
 
     def known(self, aggregate_id: str) -> bytes | None:
         """Returns the value of the version cache, on its owner's thread; None: ask the directory."""
-        if not len(self._files.ranges):
+        if not self._files.ranges:
             return ABSENT
         self._version_cache.take_offers()
         return self._version_cache.get(aggregate_id)

@@ -21,8 +21,8 @@ class RangeCache:
         self._ranges = SortedKeyList(key=lambda item: (item.smallest, item.file))
         self._by_file: dict[int, CachedRange] = {}
 
-    def __len__(self) -> int:
-        return len(self._ranges)
+    def __bool__(self) -> bool:
+        return bool(self._by_file)
 
     def add(self, smallest: bytes, largest: bytes, file: int) -> None:
         """Sets the range of a file."""

@@ -124,9 +124,9 @@ def test_events_of_one_aggregate_are_read_without_those_of_others(opened: Maker,
         if number == 19:
             store.sort()
     read: list[int] = []
-    check, walk = scanning.check_records, scanning.read_runs
+    check, walk = scanning.check_records, scanning.read_commits
     monkeypatch.setattr(scanning, "check_records", lambda *given: read.append(len(given[3])) or check(*given))
-    monkeypatch.setattr(scanning, "read_runs", lambda *given, **named: read.append(len(given[3])) or walk(*given, **named))
+    monkeypatch.setattr(scanning, "read_commits", lambda *given: read.append(len(given[2])) or walk(*given))
     page = store.engine.scan(0, EventFilter(aggregate_id="order-1"), 1 << 20, None)
     assert [(event.aggregate_id, event.version) for event in decode_page(page.records)] == [("order-1", 1), ("order-1", 2)]
     assert page.at_end
