@@ -72,12 +72,14 @@ class OtherTasks(trio.abc.Instrument):
         self.wait = True
 
     async def run(self) -> None:
-        """Returns once those have run that wait now. Trio runs tasks in rounds: after one checkpoint, they are at least in the
-        round that this task is in.
+        """Returns once those have run that wait now. Trio runs tasks in rounds, each in any order: after one checkpoint they
+        are at least in the round that this task is in. So it takes two, unless none waits.
         """
-        self.wait = False
+        waited, self.wait = self.wait, False
         await trio.lowlevel.checkpoint()
-        await trio.lowlevel.checkpoint()
+        if waited or self.wait:
+            self.wait = False
+            await trio.lowlevel.checkpoint()
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
         if task is not self._own:
