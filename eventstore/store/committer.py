@@ -102,7 +102,6 @@ class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
         `source` identifies the caller: a source that stays the only one is served in place. Call `kick` after the last batch
         of a round.
         """
-        self._note_source(source)
         engine = self.engine
         refusal = None if self._replication is None else self._replication.refusal()
         if refusal is not None:
@@ -120,7 +119,7 @@ class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
         if barrier <= engine.visible_sequence:
             deliver(outcomes)
         else:
-            self._wait_for(barrier, outcomes, deliver)
+            self._wait_for(barrier, outcomes, deliver, source)
 
     def check_invariants(self) -> None:
         """For tests, between two steps of tasks. Raises AssertionError as `GroupCommit.check_invariants` does, and if anything

@@ -126,7 +126,7 @@ class StoreEngine:
         """Makes the commits of a written segment visible. Returns the files that it completed."""
         assert self._in_flight
         assert self._in_flight[0] is segment
-        completed = self._take_completed(segment.chunk)
+        completed = self._take_completed(segment.chunk) if self.writer.completed else []
         if segment.begins_chunk:
             self._give_file(segment)
         if durable:

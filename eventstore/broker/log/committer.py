@@ -52,7 +52,6 @@ class MessageCommitter(GroupCommit[SendOutcome, WriteResult]):
         Raises:
             Poisoned, UnknownTopic, NotEnoughReplicas
         """
-        self._note_source(source)
         if self._replication is not None and (refusal := self._replication.refusal()) is not None:
             raise refusal
         engine = self.engine
@@ -66,7 +65,7 @@ class MessageCommitter(GroupCommit[SendOutcome, WriteResult]):
         if barrier == before:  # all of them were refused, which depends on no write
             deliver(outcomes)
         else:
-            self._wait_for(barrier, outcomes, deliver)
+            self._wait_for(barrier, outcomes, deliver, source)
 
     def begin_chunk(self) -> None:
         """Begins a new chunk, as the first thing that is written: an epoch of the log begins with it."""

@@ -120,7 +120,7 @@ class MessageEngine:
         """Makes the messages of a written segment visible."""
         first, changed_queues = self._in_flight[0]
         assert first is segment
-        completed = self._take_completed(segment.chunk)
+        completed = self._take_completed(segment.chunk) if self.writer.completed else []
         if segment.begins_chunk:
             self._begun(segment)
         end = position_of(segment.chunk, segment.end)

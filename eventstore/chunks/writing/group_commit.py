@@ -178,13 +178,12 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         while self.full:
             await self._room.park()
 
-    def _note_source(self, source: object) -> None:
-        """Notes who submits: a source that has been alone for several submissions is served in place."""
+    def _wait_for(self, barrier: int, outcomes: list[Outcome], deliver: DeliverOutcomes[Outcome], source: object) -> None:
+        """Delivers the outcomes once `barrier` is visible. `source`: who submits. One that has been the only one to wait
+        several times is served in place.
+        """
         self._streak = self._streak + 1 if source is self._last_source else 0
         self._last_source = source
-
-    def _wait_for(self, barrier: int, outcomes: list[Outcome], deliver: DeliverOutcomes[Outcome]) -> None:
-        """Delivers the outcomes once `barrier` is visible."""
         self._waiting.append((barrier, outcomes, deliver))
 
     @trio.lowlevel.enable_ki_protection

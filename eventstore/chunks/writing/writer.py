@@ -16,6 +16,7 @@ import errno
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import NoReturn
 
 from eventstore.chunks.files import NO_SPACE, File
 from eventstore.chunks.folder import ChunkFolder
@@ -35,6 +36,7 @@ class ChunkWriter:
         end: the byte offset up to which the current chunk was written.
         key: of its witnesses.
         poisoned: why no later segment is accepted; None if they are.
+        completed: the chunks that `take_completed` has not returned yet.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class ChunkWriter:
         self.key = NO_KEY
         self.end = RECORDS_FROM
         self.poisoned: str | None = None
-        self._completed: deque[ChunkHeader] = deque()
+        self.completed: deque[ChunkHeader] = deque()
         self.zero_ahead = ZeroAhead(folder.files)
 
     def resume(self, header: ChunkHeader, end: int, next_sequence: int, records: int, checksum: int) -> None:
@@ -112,8 +114,8 @@ class ChunkWriter:
     def take_completed(self, before: int | None = None) -> list[ChunkHeader]:
         """Returns the chunks that were completed since the last call, and have a number below `before`."""
         taken = []
-        while self._completed and (before is None or self._completed[0].number < before):
-            taken.append(self._completed.popleft())
+        while self.completed and (before is None or self.completed[0].number < before):
+            taken.append(self.completed.popleft())
         return taken
 
     def write(self, segment: Segment, begun: ChunkHeader | None = None) -> None:
@@ -124,7 +126,8 @@ class ChunkWriter:
             StorageFull, Overloaded: nothing of the segment was stored; later segments may succeed.
             Poisoned: the state on disk is unknown; no later segment is accepted.
         """
-        self._refuse_if_poisoned()
+        if self.poisoned is not None:
+            self._refuse()
         try:
             if segment.begins_chunk and (self._header is None or self._header.number != segment.chunk):
                 self._roll(segment, begun)
@@ -148,7 +151,8 @@ class ChunkWriter:
 
     def sync_now(self) -> tuple[int, int]:
         """Syncs everything written so far. Returns the chunk, and the byte offset up to which it is durable."""
-        self._refuse_if_poisoned()
+        if self.poisoned is not None:
+            self._refuse()
         chunk, end = self._header.number if self._header is not None else 0, self.end
         if not self._unsynced or self._file is None:
             return chunk, end
@@ -218,7 +222,7 @@ class ChunkWriter:
             raise self._poison("completing a chunk", error) from error
         self._sync_or_poison(file)
         self._file, self._header, self._unsynced = None, completed, False
-        self._completed.append(completed)
+        self.completed.append(completed)
 
     def _sync_or_poison(self, file: File) -> None:
         try:
@@ -267,9 +271,9 @@ class ChunkWriter:
             path=str(self._folder.path),
         ) from cause
 
-    def _refuse_if_poisoned(self) -> None:
-        if self.poisoned is not None:
-            raise Poisoned(self.poisoned, path=str(self._folder.path))
+    def _refuse(self) -> NoReturn:
+        assert self.poisoned is not None
+        raise Poisoned(self.poisoned, path=str(self._folder.path))
 
     def _poison(self, what: str, error: Exception) -> Poisoned:
         why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)

@@ -36,7 +36,8 @@ class ZeroAhead:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._file: File | None = None
         self._claimed = 0
         self._zeroed = 0
@@ -48,27 +49,29 @@ class ZeroAhead:
 
     def attach(self, path: Path, end: int) -> None:
         """Starts to zero this file, which is written up to `end`."""
-        with self._changed:
+        with self._lock:
             with contextlib.suppress(OSError):  # too many open files: no zeros ahead then, only slower syncs
                 self._file = self._files.open(path, write=True)
             self._claimed = self._zeroed = self._limit = end
 
     def reserved(self, limit: int) -> None:
         """Sets the end of the space that the file system has reserved; zeros never go beyond it."""
-        with self._changed:
+        with self._lock:
             self._limit = limit
             self._changed.notify_all()
 
     def claim(self, start: int, end: int) -> None:
-        """Claims [start, end) for the writer; returns once no zeros can be written there."""
-        with self._changed:
+        """Claims [start, end) for the writer; returns once no zeros can be written there: at once after `try_claim`."""
+        if end <= self._claimed:  # only the writer claims, one call at a time
+            return
+        with self._lock:
             while self._reached_by(end):
                 self._changed.wait()
             self._take(start, end)
 
     def try_claim(self, start: int, end: int) -> bool:
-        """Claims [start, end) unless that means waiting. After True a `claim` of the same range returns at once."""
-        with self._changed:
+        """Claims [start, end) unless that means waiting."""
+        with self._lock:
             if self._reached_by(end):
                 return False
             self._take(start, end)
@@ -85,7 +88,7 @@ class ZeroAhead:
 
     def detach(self) -> None:
         """Waits until no slice is being written, and closes the file."""
-        with self._changed:
+        with self._lock:
             while self._slice_start is not None:
                 self._changed.wait()
             if self._file is not None:
@@ -95,7 +98,7 @@ class ZeroAhead:
     def run(self) -> None:
         """Zeroes slice after slice until `stop`; the body of a thread."""
         while True:
-            with self._changed:
+            with self._lock:
                 while not self._stopped and not self._wanted():
                     self._changed.wait()
                 if self._stopped:
@@ -107,13 +110,13 @@ class ZeroAhead:
                 return
 
     def stop(self) -> None:
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._changed.notify_all()
 
     def step(self) -> bool:
         """Zeroes one slice, if one is wanted."""
-        with self._changed:
+        with self._lock:
             if not self._wanted():
                 return False
             file, start = self._file, self._next_start()
@@ -128,7 +131,7 @@ class ZeroAhead:
             full = error.errno in NO_SPACE  # the reserved space does not exist after all: the writer will get the same error
             failure = None if full else error
         finally:  # in any case: the writer must not wait for this slice
-            with self._changed:
+            with self._lock:
                 self._slice_start = None
                 self._zeroed = start + length
                 self._limit = start if full else self._limit

@@ -11,10 +11,9 @@ import logging
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from time import perf_counter
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import eventstore_mailbox as mailbox
-from eventstore.domain.runtime import CommitRow
 from eventstore.errors import EventStoreError, ShuttingDown
 from eventstore.flat import Scalar
 from eventstore.protocol import outcome_values
@@ -142,11 +141,12 @@ class AppendBatcher:
         more = perf_counter() - started - len(commits) * _COMMIT_S
         if more > NOTED_S and (size < _MANY_BYTES or (more := more - _events_s(commits)) > NOTED_S):
             for connection, _, _, own in replies.requests:  # what they took beyond what was due, by bytes
-                self._gate.scheduler.charge(connection, more * own / size)
+                if (part := more * own / size) > NOTED_S:
+                    self._gate.scheduler.charge(connection, part)
         self._mailboxes.kick()
 
     def _append(self, replies: BatchReplies, commits: list[RawCommit], source: object, size: int) -> None:
-        changes = cast("list[CommitRow]", commits)
+        changes: list[Any] = commits
         size += len(commits) * _ENVELOPE_BYTES
         if not isinstance(replies, AppendReplies):
             self._mailboxes.append(changes, replies.deliver, source, size_bytes=size)
