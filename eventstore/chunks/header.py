@@ -31,8 +31,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import Final
 
-from crc32c import crc32c
-
+from eventstore.checksum import crc32c
 from eventstore.chunks.layout import FieldLayout
 from eventstore.errors import Corrupt, FolderRefused
 

@@ -20,8 +20,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from crc32c import crc32c
-
+from eventstore.checksum import crc32c
 from eventstore.chunks.layout import FieldLayout
 
 MARK: Final = 0xC4

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from crc32c import crc32c
-
 from eventstore.arrays import np, npt
+from eventstore.checksum import crc32c
 from eventstore.chunks import record
 from eventstore.chunks.record import (
     CRC_FROM,

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from crc32c import crc32c
-
+from eventstore.checksum import crc32c
 from eventstore.chunks.record import CRC_FROM, MARK, PREFIX, RECORD_BYTES_MAX, TRAILER, TRAILER_MARK
 
 KEY_BYTES: Final = 16

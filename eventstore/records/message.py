@@ -23,9 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import Final, TypeAlias, cast
 
-from crc32c import crc32c
-
 from eventstore import flat
+from eventstore.checksum import crc32c
 from eventstore.chunks.record import PREFIX, TRAILER, after_crc
 from eventstore.errors import InvalidArgument, ProtocolError
 from eventstore.fields import check_text, shown

@@ -19,9 +19,8 @@ from array import array
 from functools import cache
 from typing import Final, TypeAlias
 
-from crc32c import crc32c
-
 from eventstore.arrays import np
+from eventstore.checksum import crc32c
 from eventstore.chunks.layout import FieldLayout
 from eventstore.records.state_record import QueueKey
 

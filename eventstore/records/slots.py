@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Final
 
-from crc32c import crc32c
+from eventstore.checksum import crc32c
 
 SLOTS: Final = 4096
 LOCAL: Final = -1

@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeAlias, cast
 
-from crc32c import crc32c
-
 from eventstore import flat
+from eventstore.checksum import crc32c
 from eventstore.chunks.layout import FieldLayout
 from eventstore.chunks.record import MARK, THROUGH_CRC, TRAILER, TRAILER_MARK
 from eventstore.records.message import AFTER_CRC, FIXED_BYTES, HEADER_BYTES, VALUES

@@ -16,8 +16,7 @@ from operator import add as concat
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from crc32c import crc32c
-
+from eventstore.checksum import crc32c
 from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.record import MARK, THROUGH_CRC, TRAILER, TRAILER_MARK

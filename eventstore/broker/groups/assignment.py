@@ -14,7 +14,7 @@ import heapq
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from crc32c import crc32c
+from eventstore.checksum import crc32c
 
 
 def assign_queues(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from eventstore.arrays import np
+from eventstore.checksum import crc32c
 from eventstore.chunks import record
 from eventstore.chunks.record import CRC_FROM, MARK
 from eventstore.chunks.slab import Ints, gather

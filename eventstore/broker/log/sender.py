@@ -13,10 +13,10 @@ from operator import add as concat
 from typing import Final, TypeAlias, cast
 
 import msgpack
-from crc32c import crc32c
 
 from eventstore.broker.log.queue import QueueLog
 from eventstore.broker.topics import Topic
+from eventstore.checksum import crc32c
 from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.header import RECORDS_FROM
 from eventstore.chunks.record import MARK, THROUGH_CRC, TRAILER, TRAILER_MARK

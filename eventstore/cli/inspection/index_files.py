@@ -6,8 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
-
+from eventstore.checksum import crc32c
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.header import EVENTS, HEADER_BYTES, decode_header
 from eventstore.cli.inspection.file_report import CellValue, FileReport, ReportTable, name_of, time_of

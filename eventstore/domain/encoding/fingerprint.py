@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 from zlib import crc32
 
-from crc32c import crc32c
-
+from eventstore.checksum import crc32c
 from eventstore.domain.encoding.codec import PayloadCodec
 from eventstore.errors import PayloadInvalid
 from eventstore.records.commit import NO_FINGERPRINT

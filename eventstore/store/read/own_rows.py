@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeAlias, cast
 
-from crc32c import crc32c
-
 from eventstore.arrays import np, npt
+from eventstore.checksum import crc32c
 from eventstore.records.slots import SLOTS, slot_of
 from eventstore.records.splits import SlotFilter
 from eventstore.store.sorted.event_index import EventIndex

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from crc32c import crc32c
-
+from eventstore.checksum import crc32c
 from eventstore.chunks.files import NotCached
 from eventstore.errors import Corrupt
 from eventstore.model import VERSION_MAX

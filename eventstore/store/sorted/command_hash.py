@@ -16,9 +16,8 @@ from collections.abc import Callable
 from hashlib import blake2s
 from typing import Final
 
-from crc32c import crc32c
-
 from eventstore.arrays import np, npt
+from eventstore.checksum import crc32c
 
 KEY_BYTES: Final = 16
 NO_KEY: Final = b""

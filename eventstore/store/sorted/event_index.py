@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
 from eventstore.arrays import np
+from eventstore.checksum import crc32c
 from eventstore.chunks.files import File, Files
 from eventstore.errors import Corrupt
 from eventstore.store.sorted.command_hash import hash_with

@@ -26,9 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from crc32c import crc32c
-
 from eventstore.arrays import np, npt
+from eventstore.checksum import crc32c
 from eventstore.chunks.files import File, Files
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.layout import FieldLayout

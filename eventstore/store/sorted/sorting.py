@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from crc32c import crc32c
-
 from eventstore.arrays import np, npt
+from eventstore.checksum import crc32c
 from eventstore.chunks.files import File, Files
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM, SORTED, ChunkHeader, check_footer

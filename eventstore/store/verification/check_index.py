@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import itertools
 
-from crc32c import crc32c
-
 from eventstore.arrays import np, npt
+from eventstore.checksum import crc32c
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.errors import Corrupt
 from eventstore.store.sorted.event_index import EventIndex, open_index

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from random import random
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar, cast
-
-from crc32c import crc32c
+from zlib import crc32
 
 from eventstore_mailbox.core.state import AggregateQueue, AnyEntry, Entry
 
@@ -70,7 +69,7 @@ def _flush_nothing() -> None:
 
 
 def _slot(aggregate_id: str) -> int:
-    return crc32c(aggregate_id.encode("utf-8", "surrogatepass"))
+    return crc32(aggregate_id.encode("utf-8", "surrogatepass"))
 
 
 def _assume_modified(_: object) -> bool:

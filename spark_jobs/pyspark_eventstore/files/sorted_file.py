@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from crc32c import crc32c
 
+from eventstore.checksum import crc32c
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.record import CRC_FROM, UNORDERED, walk
