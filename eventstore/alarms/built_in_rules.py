@@ -38,6 +38,7 @@ shard_unserved: shard_unserved > 0 for 30
 certificate_expires: certificate_days_left < 14
 logins_refused: logins_refused > 1 for 60
 audit_stuck: audit_waiting > 0 for 60
+backup_old: backup_age_seconds > 172800
 """
 
 BUILT_IN: Final[Mapping[str, Rule]] = parse_rules(_TEXT, {})

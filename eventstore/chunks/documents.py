@@ -27,7 +27,7 @@ class WatchesDocuments(Protocol):
 
 def write_document(files: Files, path: Path, document: Mapping[str, DocumentValue]) -> None:
     """Writes the document; durable on return. A crash at any point leaves the old or the new document whole under `path`."""
-    raw = _encoded(document)
+    raw = encoded_document(document)
     replace_document(files, path, raw)
     if isinstance(files, WatchesDocuments):
         files.document_replaced(path, raw)
@@ -48,7 +48,7 @@ def replace_document(files: Files, path: Path, raw: bytes) -> None:
     files.sync_folder(path.parent)
 
 
-def _encoded(document: Mapping[str, DocumentValue]) -> bytes:
+def encoded_document(document: Mapping[str, DocumentValue]) -> bytes:
     """Returns JSON with a line for each member; a member that is an object has a line for each of its own members.
 
     A line is made in C, so that a document of megabytes takes a sixth of the time, and no line holds the interpreter's lock for

@@ -26,6 +26,8 @@ from eventstore.forks import tell_of_forks
 
 _ONLY_CACHED = getattr(os, "RWF_NOWAIT", 0x7FFFFFFF)  # outside Linux an unknown flag: EINVAL, so never cached
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FICLONE = 0x40049409  # linux/fs.h
+_NO_CLONE = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
 _OTHERS = stat.S_IRWXO
 _GROUP_READS = stat.S_IRGRP | stat.S_IXGRP
 _log = logging.getLogger(__name__)
@@ -60,7 +62,17 @@ class File(Protocol):
     def map(self) -> memoryview:
         """Maps the whole file read-only; the mapping is valid as long as the view is referenced."""
 
+    def clone(self, source: File) -> bool:
+        """Makes this empty file share the blocks of another one. Returns whether the file system can. Not synced."""
+
     def close(self) -> None: ...
+
+
+class OpensFiles(Protocol):
+    """What files are read through."""
+
+    def open(self, path: Path, /) -> File:
+        """Opens a file to be read. Raises FileNotFoundError."""
 
 
 class NotCached(Exception):
@@ -216,6 +228,17 @@ class OsFile:
         if self.size() == 0:
             return memoryview(b"")
         return memoryview(mmap.mmap(self._fd, 0, prot=mmap.PROT_READ))
+
+    def clone(self, source: File) -> bool:
+        if not isinstance(source, OsFile):
+            return False
+        try:
+            fcntl.ioctl(self._fd, _FICLONE, source._fd)
+        except OSError as error:
+            if error.errno not in _NO_CLONE:
+                raise
+            return False
+        return True
 
     def close(self) -> None:
         descriptor, self._fd = self._fd, -1

@@ -4,11 +4,12 @@ every record's CRC, the number and sum of its records, and its footer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
 from eventstore.chunks import slab
-from eventstore.chunks.files import Files, naming
+from eventstore.chunks.files import File, OpensFiles, naming
 from eventstore.chunks.header import FOOTER_BYTES, HEADER_BYTES, RECORDS_FROM, ChunkHeader, check_footer, decode_header
 from eventstore.chunks.record import UNORDERED
 from eventstore.errors import Corrupt, FolderRefused
@@ -22,9 +23,11 @@ class ChunkCheck:
 
     Attributes:
         header: of the chunk.
+        file: the chunk, to be read only.
+        data: the records that the last step has read.
     """
 
-    def __init__(self, files: Files, path: Path, kind: int, header_bytes: int) -> None:
+    def __init__(self, files: OpensFiles, path: Path, kind: int, header_bytes: int) -> None:
         """Opens the chunk and reads its header. `header_bytes`: the length of its records' headers.
 
         Raises:
@@ -32,15 +35,16 @@ class ChunkCheck:
             FileNotFoundError, OSError
         """
         self._name, self._header_bytes = str(path), header_bytes
-        self._file = files.open(path)
+        self.file: File = files.open(path)
+        self.data = b""
         try:
             with naming(path):
-                self.header: ChunkHeader = decode_header(self._file.read_at(0, HEADER_BYTES), self._name, kind)
+                self.header: ChunkHeader = decode_header(self.file.read_at(0, HEADER_BYTES), self._name, kind)
         except FolderRefused as error:  # among files of this format
-            self._file.close()
+            self.file.close()
             raise Corrupt(self._name, 0, str(error.fields["why"])) from None
         except BaseException:
-            self._file.close()
+            self.file.close()
             raise
         self.done = RECORDS_FROM
         self._records = self._sum = 0
@@ -58,7 +62,7 @@ class ChunkCheck:
             return 0
         wanted = min(bytes_max, end - self.done)
         while True:
-            data = self._file.read_at(self.done, wanted)
+            data = self.file.read_at(self.done, wanted)
             found = slab.walk(data, self.done, UNORDERED, self._header_bytes)
             if found.offsets:
                 break
@@ -68,6 +72,7 @@ class ChunkCheck:
         if found.fault is not None and not found.wants:
             raise Corrupt(self._name, found.end, found.fault)
         read, self.done = found.end - self.done, found.end
+        self.data = data if read == len(data) else data[:read]
         self._records += len(found.offsets)
         self._sum += found.checksum
         return read
@@ -76,9 +81,9 @@ class ChunkCheck:
         header = self.header
         if (self._records, self._sum & _SUM_MASK) != (header.records, header.checksum):
             raise Corrupt(self._name, header.end, "the records do not match the header's count and checksum")
-        check_footer(self._file.read_at(header.end, FOOTER_BYTES), header, self._name)
-        if self._file.size() != header.end + FOOTER_BYTES:
-            raise Corrupt(self._name, header.end, f"{self._file.size()} bytes, its header says {header.end + FOOTER_BYTES}")
+        check_footer(self.file.read_at(header.end, FOOTER_BYTES), header, self._name)
+        if self.file.size() != header.end + FOOTER_BYTES:
+            raise Corrupt(self._name, header.end, f"{self.file.size()} bytes, its header says {header.end + FOOTER_BYTES}")
 
     def read_all(self) -> None:
         """Reads all of it at once.
@@ -90,8 +95,15 @@ class ChunkCheck:
         while self.step(_PIECE_BYTES):
             pass
 
+    def copied(self) -> Iterator[bytes]:
+        """Yields the bytes of the whole file, in order; records only once they are known to be good. Raises as `step`."""
+        yield self.file.read_at(0, self.done)
+        while self.step(_PIECE_BYTES):
+            yield self.data
+        yield self.header.footer()
+
     def close(self) -> None:
-        self._file.close()
+        self.file.close()
 
     def __enter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ from eventstore import flat
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError, UnknownOperation
 from eventstore.flat import Malformed, Scalar
 from eventstore.model import ANY, EXISTS, Expected
+from eventstore.protocol import backup_requests as backup_requests
 from eventstore.protocol import group_requests as group_requests  # these two declare theirs
 from eventstore.protocol import reaction_requests as reaction_requests
 from eventstore.protocol.answers import OK

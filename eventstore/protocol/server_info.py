@@ -25,6 +25,20 @@ class ClientInfo(NamedTuple):
     shard: OfShard = None
 
 
+class BackupCut(NamedTuple):
+    """Up to where a store is readable, all at one moment. `folder`: the data folder, as a path on the machine of the server;
+    `store`: the uuid of the store; `sequence`: of the last event; `message`: the number of the last message, 0 without a
+    broker; `taken`: when, µs since 1970; `shard`: in an answer about several.
+    """
+
+    folder: str
+    store: str
+    sequence: int
+    message: int
+    taken: int
+    shard: OfShard = None
+
+
 class AlarmInfo(NamedTuple):
     """An alarm. `subject`: what it is about, such as `group=billing`; empty: the server, or, of one that is quiet, everything.
 

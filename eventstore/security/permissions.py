@@ -30,6 +30,7 @@ class Permission(StrEnum):
     GROUPS = "groups"  # groups: resetting, replaying and deleting them, their retries
     REACTIONS = "reactions"  # reactions: retrying, skipping, replaying
     ALARMS = "alarms"  # alarms: silencing and testing them
+    BACKUP = "backup"  # being told where the files are, and up to where they count; of everything
     STATS = "stats"  # figures, lists and metrics; of everything
     CLUSTER = "cluster"  # being a node of the cluster
 
@@ -37,7 +38,7 @@ class Permission(StrEnum):
 EVERYTHING: Final = ""
 """The prefix of every name."""
 _READING: Final = (None, Permission.READ, Permission.SUBSCRIBE, Permission.CONSUME, Permission.STATS)
-_RECORDED: Final = (Permission.TOPICS, Permission.GROUPS, Permission.REACTIONS, Permission.ALARMS)
+_RECORDED: Final = (Permission.TOPICS, Permission.GROUPS, Permission.REACTIONS, Permission.ALARMS, Permission.BACKUP)
 _OF_GROUPS: Final = ("retry:", "dead:")
 
 Wanted = Iterable[tuple[Permission, str | None]]

@@ -11,10 +11,19 @@ from eventstore.security.permissions import Grants, Permission
 
 _READER: Final = frozenset({Permission.READ, Permission.SUBSCRIBE, Permission.CONSUME, Permission.JOIN, Permission.STATS})
 _WRITER: Final = _READER | {Permission.APPEND, Permission.COMMAND, Permission.SEND}
-_OPERATOR: Final = frozenset({Permission.STATS, Permission.TOPICS, Permission.GROUPS, Permission.REACTIONS, Permission.ALARMS})
+_OPERATOR: Final = frozenset(
+    {
+        Permission.STATS,
+        Permission.TOPICS,
+        Permission.GROUPS,
+        Permission.REACTIONS,
+        Permission.ALARMS,
+        Permission.BACKUP,
+    }
+)
 ROLES: Final = {"reader": _READER, "writer": _WRITER, "operator": _OPERATOR, "admin": frozenset(Permission)}
 """Permissions by role. An operator may repair and delete, and sees figures and names, but no events and messages."""
-WHOLE: Final = frozenset({Permission.STATS, Permission.CLUSTER})
+WHOLE: Final = frozenset({Permission.STATS, Permission.CLUSTER, Permission.BACKUP})
 """Permissions that are about no names: a prefix does not limit them."""
 
 

@@ -9,6 +9,7 @@ from eventstore.alarms.alarm_metrics import ALARM_METRICS
 from eventstore.metrics import LabelledMetric, Metric
 from eventstore.server.access.access_metrics import ACCESS_METRICS
 from eventstore.server.access.tls_metrics import TLS_METRICS
+from eventstore.server.backups import BACKUP_AGE, BACKUP_METRICS
 from eventstore.server.broker.broker_metrics import GROUP_METRICS, QUEUE_METRICS
 from eventstore.server.broker.service import BROKER_METRICS
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
@@ -36,6 +37,7 @@ METRICS_BY_SUBJECT: Final[Mapping[str, Sequence[Metric[Any]]]] = {
     "Publishing": PUBLISHING_METRICS,
     "Reactions": REACTION_METRICS,
     "Projections": CONNECTED_PROJECTION_METRICS,
+    "Backups": BACKUP_METRICS,
     "Process": PROCESS_METRICS,
     "Disk": DISK_METRICS,
     "Alarms": ALARM_METRICS,
@@ -46,5 +48,6 @@ LABELLED: Final[tuple[LabelledMetric, ...]] = (
     *QUEUE_METRICS,
     *GROUP_METRICS,
     PROJECTION_SILENT,
+    BACKUP_AGE,
 )
-"""Those that `/metrics` has for each reaction, topic, queue, group and projection."""
+"""Those that `/metrics` has for each reaction, topic, queue, group, projection and place of backups."""

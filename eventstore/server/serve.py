@@ -8,6 +8,7 @@ restart can judge what is on disk. A poisoned broker does not stop it (see `brok
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -23,12 +24,14 @@ from eventstore.domain.domain import Domain
 from eventstore.domain.import_path import load
 from eventstore.domain.runtime import DomainRuntime
 from eventstore.metrics import MetricSource
+from eventstore.protocol.server_info import BackupCut
 from eventstore.records.cluster_map import ClusterMap, single_map
 from eventstore.server.access.security import Security
 from eventstore.server.alarms.alarm_handlers import alarm_routes, source_of
 from eventstore.server.alarms.known_figures import alarms_of
 from eventstore.server.alarms.reported_alarms import alarm_feature
 from eventstore.server.backlog import ServerBacklog
+from eventstore.server.backups import BACKUPS, Backups
 from eventstore.server.bootstrap import (
     bind,
     calm_collector,
@@ -222,6 +225,7 @@ async def _listening(
         publishing = publishing_of(store, broker, settings.publish, domain, settings.data, files)
         layout.moved.append(lambda _: publishing.begin_again())
         verifying = Verifying(settings, verified_folders(store, broker))
+        backups = Backups(gate, lambda: _cut(settings, store, broker), settings.data / BACKUPS)
 
         def end_turn() -> None:
             if order.collecting is not None:
@@ -246,6 +250,7 @@ async def _listening(
             reads.feature,
             subscriptions.feature,
             reaction_feature(reactions, operators | parking_routes(gate, nursery, store), reactions.run),
+            backups.feature,
             ConnectedProjections(gate, store.engine, settings.data / PROJECTIONS).feature,
             process_feature(settings.data),
             *(() if service is None else (service.feature, publishing_feature(publishing))),
@@ -286,3 +291,11 @@ async def _listening(
                 address, http_address, store, service, gate, appends, commands, mailboxes, *told, features, trio.Event()
             )
             nursery.cancel_scope.cancel()
+
+
+def _cut(settings: ServerSettings, store: EmbeddedStore, broker: Broker | None) -> BackupCut:
+    """Returns up to where both logs are readable. The messages come first: none is of an event after the cut."""
+    message = 0 if broker is None else broker.engine.visible_number
+    sequence = store.engine.visible_sequence
+    folder, now_us = str(settings.data.absolute()), time.time_ns() // 1_000
+    return BackupCut(folder, str(store.opened.uuid), sequence, message, now_us)

@@ -13,6 +13,7 @@ from eventstore import flat
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError, UnknownOperation
 from eventstore.flat import Scalar
 from eventstore.model import ANY, EXISTS, VERSION_MAX, ExpectedVersion
+from eventstore.protocol.backup_requests import BeginBackup, NoteBackup
 from eventstore.protocol.frames import LENGTH_BYTES, encode_frame
 from eventstore.protocol.limits import (
     COMMANDS_PER_FRAME_MAX,
@@ -91,6 +92,8 @@ requests = st.one_of(
     st.builds(CheckParking),
     st.builds(ListReactions),
     st.builds(NoteProjection, texts, positions, times, positions),
+    st.just(BeginBackup()),
+    st.builds(NoteBackup, texts, st.none() | positions),
     st.builds(ListProjections, st.integers(0, 2**63 - 1)),
     st.builds(ListParked, texts, st.integers(0, 2**63 - 1)),
     st.builds(RetryParked, texts, names, texts, texts),

@@ -239,7 +239,7 @@ def all_but(row: Row, lack: int) -> list[str]:
         for at, grant in enumerate(wants(row, number)):
             if at != lack:
                 found.append(grant)
-            elif grant not in ("stats:", "park:*"):  # one is about no names, one about whichever
+            elif grant not in ("stats:", "backup:", "park:*"):  # one is about no names, one about whichever
                 found.append(f"{grant}x")
     return found
 
@@ -273,7 +273,8 @@ VERBS: Final = {
     "SHOW STATS": {Permission.STATS},
     "LIST": {Permission.STATS, Permission.READ},
     "VERSION": {Permission.READ},
-    "NOTE END": {Permission.STATS},
+    "NOTE END": {Permission.STATS, Permission.BACKUP},
+    "BEGIN": {Permission.BACKUP},
     "OFFSET": {Permission.CONSUME},
     "CREDIT HELLO MAP PING UNSUBSCRIBE": {None},
 }
@@ -288,6 +289,7 @@ FIELDS: Final = {
     Permission.READ: "aggregate_id",
     Permission.ALARMS: "alarm",
     Permission.STATS: "",
+    Permission.BACKUP: "",
     None: "",
 }
 """The field whose name a permission is about, unless a row by hand says otherwise."""

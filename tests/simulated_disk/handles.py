@@ -132,6 +132,9 @@ class SimulatedFile:
             self._node.mapped = True
             return memoryview(self._node.snapshot())
 
+    def clone(self, source: object) -> bool:
+        return False
+
     def close(self) -> None:
         with self._disk._lock:
             self._closed = True

@@ -24,7 +24,7 @@ from eventstore.settings.written_values import read_written
 _BRACES: Final = re.compile(r"^\{(.*)\}(\.\.\.)?$")
 _COMMANDS: Final = "eventstore.cli.commands"
 _WRONG_USAGE: Final = 2
-_SECTIONS: Final = ("run", "events", "broker", "watch", "security", "offline")
+_SECTIONS: Final = ("run", "events", "broker", "watch", "security", "backup", "offline")
 _PLAIN: Final[dict[str, Any]] = {
     "add_completion": False,
     "rich_markup_mode": None,

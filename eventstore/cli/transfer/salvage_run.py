@@ -112,7 +112,7 @@ async def salvage(broken: Path, target: Path, on_progress: Callable[[Salvaged, i
                 elif contents.damaged:
                     done.unknown += max(len(contents.faults), 1)
                 for commits in _batches(_commits(folder, contents, done)):
-                    results = await store._append_many([_raw(view) for view, _ in commits], list)
+                    results = await store._append_many([raw_commit_of(view) for view, _ in commits], list)
                     for (view, offset), result in zip(commits, results, strict=True):
                         if isinstance(result, Committed):
                             done.events += view.count * (not result.duplicate)
@@ -222,7 +222,8 @@ def _batches(commits: Iterable[tuple[CommitView, int]]) -> Iterator[list[tuple[C
         yield batch
 
 
-def _raw(view: CommitView) -> RawCommit:
+def raw_commit_of(view: CommitView) -> RawCommit:
+    """Returns the commit as it is appended to another store: only if that has the version before it."""
     events = view.events if view.fingerprint == NO_FINGERPRINT else with_fingerprint(view.events, view.fingerprint)
     return view.aggregate_id, view.first_version - 1, view.command_id, view.time, events
 

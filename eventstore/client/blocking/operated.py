@@ -13,11 +13,12 @@ from eventstore.client.blocking.reactions import BlockingAlarms, BlockingReactio
 from eventstore.client.blocking.routing import BlockingRouter, shards_broker, shards_reactions
 from eventstore.client.session.one_way_queue import OneWayCounts
 from eventstore.flat import Scalar
+from eventstore.protocol.backup_requests import BeginBackup, NoteBackup
 from eventstore.protocol.reaction_info import ProjectionInfo
 from eventstore.protocol.reaction_requests import EndProjection, ForgetProjection, ListProjections, NoteProjection
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import CLIENT_ROWS_MAX, ListClients, Map, Stats
-from eventstore.protocol.server_info import ClientInfo
+from eventstore.protocol.server_info import BackupCut, ClientInfo
 from eventstore.records.cluster_map import ClusterMap
 
 A = TypeVar("A")
@@ -105,6 +106,20 @@ class BlockingOperated:
     def end_projection(self, name: str, *, timeout: float | None = None) -> None:
         """Says that a projection that this client has told of was to end here: it is not listed as one that has left."""
         self._ask(EndProjection(name))
+
+    @limited
+    def begin_backup(self, *, timeout: float | None = None) -> list[BackupCut]:
+        """Returns up to where the store is readable now, and where its files are, for a program that copies them; of several
+        shards, of each. Needs the permission `backup`.
+        """
+        return self._ask(BeginBackup())
+
+    @limited
+    def note_backup(self, place: str, taken_us: int | None, *, timeout: float | None = None) -> None:
+        """Says that the backup in this place is whole up to a cut that was taken at `taken_us` (µs since 1970): the server
+        reports its age, and raises the alarm `backup_old` later. None: no backup is made into this place any more.
+        """
+        self._ask(NoteBackup(place, taken_us))
 
     @limited
     def cluster_map(self, *, timeout: float | None = None) -> ClusterMap:
