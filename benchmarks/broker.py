@@ -33,7 +33,7 @@ def _fill(subject: Subject, quick: bool) -> None:
 def _durable() -> Subject:
     from benchmarks.ours.broker import OurBroker
 
-    return OurBroker(durable=True)
+    return OurBroker()
 
 
 def _async() -> Subject:
@@ -60,11 +60,12 @@ PLAN = Plan(
     name="broker",
     description="Rates of sending and receiving side by side with the peers that are installed.",
     workloads=WORKLOADS,
-    quick=Pace(rounds=3, turn_s=0.6, total_s=36.0),
-    full=Pace(rounds=5, turn_s=3.0, total_s=600.0),
+    quick=Pace(rounds=9, turn_s=0.2, total_s=36.0),
+    full=Pace(rounds=15, turn_s=1.0, total_s=600.0),
     prepare=_fill,
     catalogue=CATALOGUE,
     ours=("eventstore", "async"),
+    build="benchmarks.ours.broker:OurBroker",
 )
 
 if __name__ == "__main__":

@@ -30,10 +30,10 @@ import trio
 import eventstore as es
 from benchmarks.harness.processes import EVENTSTORE, ROOT, Process
 from benchmarks.harness.report import report_rows
+from benchmarks.harness.subject import processor_s
 from eventstore_cluster.status import ShardRow, cluster_status
 
 _CLIENTS: Final = 2
-_CLOCK: Final = 2  # with a process id it makes what clock_getcpuclockid(3) gives
 
 Figures = dict[str, float]
 
@@ -73,7 +73,7 @@ class Node(Process):
         return found
 
     def processor_s(self) -> float:
-        return sum(time.clock_gettime(~pid << 3 | _CLOCK) for pid in self.pids)
+        return sum(processor_s(pid) for pid in self.pids)
 
 
 class Turn:
@@ -171,9 +171,9 @@ def idle(seconds: float) -> Figures:
     with Node(4) as node:
         time.sleep(2.0)
         pids = node.pids[1:]
-        before, started = [time.clock_gettime(~pid << 3 | _CLOCK) for pid in pids], time.perf_counter()
+        before, started = [processor_s(pid) for pid in pids], time.perf_counter()
         time.sleep(seconds)
-        used = [time.clock_gettime(~pid << 3 | _CLOCK) - was for pid, was in zip(pids, before, strict=True)]
+        used = [processor_s(pid) - was for pid, was in zip(pids, before, strict=True)]
         elapsed = time.perf_counter() - started
         resident = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 1e6 for pid in pids]
     return {"resident MB": statistics.median(resident), "% of a core": statistics.median(used) / elapsed * 100}

@@ -21,14 +21,13 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
 from typing import Final
 
 import trio
 
 import eventstore as es
 from benchmarks.harness.report import write_results
-from benchmarks.harness.subject import PAYLOAD
+from benchmarks.harness.subject import PAYLOAD, processor_s
 from benchmarks.ours.broker import OurBroker, check
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.consumer.delivery import RawBatch
@@ -103,11 +102,6 @@ async def idle(broker: OurBroker, seconds: float) -> Figures:
         used = processor_s(broker.pid) - before
         nursery.cancel_scope.cancel()
     return {"idle pulls": WAITING, "idle % of a processor": used / seconds * 100}
-
-
-def processor_s(pid: int) -> float:
-    """Processor time of all threads of a process."""
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
 
 
 def fill_old(broker: OurBroker, messages: int) -> Figures:

@@ -29,8 +29,8 @@ PLAN = Plan(
     name="read",
     description="Read rates side by side with the peers that are installed.",
     workloads=WORKLOADS,
-    quick=Pace(rounds=3, turn_s=0.7, total_s=36.0),
-    full=Pace(rounds=5, turn_s=3.0, total_s=900.0),
+    quick=Pace(rounds=9, turn_s=0.2, total_s=36.0),
+    full=Pace(rounds=15, turn_s=1.0, total_s=900.0),
     prepare=_fill,
 )
 

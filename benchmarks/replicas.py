@@ -36,7 +36,7 @@ from benchmarks.harness.catalogue import OWN, Catalogue, started
 from benchmarks.harness.processes import ROOT
 from benchmarks.harness.report import report_rows
 from benchmarks.harness.shard_client import IN_FLIGHT
-from benchmarks.harness.subject import PAYLOAD, Measured, Run, Subject
+from benchmarks.harness.subject import PAYLOAD, Measured, Run, Subject, processor_s
 from benchmarks.peers import Scratch
 from benchmarks.peers.etcd import Etcd, EtcdMembers
 from eventstore.client.blocking.store import BlockingStore
@@ -50,7 +50,6 @@ NAMES: Final = ("n1", "n2", "n3")
 LEASE_S: Final = 2
 CLUSTER: Final = "bench"
 _PAYLOAD: Final = b"x" * 100
-_PROCESS_CLOCK: Final = 2  # with a process id it makes what clock_getcpuclockid(3) gives
 _WAIT_S: Final = 120.0
 _LOG_CHARACTERS: Final = 600
 _PORTS: Final = range(20_000, 32_000)
@@ -152,7 +151,7 @@ class Cluster:
     def processor_s(self) -> tuple[float, float]:
         """Returns the processor time of the leader, and of all followers together."""
         leader = self.row().node
-        used = {name: time.clock_gettime(~self.shard_pid(node.pid) << 3 | _PROCESS_CLOCK) for name, node in self._nodes.items()}
+        used = {name: processor_s(self.shard_pid(node.pid)) for name, node in self._nodes.items()}
         return used[str(leader)], sum(each for name, each in used.items() if name != leader)
 
     def client(self) -> BlockingStore:

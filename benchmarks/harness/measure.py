@@ -1,25 +1,27 @@
 """Interleaved measuring: every workload on every subject in turns, A B C A B C ….
 
-A disk, and a machine that others work on, drift within minutes. Turns spread the drift over all subjects, the median
-drops the worst of it, and the spread shows what is left. Each measurement is sized by time, not by a fixed count: the
-size comes from a short calibration, which also warms the subject up, and is corrected after every turn.
+A disk, and a machine that others work on, drift within minutes. Many short turns, every second one backwards, spread the
+drift over all subjects, the median drops the worst of it, and the spread shows what is left. Each measurement is sized by
+time, not by a fixed count: the size comes from a short calibration, which also warms the subject up, and is corrected after
+every turn. `--against COMMIT` measures this tree beside that commit, and no peers.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from benchmarks.harness.builds import NOW, builds
 from benchmarks.harness.catalogue import CATALOGUE, OURS, Catalogue, started
 from benchmarks.harness.report import RESULTS, Pace, Report, Result, cell, document, markdown, say, write_results
-from benchmarks.harness.subject import Measured, Run, Subject, Workload
+from benchmarks.harness.subject import Measured, Run, Subject, Workload, timed
 
 CALIBRATION_SHARE = 0.25
 CALIBRATION_STEPS_MAX = 12
@@ -31,7 +33,7 @@ TURN_S_MIN = 0.1
 class Plan:
     """A benchmark: its workloads, its two paces, what to do with each subject before the first workload, and who takes part.
 
-    `ours`: the subjects that do not count as peers.
+    `ours`: the subjects that do not count as peers. `build`: what `--against` measures, as `module:class`.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Plan:
     prepare: Callable[[Subject, bool], None] = lambda _subject, _quick: None
     catalogue: Catalogue = field(default_factory=lambda: CATALOGUE)
     ours: Sequence[str] = OURS
+    build: str = "benchmarks.ours.server:EventStore"
 
 
 def measure(report: Report, workloads: Sequence[Workload], started_at: float) -> None:
@@ -64,31 +67,31 @@ def measure(report: Report, workloads: Sequence[Workload], started_at: float) ->
 
 
 def _in_turns(workload: Workload, runs: Mapping[str, Run], rounds: int, turn_s: float) -> dict[str, Result]:
-    rates: dict[str, list[float]] = {key: [] for key in runs}
+    found: dict[str, list[Measured]] = {key: [] for key in runs}
     failures: dict[str, str] = {}
     sizes: dict[str, int] = {}
     for turn in range(rounds + 1):
-        for key, run in runs.items():
+        for key, run in list(runs.items())[:: 1 if turn % 2 else -1]:
             if key in failures:
                 continue
             try:
                 if turn == 0:
                     sizes[key] = _calibrated_size(run, workload.smallest, turn_s)
                 else:
-                    measured = _timed(run, sizes[key])
-                    rates[key].append(measured.rate)
+                    measured = timed(run, sizes[key])
+                    found[key].append(measured)
                     sizes[key] = _resized(sizes[key], measured, turn_s, workload.smallest)
             except Exception as error:
                 # One subject that breaks must not cost the results of the others; it is shown, and fails the run.
                 failures[key] = f"{type(error).__name__}: {error}"[:300]
-    return {key: Result(key, () if key in failures else tuple(rates[key]), failures.get(key)) for key in runs}
+    return {key: Result(key, () if key in failures else tuple(found[key]), failures.get(key)) for key in runs}
 
 
 def _calibrated_size(run: Run, smallest: int, turn_s: float) -> int:
     """The size at which a run takes about `turn_s`, from ever larger runs that together take less than one turn."""
     size = smallest
     for _ in range(CALIBRATION_STEPS_MAX):
-        measured = _timed(run, size)
+        measured = timed(run, size)
         if measured.seconds >= turn_s * CALIBRATION_SHARE:
             break
         growth = turn_s * CALIBRATION_SHARE * 1.2 / measured.seconds
@@ -100,12 +103,6 @@ def _resized(size: int, measured: Measured, turn_s: float, smallest: int) -> int
     return max(smallest, round(size * turn_s / measured.seconds))
 
 
-def _timed(run: Run, size: int) -> Measured:
-    """One run, with the garbage of the one before it out of the way; the collector stays on, as it would for a user."""
-    gc.collect()
-    return run(size)
-
-
 def benchmark(plan: Plan, argv: Sequence[str] | None = None) -> int:
     """The command line of one benchmark; returns the exit code, 1 where a subject failed at a workload."""
     started_at = time.monotonic()
@@ -113,18 +110,24 @@ def benchmark(plan: Plan, argv: Sequence[str] | None = None) -> int:
     # SIGTERM must run the finally clauses as well, or servers would be left running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     pace = plan.quick if options.quick else plan.full
-    with started(options.only, plan.catalogue, plan.ours) as (subjects, skipped):
+    with ExitStack() as stack:
+        only, catalogue, ours = options.only, plan.catalogue, plan.ours
+        if options.against is not None:
+            catalogue, ours = stack.enter_context(builds(options.against, plan.build)), (NOW,)
+            only = list(catalogue)
+        subjects, skipped = stack.enter_context(started(only, catalogue, ours))
         for name, reason in skipped.items():
             say(f"skipped {name}: {reason}")
         for subject in subjects.values():
             plan.prepare(subject, options.quick)
-        report = Report(plan.name, options.quick, pace, subjects, skipped, plan.ours)
+        report = Report(plan.name, options.quick, pace, subjects, skipped, ours)
         measure(report, [workload for workload in plan.workloads if workload.name in options.workload], started_at)
     table = markdown(report)
     print(document(report) if options.json else table)
     if options.json:
         say(table)
-    stem = f"{plan.name}{'-quick' if options.quick else ''}"  # a quick run never overwrites the results of a full one
+    # A quick run, or one without the peers, never overwrites the results of a full one.
+    stem = f"{plan.name}{'-quick' if options.quick else ''}{'-against' if options.against else ''}"
     for path in write_results(stem, document(report), table, options.out):
         say(f"written: {path}")
     return int(report.failed)
@@ -135,6 +138,7 @@ def _options(plan: Plan, argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="short turns, less than 45 seconds in all")
     parser.add_argument("--json", action="store_true", help="print the JSON document, and nothing else, to stdout")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="where the files go (%(default)s)")
+    parser.add_argument("--against", metavar="COMMIT", help="measure this tree beside a commit of it, and no peers")
     for flag, names in (("--only", list(plan.catalogue)), ("--workload", [workload.name for workload in plan.workloads])):
         among = partial(_among, names)
         parser.add_argument(flag, type=among, default=names, metavar="NAME[,NAME]", help=f"of: {', '.join(names)}")

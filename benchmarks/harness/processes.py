@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
 import eventstore as es
+from benchmarks.harness.subject import processor_s
 from benchmarks.peers import Scratch, Server, free_port
 from eventstore.client.blocking.store import BlockingStore
 
@@ -18,7 +18,6 @@ ROOT: Final = Path(__file__).parents[2]
 EXAMPLES: Final = ROOT / "docs" / "examples"
 EVENTSTORE: Final = "eventstore"
 SERVE: Final = ("serve", "--listen", "{listen}", "--data", "{data}")
-_PROCESS_CLOCK: Final = 2  # with a process id it makes what clock_getcpuclockid(3) gives
 
 
 class Process:
@@ -56,7 +55,7 @@ class Process:
 
     def processor_s(self) -> float:
         """Processor time of all its threads, also of those that have ended."""
-        return time.clock_gettime(~self._server.pid << 3 | _PROCESS_CLOCK)
+        return processor_s(self._server.pid)
 
     def peak_bytes(self) -> int:
         """The most that was resident so far."""

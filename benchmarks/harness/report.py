@@ -13,8 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.harness.catalogue import OURS, OWN
-from benchmarks.harness.subject import PAYLOAD, Subject, Workload
+from benchmarks.harness.subject import PAYLOAD, Measured, Subject, Workload
 
+SPREAD_MAX = 0.15
+TOO_NOISY = "too noisy to say ({:.0%})"
 RESULTS = Path(__file__).parents[1] / "results"
 
 
@@ -84,11 +86,15 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The rates of one subject on one workload, one per round, or why it was not measured."""
+    """What one subject did of one workload in each round, or why it was not measured."""
 
     subject: str
-    rates: tuple[float, ...]
+    rounds: tuple[Measured, ...]
     failure: str | None = None
+
+    @property
+    def rates(self) -> list[float]:
+        return [each.rate for each in self.rounds]
 
     @property
     def median(self) -> float:
@@ -96,8 +102,30 @@ class Result:
 
     @property
     def spread(self) -> float:
-        """How far the fastest round lies above the slowest one, as a share of the median."""
-        return (max(self.rates) - min(self.rates)) / self.median
+        """See `spread_of`."""
+        return spread_of(self.rates)
+
+    @property
+    def client_us(self) -> float:
+        """Processor time of the clients for one event or replay, in microseconds."""
+        return statistics.median((each.client_s or 0.0) / each.count * 1e6 for each in self.rounds)
+
+    @property
+    def server_us(self) -> float:
+        """The same of the servers."""
+        return statistics.median((each.server_s or 0.0) / each.count * 1e6 for each in self.rounds)
+
+
+def spread_of(values: Sequence[float]) -> float:
+    """How far the upper quartile lies above the lower one, as a share of the median: half of the values are in there."""
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return (high - low) / median
+
+
+def verdict(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """The median as text, unless the values are too far apart for one."""
+    spread = spread_of(values)
+    return TOO_NOISY.format(spread) if spread > SPREAD_MAX else text(statistics.median(values))
 
 
 @dataclass(slots=True)
@@ -122,12 +150,17 @@ class Report:
         peers = [row[key] for key in row if key not in self.ours and self.subjects[key].durable and row[key].rates]
         return max(peers, key=lambda result: result.median, default=None)
 
-    def ratio(self, workload: Workload, key: str = OWN) -> float | None:
-        """The median of a subject as a multiple of the best durable peer's."""
+    def ratios(self, workload: Workload, key: str = OWN) -> list[float]:
+        """The rates of a subject, each as a multiple of the best durable peer's of the same round: both had the same disk."""
         best, result = self.best_durable_peer(workload), self.results[workload].get(key)
-        if best is None or result is None or not result.rates:
-            return None
-        return round(result.median / best.median, 3)
+        if best is None or result is None:
+            return []
+        return [own / other for own, other in zip(result.rates, best.rates, strict=False)]
+
+    def ratio(self, workload: Workload, key: str = OWN) -> float | None:
+        """The median of `ratios`."""
+        ratios = self.ratios(workload, key)
+        return round(statistics.median(ratios), 3) if ratios else None
 
 
 def markdown(report: Report) -> str:
@@ -141,8 +174,12 @@ def markdown(report: Report) -> str:
         cells += [cell(row[key], workload) if key in row else "–" for key in report.subjects]
         cells += [_comparison(report, workload, key) for key in compared]
         lines.append(_row(cells))
-    versions = ", ".join(f"{subject.name} {subject.version}" for subject in report.subjects.values())
-    rounds = f"Median of {report.pace.rounds} interleaved rounds (in brackets: fastest minus slowest, as a share of it)"
+    versions = ", ".join(f"{subject.name} {subject.version}" for subject in report.subjects.values() if subject.version)
+    rounds = (
+        f"Median of {report.pace.rounds} interleaved rounds; then processor time of clients and servers for each event or "
+        f"replay. Where more than {SPREAD_MAX:.0%} of the median lie between the quartiles of rates or ratios, it is too noisy "
+        "to say. Behind a ratio: processor time of clients and servers as a multiple of the peer's"
+    )
     lines += ["", f"{rounds}. {len(PAYLOAD)}-byte payloads. {versions}. {machine_line()}."]
     lines += [f"\nSkipped: {name}: {reason}" for name, reason in report.skipped.items()]
     lines += [
@@ -159,15 +196,23 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def cell(result: Result, workload: Workload) -> str:
-    """Formats the median and spread of a result."""
+    """Formats the median of a result, and its processor times."""
     if not result.rates:
         return "failed"
-    return f"{result.median:,.0f} {workload.unit} ({result.spread:.0%})"
+    rate = verdict(result.rates, lambda rate: f"{rate:,.0f} {workload.unit}")
+    return f"{rate}; {result.client_us:,.1f} + {result.server_us:,.1f} µs"
 
 
 def _comparison(report: Report, workload: Workload, key: str) -> str:
-    ratio, best = report.ratio(workload, key), report.best_durable_peer(workload)
-    return "–" if ratio is None or best is None else f"{ratio:.2f}× {report.subjects[best.subject].name}"
+    ratios, best, own = report.ratios(workload, key), report.best_durable_peer(workload), report.results[workload].get(key)
+    if not ratios or best is None or own is None:
+        return "–"
+    times = [f"{mine / other:.2f}" if other else "–" for mine, other in zip(_times(own), _times(best), strict=True)]
+    return f"{verdict(ratios, lambda ratio: f'{ratio:.2f}×')} {report.subjects[best.subject].name}; {' + '.join(times)}"
+
+
+def _times(result: Result) -> tuple[float, float]:
+    return result.client_us, result.server_us
 
 
 def document(report: Report) -> str:
@@ -196,7 +241,15 @@ def _workload_document(report: Report, workload: Workload) -> dict[str, object]:
         if result.rates:
             spread, ratio = round(result.spread, 3), report.ratio(workload, key)
             rates = [round(rate, 1) for rate in result.rates]
-            results[key] = {"rates": rates, "median": round(result.median, 1), "spread": spread, "ratio": ratio}
+            client_us, server_us = (round(us, 2) for us in _times(result))
+            results[key] = {
+                "rates": rates,
+                "median": round(result.median, 1),
+                "spread": spread,
+                "client_us": client_us,
+                "server_us": server_us,
+                "ratio": ratio,
+            }
         else:
             results[key] = {"failure": result.failure}
     return {

@@ -6,13 +6,16 @@ own aggregate, connections are made before the clock starts, and all clients sta
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 PAYLOAD = os.urandom(256)
@@ -25,6 +28,7 @@ READ_AGGREGATE = "order-100"
 AGGREGATE_EVENTS = 100
 """Events per aggregate in the data set of the read workloads."""
 
+_PROCESS_CLOCK = 2  # with a process id it makes what clock_getcpuclockid(3) gives
 CLIENTS_WAIT_S_MAX = 120.0
 """How long a crowd of clients may take to connect, and again to finish, before the workload counts as stuck."""
 
@@ -35,10 +39,14 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one run of a workload did: `count` events (or replays) in `seconds` of wall-clock time."""
+    """What one run of a workload did: `count` events (or replays) in `seconds` of wall-clock time, and the processor time of
+    the process with the clients and of the servers, once that was measured.
+    """
 
     count: int
     seconds: float
+    client_s: float | None = None
+    server_s: float | None = None
 
     @property
     def rate(self) -> float:
@@ -97,6 +105,40 @@ class Workload:
     title: str
     unit: str
     smallest: int = 1
+
+
+def timed(run: Run, size: int) -> Measured:
+    """One run, with the garbage of the one before it out of the way; the collector stays on, as it would for a user.
+
+    The servers of all subjects are processes that this one has started. Only one of them has something to do.
+    """
+    gc.collect()
+    server_s, client_s = processor_s_below(os.getpid()), time.process_time()
+    measured = run(size)
+    if measured.client_s is not None:  # by the process that has the clients
+        return measured
+    client_s, server_s = time.process_time() - client_s, processor_s_below(os.getpid()) - server_s
+    return replace(measured, client_s=client_s, server_s=server_s)
+
+
+def processor_s_below(pid: int) -> float:
+    """Processor time of the processes that this one has started, and of those that these have, as far as they still run."""
+    started_by: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended since
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            started_by.setdefault(parent, []).append(int(stat.parent.name))
+    found = [pid]
+    for each in found:
+        found += started_by.get(each, ())
+    return sum(map(processor_s, found[1:]))
+
+
+def processor_s(pid: int) -> float:
+    """Processor time of all threads of a process, also of those that have ended; 0 if it has ended itself."""
+    with suppress(OSError):
+        return time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
+    return 0.0
 
 
 class Client(Protocol):

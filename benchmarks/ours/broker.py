@@ -29,7 +29,7 @@ class OurBroker:
 
     version = es.__version__
 
-    def __init__(self, durable: bool) -> None:
+    def __init__(self, durable: bool = True) -> None:
         self.durable = durable
         self.name = "eventstore" if durable else "eventstore, async"
         self.address = ""
