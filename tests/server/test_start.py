@@ -11,7 +11,19 @@ from eventstore import ANY, NewEvent, blocking
 from tests.logged_process import LoggedProcess
 from tests.waiting import wait_until
 
-LATER = {"numpy", "pydantic", "prometheus_client", "wsgiref", "tomllib", "http.server", "asyncio", "rich", "email", "argparse"}
+LATER = {
+    "numpy",
+    "pydantic",
+    "prometheus_client",
+    "wsgiref",
+    "tomllib",
+    "http.server",
+    "asyncio",
+    "rich",
+    "greenlet",
+    "email",
+    "argparse",
+}
 TELLS_MODULES = """
 import signal, sys
 signal.signal(signal.SIGUSR1, lambda *_: print("modules", *sys.modules, flush=True))
