@@ -14,17 +14,19 @@ from eventstore import blocking
 from eventstore.backup.checking import CheckedBackup, check_backup
 from eventstore.backup.making import BackupHow, Made, ReadPace, make_backup
 from eventstore.backup.manifest import Manifest
-from eventstore.backup.source import DataSource, ShardCut
+from eventstore.backup.source import DataSource, ShardCut, event_at
 from eventstore.chunks.documents import Tree, read_tree
 from eventstore.chunks.files import OsFiles
 from eventstore.cli.transfer.backup_place import backup_place, place_name
-from eventstore.errors import ConnectionLost, EventStoreError, FolderRefused
+from eventstore.errors import ConnectionLost, Corrupt, EventStoreError, FolderRefused
 from eventstore.event_identity import LogPosition
 from eventstore.fields import size_text
 from eventstore.store.data_folder import CLUSTER, REPLICA, STORE, read_store, shard_folders
 from eventstore.store.verification.folder_survey import held
 
 _NICE: Final = 5
+_FOLLOWER_S: Final = 20.0
+_FOLLOWER_PAUSE_S: Final = 0.5
 _NAME: Final = "eventstore backup"
 _KEPT: Final = "kept.json"
 _REGISTRY: Final = "registry.json"
@@ -76,10 +78,11 @@ class BackupDone:
 
 @dataclass(slots=True)
 class _Shard:
-    """A shard, and the folder that is read. `cut`: None: nothing writes to the folder."""
+    """A shard, and the folder that is read. `follows`: it is not its leader's. `cut`: None: nothing writes to the folder."""
 
     number: int
     folder: Path
+    follows: bool = False
     cut: ShardCut | None = None
     source: DataSource | None = field(default=None)
 
@@ -116,7 +119,7 @@ def backup(options: BackupOptions, on_progress: Callable[[Made, str], None]) -> 
         for each in shards:
             assert each.source is not None
             stack.callback(each.source.close)
-            each.source.read_late(each.cut)
+            _read_late(each, each.source, client)
         os.nice(_NICE)
         sources = {each.number: each.source for each in shards if each.source is not None}
         how = BackupHow(link=options.link, pace=ReadPace(options.rate))
@@ -209,9 +212,36 @@ def _served(client: _Client, data: list[Path]) -> list[_Shard]:
         if not folders:
             where = "none of the folders is of this store"
             raise FolderRefused(", ".join(map(str, data)), f"{where}; name a folder of store {row.store} by --data")
-        folders.sort(key=lambda each: each.resolve() == leads)
-        found.append(_Shard(row.shard or 0, _checked(folders[0], row, named=bool(data))))
+        folders.sort(key=lambda each: each.resolve() == leads.resolve())
+        chosen = _checked(folders[0], row, named=bool(data))
+        found.append(_Shard(row.shard or 0, chosen, follows=chosen.resolve() != leads.resolve()))
     return found
+
+
+def _read_late(shard: _Shard, source: DataSource, client: _Client | None) -> None:
+    """Lists everything up to the cut. A follower is waited for until it has the leader's event there.
+
+    Raises:
+        FolderRefused: it does not get it.
+    """
+    if client is None or shard.cut is None or not shard.follows or not shard.cut.sequence:
+        source.read_late(shard.cut)
+        return
+    leader = client.shards.get(shard.number, client)
+    wanted = LogPosition.at(next(iter(leader.read_all(after=shard.cut.sequence - 1))))
+    deadline = time.monotonic() + _FOLLOWER_S
+    while True:
+        try:
+            source.read_late(shard.cut)
+            if LogPosition.at(event_at(source.events, wanted.sequence)) == wanted:
+                return
+            why = "has another event than its leader"
+        except Corrupt as error:  # it is not there yet, or only in part
+            why = f"does not have all events of its leader ({error.message})"
+        source.close()
+        if time.monotonic() > deadline:
+            raise FolderRefused(str(shard.folder), f"{why}; name the folder of another node, or wait until it is in sync")
+        time.sleep(_FOLLOWER_PAUSE_S)
 
 
 def _checked(folder: Path, row: Any, *, named: bool) -> Path:

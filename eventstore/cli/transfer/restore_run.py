@@ -98,7 +98,7 @@ def _restore_shards(
     progress = Restored(total_bytes=sum(file.bytes for shard in manifest.shards.values() for file in shard.events.files))
     files.make_folder(partial)
     for number, shard in sorted(manifest.shards.items()):
-        folder = partial if manifest.cluster is None else partial / f"{SHARD_FOLDER}{number}"
+        folder = partial if len(manifest.shards) == 1 else partial / f"{SHARD_FOLDER}{number}"
         restore_shard(target, shard, files, folder, untils[number], progress, on_progress, broker=options.broker)
         ends[number] = progress.sequence
         trio.run(_begin_timeline, folder, progress.sequence)
