@@ -38,6 +38,8 @@ REPLICA = "replica.json"
 """Only in the folder of a replica."""
 START_NODE: Final = "`eventstore node --data FOLDER --name NAME --etcd URL --cluster CLUSTER`, as before"
 """The command that starts such a node, for people."""
+BACKUP_VIEW: Final = "view-of-backup.json"
+"""Only in a folder in which a backup is shown to readers."""
 SHARD_FOLDER: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})")
 """The name of a shard's folder in a node's folder."""
 SPLITS = "splits"

@@ -25,11 +25,12 @@ from eventstore.chunks.files import Files, Lock, OsFiles
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.opening import OpenedChunks, OwnedFolder, refusing
-from eventstore.errors import Corrupt, EventStoreError
+from eventstore.errors import Corrupt, EventStoreError, FolderRefused
 from eventstore.records.commit import HEADER_BYTES
 from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import (
     ACCESS,
+    BACKUP_VIEW,
     CLUSTER,
     DIRECTORY,
     FORMAT,
@@ -106,6 +107,8 @@ def open_folder(
     started = time.perf_counter()
     files = files or OsFiles()
     own = OwnedFolder(files, path, STORE, FORMAT, lambda identity: event_folder(files, path, identity), _beside(shard))
+    if files.exists(path / BACKUP_VIEW):
+        raise FolderRefused(str(path), "shows a backup to readers; restore the backup by `eventstore restore`")
     if shard is None:
         refuse_node_folder(files, path)
     with refusing(path):

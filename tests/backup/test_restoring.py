@@ -14,12 +14,15 @@ from eventstore.backup.manifest import MANIFEST, Manifest, read_manifest
 from eventstore.backup.restoring import Restored, RestoreEnd, restore_shard
 from eventstore.backup.source import DataSource, ShardCut
 from eventstore.backup.target import FolderTarget
+from eventstore.backup.view import show
 from eventstore.chunks.documents import encoded_document
 from eventstore.errors import Corrupt, Diverged, FolderRefused, InvalidArgument
 from eventstore.model import Event
+from eventstore.store.opening import open_folder
+from eventstore.store.verification import verify
 from tests.backup.stages import Stage, stages
 from tests.simulated_disk import SimulatedDisk
-from tests.store.stepped import DATA, Stepped, raw
+from tests.store.stepped import DATA, SMALL, Stepped, raw
 
 PLACE = Path("/backup")
 
@@ -90,6 +93,23 @@ def test_a_sorted_file_replaces_the_forms_that_it_had() -> None:
     assert forms[0]
     assert not forms[-1]
     assert all(len(each.pieces) <= 1 or not each.object for each in manifest_of(target).shards[0].events.files)
+
+
+def test_what_is_shown_to_readers_is_each_backup_in_turn(tmp_path: Path) -> None:
+    disk = SimulatedDisk(1)
+    for stage in stages():
+        target = backed_up(disk, stage)
+        show(target, manifest_of(target))
+        target.close()
+        for each in disk.names(PLACE / "current" / "events"):
+            (tmp_path / "events").mkdir(exist_ok=True)
+            (tmp_path / "events" / each).write_bytes(disk.content(PLACE / "current" / "events" / each))
+        (tmp_path / "store.json").write_bytes(disk.content(PLACE / "current" / "store.json"))
+        report = verify(tmp_path)
+        assert report.sound
+        assert report.events == stage.end
+    with pytest.raises(FolderRefused, match="shows a backup to readers"):
+        open_folder(PLACE / "current", SMALL, files=disk)
 
 
 def test_a_store_that_ends_before_its_backup_is_refused() -> None:

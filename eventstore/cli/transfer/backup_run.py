@@ -15,10 +15,12 @@ from eventstore.backup.checking import CheckedBackup, check_backup
 from eventstore.backup.making import BackupHow, Made, ReadPace, make_backup
 from eventstore.backup.manifest import Manifest
 from eventstore.backup.source import DataSource, ShardCut, event_at
+from eventstore.backup.target import FolderTarget
+from eventstore.backup.view import show
 from eventstore.chunks.documents import Tree, read_tree
 from eventstore.chunks.files import OsFiles
 from eventstore.cli.transfer.backup_place import backup_place, place_name
-from eventstore.errors import ConnectionLost, Corrupt, EventStoreError, FolderRefused
+from eventstore.errors import ConnectionLost, Corrupt, EventStoreError, FolderRefused, InvalidArgument
 from eventstore.event_identity import LogPosition
 from eventstore.fields import size_text
 from eventstore.store.data_folder import CLUSTER, REPLICA, STORE, read_store, shard_folders
@@ -124,6 +126,9 @@ def backup(options: BackupOptions, on_progress: Callable[[Made, str], None]) -> 
         sources = {each.number: each.source for each in shards if each.source is not None}
         how = BackupHow(link=options.link, pace=ReadPace(options.rate))
         manifest = make_backup(sources, target, made, taken=taken, cluster=_cluster(shards), options=how)
+        if isinstance(target, FolderTarget):
+            with contextlib.suppress(InvalidArgument):  # a file system without links
+                show(target, manifest)
         if client is not None:
             client.note_backup(place_name(options.place), manifest.taken)
     ends = {number: shard.end for number, shard in manifest.shards.items()}
