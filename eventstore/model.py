@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -282,6 +282,14 @@ class Unchanged(NamedTuple):
     version: None = None
     sequence: None = None
     duplicate: bool = False
+
+
+def sequence_of(done: Iterable[Committed | Unchanged]) -> int | None:
+    """Returns the greatest sequence of these outcomes; None if one has none: what it was decided on is stored, somewhere before
+    the end of the log.
+    """
+    sequences = [each.sequence for each in done]
+    return max((each for each in sequences if each is not None), default=None) if None not in sequences else None
 
 
 def micros(time: int | datetime | None, field: str = "timestamp") -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 import anyio
@@ -35,6 +36,7 @@ class Follower:
         self.state: FollowerState = "running"
         self.error: str | None = None
         self.first: tuple[int, int] | None = None
+        self._news: anyio.Event | None = None
         self._pauses_s = pause_s, pause_s_max
         self._pause_s = pause_s
         self._attempt: anyio.CancelScope | None = None
@@ -56,6 +58,16 @@ class Follower:
         """Notes that everything up to this sequence is done."""
         self.through, self.state, self.first = through, "running", None
         self._pause_s = self._pauses_s[0]
+        if self._news is not None:
+            self._news.set()
+            self._news = None
+
+    @property
+    def news(self) -> anyio.Event:
+        """What is set when it moves next."""
+        if self._news is None:
+            self._news = anyio.Event()
+        return self._news
 
     def failed(self, error: Exception, *, refused: bool = False) -> str:
         """Notes why it cannot go on, and returns that."""
@@ -98,18 +110,34 @@ async def follow(subscription: EventSubscription, handle: HandleBatch, events_ma
     Returns when `handle` returns False or the subscription ends; raises the errors of both.
     """
     reader = _Reader(events_max)
-    error: Exception | None = None
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(reader.run, subscription)
+
+    async def handled() -> None:
+        while (batch := await reader.next()) is not None:
+            if not await handle(batch):
+                break
+
+    await beside(handled, partial(reader.run, subscription))
+
+
+async def beside(run: Callable[[], Awaitable[object]], other: Callable[[], Awaitable[object]]) -> None:
+    """Runs both until `run` returns. Raises the first error of either, outside the task group, which would wrap it in an
+    ExceptionGroup.
+    """
+    errors: list[Exception] = []
+
+    async def kept(task: Callable[[], Awaitable[object]]) -> None:
         try:
-            while (batch := await reader.next()) is not None:
-                if not await handle(batch):
-                    break
-        except Exception as raised:  # raised outside the task group, which would wrap it in an ExceptionGroup
-            error = raised
+            await task()
+        except Exception as error:
+            errors.append(error)
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(kept, other)
+        await kept(run)
         tasks.cancel_scope.cancel()
-    if error is not None:
-        raise error
+    if errors:
+        raise errors[0]
 
 
 class _Reader:

@@ -12,7 +12,7 @@ from eventstore.event_identity import IDENTITY_DIGITS, LogPosition
 from eventstore.flat import Scalar
 from eventstore.following.checkpoint import Checkpoint
 from eventstore.model import CaughtUp, Event
-from eventstore.position import END, After
+from eventstore.position import END, After, Position
 
 _DIGITS: Final = re.compile("[0-9a-f]{8}")
 
@@ -35,6 +35,15 @@ class EventSubscription(AbstractAsyncContextManager["EventSubscription"], Protoc
     def __aiter__(self) -> AsyncIterator[Event | CaughtUp]: ...
 
 
+class EventRead(Protocol):
+    """Returned by `read_all` of a store. `position`: the place after what was read and left out."""
+
+    @property
+    def position(self) -> Position: ...
+
+    def __aiter__(self) -> AsyncIterator[Event]: ...
+
+
 class Followable(Protocol):
     """The part of a store that is needed here: embedded, or a client on trio or asyncio."""
 
@@ -51,9 +60,24 @@ class Followable(Protocol):
         types: Iterable[str] | None = None,
         aggregate_prefix: str | None = None,
         limit: int | None = None,
-    ) -> AsyncIterator[Event]: ...
+    ) -> EventRead: ...
 
     async def stats(self) -> Mapping[str, Scalar]: ...
+
+    async def ask_waits(self, projection: str, number: int, projector: int) -> tuple[int, int]: ...
+
+    async def tell_place(self, projection: str, number: int, position: int, projector: int) -> None: ...
+
+
+async def nothing_until(
+    store: Followable, after: int, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
+) -> int:
+    """Returns the sequence up to which no event after `after` passes the filter; `after` itself if the next one may."""
+    found = store.read_all(after, types, aggregate_prefix, limit=1)
+    async for _ in found:
+        return after
+    ((sequence, _),) = found.position.shards.values()
+    return max(after, sequence)
 
 
 async def last_sequence(store: Followable) -> int:

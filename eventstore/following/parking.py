@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -35,7 +35,7 @@ class ParkingStore(Protocol):
 
     def read_all(
         self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
-    ) -> AsyncIterator[Event]: ...
+    ) -> AsyncIterable[Event]: ...
 
     def subscribe(self, after: After = 0) -> EventSubscription: ...
 

@@ -77,7 +77,7 @@ class SendMessages(BrokerRequest[Outcomes]):
     messages: Annotated[Sequence[WireMessage], _MESSAGES]
 
 
-@request(14, needs=on_topics("wants"), across=one_shard("pull"))
+@request(14, needs=on_topics("wants"), across=one_shard("pull"), waits=True)
 class Pull(BrokerRequest[Messages]):
     """Asks for the next messages of some queues, and waits up to `wait_ms` for one. `group`, `member`: who will handle them."""
 

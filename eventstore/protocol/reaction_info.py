@@ -44,6 +44,32 @@ class ProjectionInfo(NamedTuple):
     shard: OfShard = None
 
 
+class WantedPlace(NamedTuple):
+    """What a projector is told of those who wait for its table: the number of the newest wait, and the greatest sequence that
+    one waits for.
+    """
+
+    number: int
+    sequence: int
+
+
+class MadePlace(NamedTuple):
+    """A commit that a reaction's command has made."""
+
+    aggregate_id: str
+    sequence: int
+
+
+class FollowedChain(NamedTuple):
+    """What reactions have made of an event. `correlation_id`: of that event, and of what was made of it; `known`: whether the
+    last commit of each slot is in `places`: this process does not know what was made before it began, or has forgotten it.
+    """
+
+    correlation_id: str
+    known: bool
+    places: tuple[MadePlace, ...]
+
+
 class ParkedEvent(NamedTuple):
     """An event that a reaction could not handle, or that waits for an earlier one (`attempts` is 0). `when`: µs since 1970;
     `record`: the sequence of the record that says so.

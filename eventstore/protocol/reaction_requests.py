@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Final, TypeAlias
 
+from eventstore.command_metadata import METADATA_BYTES_MAX
 from eventstore.errors import InvalidArgument
 from eventstore.model import ID_BYTES_MAX, VERSION_MAX
 from eventstore.protocol.across import nothing, rows_of_each
 from eventstore.protocol.limits import INT64_MAX, INT64_MIN, SILENCE_S_MAX
 from eventstore.protocol.reaction_info import (
     AppendedRecord,
+    FollowedChain,
     ParkedEvent,
     ParkedHandled,
     ProjectionInfo,
     ReactionInfo,
+    WantedPlace,
 )
 from eventstore.protocol.request_declaration import Answered, Count, Name, integer, optional, request, text
 from eventstore.protocol.server_info import AlarmInfo
@@ -138,6 +141,51 @@ class EndProjection(Answered[None]):
     """Says that a projection that this client runs was to end here: it is not listed any more, for this client."""
 
     projection: Name
+
+
+@request(84, needs=on(Permission.STATS), waits=True)
+class WaitProjection(Answered[None]):
+    """Waits until the tables of a projection have the events up to `sequence`; None: up to the last one that there is now.
+    `aggregate_id`: of these events; None: it is the shard's log that is meant. Ended by UNSUBSCRIBE.
+    """
+
+    projection: Name
+    aggregate_id: Annotated[str | None, optional(text(1, ID_BYTES_MAX))] = None
+    sequence: Annotated[int | None, optional(integer(0, VERSION_MAX))] = None
+
+
+@request(85, needs=on(Permission.STATS), waits=True)
+class AskWaits(Answered[WantedPlace]):
+    """A projector asks for the newest wait for its projection, as soon as that is another one than this number, which it knows.
+    `projector`: a number of its own for each that runs on this connection. Ended by UNSUBSCRIBE.
+    """
+
+    projection: Name
+    projector: Count
+    number: Count
+
+
+@request(86, needs=on(Permission.STATS))
+class TellPlace(Answered[None]):
+    """A projector says that its table has all of its events up to `position`. It has looked at the table after it had learned
+    of the wait of this number.
+    """
+
+    projection: Name
+    projector: Count
+    number: Count
+    position: Count
+
+
+@request(87, needs=on(Permission.STATS), waits=True)
+class FollowReactions(Answered[FollowedChain]):
+    """Waits until the reactions of this process have handled all events up to `sequence` (None: up to the last one that there
+    is now), and asks what they made of those with this correlation id. None: that of the event there. Ended by UNSUBSCRIBE.
+    """
+
+    aggregate_id: Annotated[str | None, optional(text(1, ID_BYTES_MAX))] = None
+    sequence: Annotated[int | None, optional(integer(1, VERSION_MAX))] = None
+    correlation_id: Annotated[str | None, optional(text(1, METADATA_BYTES_MAX))] = None
 
 
 @request(67, needs=on(Permission.STATS))

@@ -87,7 +87,8 @@ class Declaration:
 
     `answer`: the code of its answer; None: it has none. `answered`: the class of that, as it is decoded. `form`: the values of
     an OK. `resend`: whether it is safe to send again if the connection is lost before the answer. `across`: how the answers of
-    several shards become one; None: it is for the shard of what it names, or several requests are made of it.
+    several shards become one; None: it is for the shard of what it names, or several requests are made of it. `waits`: the
+    answer may rightly take long, and UNSUBSCRIBE ends the wait.
     """
 
     code: int
@@ -101,6 +102,7 @@ class Declaration:
     needs: Needs
     resend: bool
     across: Across | None
+    waits: bool = False
 
 
 DECLARATIONS: Final[dict[type[Request], Declaration]] = {}
@@ -120,12 +122,13 @@ def request(
     across: Across | None = None,
     form: Form | None = None,
     frozen: bool = True,
+    waits: bool = False,
 ) -> Callable[[type[R]], type[R]]:
     """Declares the class as the request with this code, which is never reused for another one.
 
     `needs`: which permission, on which names. `resend=False`: it would change something again. `across`: as in `Declaration`.
-    `form`: of an answer that does not follow from its type. `frozen=False` halves the time that constructing a request takes
-    (0.2 µs instead of 0.4), for those without checks that arrive by the hundred thousand a second.
+    `form`: of an answer that does not follow from its type. `waits`: as in `Declaration`. `frozen=False` halves the time that
+    constructing a request takes (0.2 µs instead of 0.4), for those without checks that arrive by the hundred thousand a second.
     """
 
     def declare(kind: type[R]) -> type[R]:
@@ -140,7 +143,7 @@ def request(
         assert code not in (each.code for each in DECLARATIONS.values()), code
         name, width = _wire_name(kind), len(arguments[-1].rows) if arguments else 0
         DECLARATIONS[declared] = Declaration(
-            code, name, *_answer_of(kind, name, form), names, arguments, width, needs, resend, across
+            code, name, *_answer_of(kind, name, form), names, arguments, width, needs, resend, across, waits
         )
         return declared
 

@@ -53,6 +53,7 @@ from eventstore.server.outbox.publishing import Publishing, check_publish, publi
 from eventstore.server.outbox.publishing_metrics import publishing_feature
 from eventstore.server.process_metrics import process_feature
 from eventstore.server.reactions.connected_projections import ConnectedProjections
+from eventstore.server.reactions.followed_chains import FollowedChains
 from eventstore.server.reactions.other_shards import OtherShards
 from eventstore.server.reactions.reaction_handlers import parking_routes, reaction_routes
 from eventstore.server.reactions.reaction_metrics import reaction_feature
@@ -235,6 +236,10 @@ async def _listening(
 
         reports = Reports(lambda: store.engine.failed is None and not appends.stopping, reactions)
         operators = reaction_routes(gate, nursery, WithPublications(reactions, publishing))
+        projections = ConnectedProjections(gate, store.engine, store.waits, settings.data / PROJECTIONS)
+        layout.moved.append(projections.moved)
+        chains = FollowedChains(gate, nursery, reactions)
+        layout.moved.append(chains.moved)
         alarms = alarms_of(settings)
         alarms.source = source_of(host, port, place.shard)
         alarms.keep_silences(settings.data / SILENCES)
@@ -251,7 +256,8 @@ async def _listening(
             subscriptions.feature,
             reaction_feature(reactions, operators | parking_routes(gate, nursery, store), reactions.run),
             backups.feature,
-            ConnectedProjections(gate, store.engine, settings.data / PROJECTIONS).feature,
+            projections.feature,
+            chains.feature,
             process_feature(settings.data),
             *(() if service is None else (service.feature, publishing_feature(publishing))),
             verifying.feature,

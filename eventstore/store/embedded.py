@@ -18,7 +18,19 @@ from eventstore.event_identity import LogPosition, check_start
 from eventstore.fields import check_text
 from eventstore.forks import of_parent, tell_of_forks
 from eventstore.metrics import MetricSource, StatValues, read_stats
-from eventstore.model import ANY, VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent, Replicas
+from eventstore.model import (
+    ANY,
+    VERSION_MAX,
+    CaughtUp,
+    Commit,
+    Committed,
+    Event,
+    ExpectedVersion,
+    NewEvent,
+    Replicas,
+    Unchanged,
+    sequence_of,
+)
 from eventstore.position import After, begin_of_read, start_of, stored_start
 from eventstore.records.commit import NO_FINGERPRINT, CommitView
 from eventstore.records.cursors import AggregateCursor, LogCursor
@@ -30,6 +42,7 @@ from eventstore.store.committer import EventCommitter, Submission, to_result
 from eventstore.store.engine import StoreEngine
 from eventstore.store.maintenance import Maintenance
 from eventstore.store.opening import OpenStore, StoreOpenReport
+from eventstore.store.projection_waits import ProjectionWaits
 from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
 from eventstore.store.read.reader_place import check_place, placed
 from eventstore.store.read.reader_threads import ReaderThreads
@@ -52,6 +65,7 @@ class EmbeddedStore:
         self.engine: StoreEngine = opened.engine
         self.committer = committer
         self.maintenance = maintenance
+        self.waits = ProjectionWaits()
         self._closed = False
         self._refusal = Closed("the store is closed")
         self._threads = ReaderThreads()
@@ -354,6 +368,50 @@ class EmbeddedStore:
         self._check_open()
         return await self._threads.scan(lambda: self.engine.list_aggregates(wanted, limit, self.engine.slot_filter))
 
+    async def wait_for(self, projection: str, *done: Committed | Unchanged) -> None:
+        """Returns once the tables of a projection, which run on this store (`d.project`), have these events; without any, all
+        events that there are now. Waits for a projector if there is none. Raises Overloaded, Closed.
+        """
+        check_text("projection", projection)
+        self._check_open()
+        ended, errors = trio.Event(), list[EventStoreError]()
+
+        def end(error: EventStoreError | None) -> None:
+            errors.extend(() if error is None else (error,))
+            ended.set()
+
+        wait = self.waits.begin(projection, sequence_of(done) or self.engine.visible_sequence, end)
+        try:
+            await ended.wait()
+        finally:
+            self.waits.cancel(wait)
+        if errors:
+            raise errors[0]
+
+    async def ask_waits(self, projection: str, number: int, projector: int) -> tuple[int, int]:
+        """Returns the number of the newest wait for a projection, once that is another one, and the greatest sequence that is
+        waited for. `projector`: a number of its own for each that runs; it has ended when it is cancelled here.
+        """
+        self._check_open()
+        ended, answers = trio.Event(), list[tuple[int, int]]()
+
+        def answer(number: int, sequence: int) -> None:
+            answers.append((number, sequence))
+            ended.set()
+
+        self.waits.ask(projection, projector, number, answer, lambda: False)
+        try:
+            await ended.wait()
+        except BaseException:
+            self.waits.leave(projection, projector)
+            raise
+        return answers[0]
+
+    async def tell_place(self, projection: str, number: int, position: int, projector: int) -> None:
+        """Says that a table is complete up to a sequence, looked at after the wait of this number was known."""
+        self._check_open()
+        self.waits.tell(projection, projector, number, position)
+
     async def stats(self) -> StatValues:
         """Returns statistics of this store, by name."""
         self._check_open()
@@ -366,6 +424,7 @@ class EmbeddedStore:
         if self.committer.abandoned:
             return
         self._closed = True
+        self.waits.end_all(self._refusal)
         await self.committer.drain()
         self.committer.advanced.unpark_all()
         await self._threads.finished()

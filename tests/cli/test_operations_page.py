@@ -20,13 +20,14 @@ from eventstore.server.access.access_metrics import ACCESS_METRICS
 from eventstore.server.access.tls_metrics import TLS_METRICS
 from eventstore.server.logs import LINES_A_MINUTE
 from eventstore.server.net import scheduler
-from eventstore.server.net.connection import BOUND_MAX
+from eventstore.server.net.connection import BOUND_MAX, LIGHT_MAX
 from eventstore.server.projection_watch import PROJECTION_METRICS
 from eventstore.server.prometheus import exported_name
 from eventstore.server.work.worked_shards import WORKER_METRICS
 from eventstore.settings.server import ServerSettings
 from eventstore.settings.setting_declaration import DeclaredSetting, declared_settings
 from eventstore.settings.sources import load_with_origins
+from eventstore.store.projection_waits import WAITS_MAX
 from eventstore.store.read import reader_threads
 from eventstore.store.read.aggregate_lookups import CANDIDATES_MAX
 from eventstore.store.sorted.index_columns import PERMUTATIONS_BYTES_MAX
@@ -90,6 +91,7 @@ def test_the_bounds_that_are_no_settings_are_those_of_the_code() -> None:
         f"frame, {FRAME_BYTES_MAX // MIB} MiB; before HELLO, {HELLO_BYTES_MAX // KIB} KiB",
         f"page, {PAGE_BYTES_MAX // MIB} MiB",
         f"waiting, {BOUND_MAX}",
+        f"waits for projections, {LIGHT_MAX:,}; {WAITS_MAX:,}",
         f"slice, {scheduler.SLICE_S * 1000:g} ms; turn, {scheduler.TURN_S * 1000:g} ms",
         f"HTTP, {subject.CONNECTIONS_MAX} connections; {listener._TAKEN_S:g} s to take {listener._SENT_BYTES // KIB} KiB",
         f"log, {LINES_A_MINUTE} lines a minute",

@@ -88,6 +88,9 @@ class Disguised:
     async def version(self, aggregate_id: str) -> int:
         return await _on_thread(self._store.version, aggregate_id)
 
+    async def wait_for(self, *arguments: Any) -> None:
+        await _on_thread(partial(self._store.wait_for, *arguments))
+
     async def find_command(self, aggregate_id: str, command_id: str) -> es.Committed | None:
         return await _on_thread(self._store.find_command, aggregate_id, command_id)
 
@@ -125,7 +128,7 @@ class Subject:
 
     def __init__(self, kind: str, folder: Path, server: ServerThread | LedShards | None, settings: dict[str, Any]) -> None:
         self.kind = kind
-        self._folder = folder
+        self.folder = folder
         self._server = server
         self._settings = StoreSettings(**{"preallocate_bytes": 1024 * 1024, **settings}) if server is None else None
         self._opened = AsyncExitStack()
@@ -135,6 +138,11 @@ class Subject:
     @property
     def embedded(self) -> bool:
         return self._server is None
+
+    @property
+    def address(self) -> str | None:
+        """Of the server, if there is one."""
+        return None if self._server is None else self._server.address
 
     @property
     def is_several(self) -> bool:
@@ -151,7 +159,7 @@ class Subject:
     def another(self) -> AbstractAsyncContextManager[Any]:
         """Returns a separate store: another client of the same server, or, embedded, another folder."""
         self._others += 1
-        return self._open(self._folder / f"other-{self._others}")
+        return self._open(self.folder / f"other-{self._others}")
 
     async def restart(self) -> None:
         """Restarts the process that holds the files, in order. Clients stay open."""
@@ -165,15 +173,15 @@ class Subject:
         """Has the files changed, below the given folder, while no process holds them. Clients stay open."""
         if self._server is not None:
             await anyio.to_thread.run_sync(self._server.stop_servers)
-            change(self._folder)
+            change(self.folder)
             await anyio.to_thread.run_sync(self._server.start_servers)
         else:
             await self._opened.aclose()
-            change(self._folder)
+            change(self.folder)
             await self.open()
 
     async def open(self) -> None:
-        self.store = await self._opened.enter_async_context(self._open(self._folder / "data"))
+        self.store = await self._opened.enter_async_context(self._open(self.folder / "data"))
 
     async def close(self) -> None:
         await self._opened.aclose()

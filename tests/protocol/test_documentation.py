@@ -45,8 +45,10 @@ from eventstore.protocol.group_requests import (
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.message_answers import QueuePage, encode_messages, sent_values
 from eventstore.protocol.reaction_requests import (
+    AskWaits,
     CheckParking,
     EndProjection,
+    FollowReactions,
     ForgetProjection,
     ListAlarms,
     ListParked,
@@ -58,7 +60,9 @@ from eventstore.protocol.reaction_requests import (
     RetryParked,
     SilenceAlarm,
     SkipParked,
+    TellPlace,
     TestAlarms,
+    WaitProjection,
 )
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import (
@@ -140,6 +144,14 @@ EXAMPLES = {
     "forget-projection": encode_request(41, ForgetProjection("balances")),
     "end-projection": encode_request(42, EndProjection("balances")),
     "end-projection-answer": encode_ok(42),
+    "wait-projection": encode_request(43, WaitProjection("balances", "acc-1", 8)),
+    "wait-projection-answer": encode_ok(43),
+    "ask-waits": encode_request(44, AskWaits("balances", 5, 0)),
+    "ask-waits-answer": encode_ok(44, 7, 8),
+    "tell-place": encode_request(45, TellPlace("balances", 5, 7, 9)),
+    "tell-place-answer": encode_ok(45),
+    "follow-reactions": encode_request(46, FollowReactions("order-1", 8)),
+    "follow-reactions-answer": encode_ok(46, "c-1", True, "stock-tea", 9),
     "forget-projection-answer": encode_ok(41),
     "list-alarms": encode_request(40, ListAlarms()),
     "list-alarms-answer": encode_ok(40, "slow_syncs", "", "quiet", 0, "write_seconds / batches > 0.1", None, None, None, None),

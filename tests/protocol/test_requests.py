@@ -28,7 +28,9 @@ from eventstore.protocol.limits import (
     UINT64_MAX,
 )
 from eventstore.protocol.reaction_requests import (
+    AskWaits,
     CheckParking,
+    FollowReactions,
     ListAlarms,
     ListParked,
     ListProjections,
@@ -39,7 +41,9 @@ from eventstore.protocol.reaction_requests import (
     RetryParked,
     SilenceAlarm,
     SkipParked,
+    TellPlace,
     TestAlarms,
+    WaitProjection,
 )
 from eventstore.protocol.request_codec import BadRequest, RequestDecoder, encode_append, encode_request
 from eventstore.protocol.request_declaration import Request, code_of
@@ -95,6 +99,10 @@ requests = st.one_of(
     st.just(BeginBackup()),
     st.builds(NoteBackup, texts, st.none() | positions),
     st.builds(ListProjections, st.integers(0, 2**63 - 1)),
+    st.builds(WaitProjection, texts, names, st.none() | st.integers(0, VERSION_MAX)),
+    st.builds(AskWaits, texts, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1)),
+    st.builds(TellPlace, texts, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1)),
+    st.builds(FollowReactions, names, st.none() | st.integers(1, VERSION_MAX), names),
     st.builds(ListParked, texts, st.integers(0, 2**63 - 1)),
     st.builds(RetryParked, texts, names, texts, texts),
     st.builds(SkipParked, texts, texts, texts, texts),

@@ -219,7 +219,8 @@ def asked(server: ServerThread, token: str, request: Request) -> EventStoreError
         greeted = client.ask(Hello(1, "raw", token=token))
         assert isinstance(greeted, Ok), greeted
         client.send_request(request)
-        if DECLARATIONS[type(request)].answer is None:
+        declared = DECLARATIONS[type(request)]
+        if declared.answer is None or declared.waits:
             client.send_request(Ping())
         answer = client.answer()[1]
         if isinstance(answer, Outcomes):
@@ -275,6 +276,7 @@ VERBS: Final = {
     "VERSION": {Permission.READ},
     "NOTE END": {Permission.STATS, Permission.BACKUP},
     "BEGIN": {Permission.BACKUP},
+    "WAIT ASK TELL FOLLOW": {Permission.STATS},
     "OFFSET": {Permission.CONSUME},
     "CREDIT HELLO MAP PING UNSUBSCRIBE": {None},
 }

@@ -38,9 +38,8 @@ from eventstore.client.session.calls import Call, PendingRequest
 from eventstore.client.session.session import ClientSession
 from eventstore.errors import Closed, EventStoreError, TimedOut, copy_error
 from eventstore.forks import of_parent, tell_of_forks
-from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.handshake import Welcome
-from eventstore.protocol.request_declaration import Answered
+from eventstore.protocol.request_declaration import DECLARATIONS, Answered
 from eventstore.protocol.requests import Ping
 
 G = TypeVar("G")
@@ -242,7 +241,7 @@ class NetworkConnection:
     def drop(self, call: Call[Any]) -> None:
         """Discards the answer of a call when it arrives."""
         call.wanted = False
-        if isinstance(call.request, Pull):  # the server would wait up to a minute, and limits the number of such pulls
+        if DECLARATIONS[type(call.request)].waits:  # the server would wait on, and limits the number of such requests
             self.session.unsubscribe(call)
             self.flush()
 

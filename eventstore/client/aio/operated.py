@@ -14,7 +14,14 @@ from eventstore.client.session.one_way_queue import OneWayCounts
 from eventstore.flat import Scalar
 from eventstore.protocol.backup_requests import BeginBackup, NoteBackup
 from eventstore.protocol.reaction_info import ProjectionInfo
-from eventstore.protocol.reaction_requests import EndProjection, ForgetProjection, ListProjections, NoteProjection
+from eventstore.protocol.reaction_requests import (
+    AskWaits,
+    EndProjection,
+    ForgetProjection,
+    ListProjections,
+    NoteProjection,
+    TellPlace,
+)
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import CLIENT_ROWS_MAX, ListClients, Map, Stats
 from eventstore.protocol.server_info import BackupCut, ClientInfo
@@ -105,6 +112,20 @@ class NetworkOperated:
     async def end_projection(self, name: str, *, timeout: float | None = None) -> None:
         """Says that a projection that this client has told of was to end here: it is not listed as one that has left."""
         await self._ask(EndProjection(name))
+
+    async def ask_waits(self, projection: str, number: int, projector: int) -> tuple[int, int]:
+        """Asks, for a projector that this client runs, for those who wait for its table: returns the number of the newest wait,
+        once that is another one, and the greatest sequence that is waited for. `projector`: a number of its own for each that
+        this client runs. It takes as long as it takes; the projector has ended when it is cancelled here.
+        """
+        return await self._only("`ask_waits`").call(AskWaits(projection, projector, number))
+
+    @limited
+    async def tell_place(
+        self, projection: str, number: int, position: int, projector: int, *, timeout: float | None = None
+    ) -> None:
+        """Says that a table is complete up to a sequence, looked at after the wait of this number was known."""
+        await self._only("`tell_place`").call(TellPlace(projection, projector, number, position))
 
     @limited
     async def begin_backup(self, *, timeout: float | None = None) -> list[BackupCut]:

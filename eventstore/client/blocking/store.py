@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from operator import itemgetter
 from ssl import SSLContext
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo
 from eventstore.client.blocking.consumer import BlockingConsumers
@@ -43,13 +43,16 @@ from eventstore.client.session.commit_rows import committed_of
 from eventstore.client.session.page_requests import aggregates_request
 from eventstore.errors import ConnectionLost, EventStoreError, OutdatedCode, UnknownOperation
 from eventstore.event_identity import LogPosition
-from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Replicas, Unchanged
+from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Replicas, Unchanged, sequence_of
 from eventstore.position import After, begin_of_read, start_of, stored_start
-from eventstore.protocol.reaction_requests import CheckParking, RecordParking
+from eventstore.protocol.reaction_requests import CheckParking, FollowReactions, RecordParking, WaitProjection
+from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import FindCommand, Version
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import event_filter
 from eventstore.records.raw_commit import CommitResult, encode_commit, encode_commits
+
+A = TypeVar("A")
 
 
 def connect(
@@ -305,6 +308,73 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         if self._router is not None:
             return committed_of(aggregate_id, self._router.call(aggregate_id, request))
         return committed_of(aggregate_id, self._connection.call(request))
+
+    @limited
+    def wait_for(
+        self,
+        projection: str,
+        *done: Committed | Unchanged,
+        follows: Committed | Unchanged | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Returns once the tables of a projection have the events of these outcomes; without any, all events that there are
+        now. What is read of them afterwards has these events, unless their key is parked. `follows`: also everything that the
+        reactions of the server's domain make of this outcome, and of what they made of it, unless it is parked.
+
+        The projectors look at their tables after this call began, so it is true also right after a failover or a rebuild. Of a
+        projection that runs several times, all tables that are connected have the events. While none is, it is waited for.
+
+        Raises:
+            TimedOut: not in time; `eventstore projections` says how far they are.
+            UnknownOperation: the server is older.
+            Overloaded: too many wait.
+            InvalidArgument: `follows`, and no reactions run in the server.
+        """
+        if isinstance(follows, Unchanged):
+            done = (*done, follows)
+        elif follows is not None:
+            made, all_is_known = self._made_of(follows)
+            done = (*done, *made) if all_is_known else ()
+        if not done:
+            self._ask_all(WaitProjection(projection))
+        of_shards = dict[int, list[Committed | Unchanged]]()
+        for each in done:
+            of_shards.setdefault(self._shard_of(each.aggregate_id), []).append(each)
+        for own in of_shards.values():
+            name = own[0].aggregate_id
+            self._ask_owner(name, WaitProjection(projection, name, sequence_of(own)))
+
+    def _made_of(self, done: Committed) -> tuple[list[Committed], bool]:
+        """Waits until reactions have handled an outcome, and what they made of it, and so on. Returns the last of these commits
+        of each shard, and whether no other commit was made of it.
+        """
+        correlation_id, all_is_known = None, True
+        furthest, followed = {self._shard_of(done.aggregate_id): done}, dict[int, int]()
+        while ahead := [each for shard, each in furthest.items() if each.sequence > followed.get(shard, 0)]:
+            name, sequence = ahead[0].aggregate_id, ahead[0].sequence
+            found = self._ask_owner(name, FollowReactions(name, sequence, correlation_id))
+            followed[self._shard_of(name)], correlation_id, chains = sequence, found.correlation_id, [found]
+            if all_is_known and not found.known:  # what was made before that process began is stored by now
+                all_is_known = False
+                chains += self._ask_all(FollowReactions(correlation_id=correlation_id))
+            for place in chain.from_iterable(each.places for each in chains):
+                shard = self._shard_of(place.aggregate_id)
+                if shard not in furthest or furthest[shard].sequence < place.sequence:
+                    furthest[shard] = Committed(place.aggregate_id, 0, place.sequence)
+        return list(furthest.values()), all_is_known
+
+    def _shard_of(self, aggregate_id: str) -> int:
+        return 0 if self._router is None else self._router.table.shard_of(aggregate_id)
+
+    def _ask_owner(self, aggregate_id: str, request: Answered[A]) -> A:
+        if self._router is None:
+            return self._connection.call(request)
+        return self._router.call(aggregate_id, request)
+
+    def _ask_all(self, request: Answered[A]) -> list[A]:
+        if self._router is None:
+            return [self._connection.call(request)]
+        return self._router.call_all(lambda _: request)
 
     @limited
     def aggregates(

@@ -32,11 +32,12 @@ from eventstore.client.session.message_rows import MessageRows, SendResult
 from eventstore.errors import EventStoreError, ProtocolError, ShuttingDown, Unauthenticated, UnsupportedVersion
 from eventstore.model import Committed, Unchanged
 from eventstore.protocol.answers import Answer, AnswerDecoder, Failure, Goodbye, Ok, Outcomes
-from eventstore.protocol.broker_requests import Pull, WireMessage
+from eventstore.protocol.broker_requests import WireMessage
 from eventstore.protocol.frames import LENGTH_BYTES, FrameReader
 from eventstore.protocol.handshake import Welcome, read_welcome
 from eventstore.protocol.limits import PROTOCOL_VERSION, REQUESTS_MAX
 from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.request_declaration import DECLARATIONS
 from eventstore.protocol.requests import Credit, Hello, Map, Ping, Unsubscribe, WireCommand
 from eventstore.records.splits import NEVER_SPLIT
 
@@ -47,9 +48,9 @@ class ClientSession(Generic[S]):
     `welcome`: the server's answer to the hello of this connection, or None; `leaving`: the server is about to close it;
     `answered` counts answers, except to pings; `fatal` is set when no further connection can help. `appends` and `sends` hold
     the commits and commands that have not left; `messages` returns such a queue for each topic. `dropped` gets something, on
-    any thread, when a subscription or a pull is wanted no longer; the next data to send then ends it. `in_parts`: commands may
-    be answered in parts. `several`: there are other addresses, so what is wrong at one of them is never fatal. `store`: the
-    uuid of the store that answered last, `layout` of the slots of its shard. `connections` counts them.
+    any thread, when a subscription or a request that waits is wanted no longer; the next data to send then ends it. `in_parts`:
+    commands may be answered in parts. `several`: there are other addresses, so what is wrong at one of them is never fatal.
+    `store`: the uuid of the store that answered last, `layout` of the slots of its shard. `connections` counts them.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class ClientSession(Generic[S]):
             self._notices.append(encode_request(0, Credit(subscription.request_id, credit)))
 
     def unsubscribe(self, subscription: PendingRequest) -> None:
-        """Ends a subscription, or a pull that waits. Drops its pages that still arrive."""
+        """Ends a subscription, or a request that waits. Drops its pages that still arrive."""
         subscription.wanted = False
         if self._sent.pop(subscription.request_id, None) is not None:
             self._notices.append(encode_request(self._next_id(), Unsubscribe(subscription.request_id)))
@@ -133,7 +134,7 @@ class ClientSession(Generic[S]):
     def _unsubscribe_unwanted(self) -> None:
         self.dropped.clear()
         for request in list(self._sent.values()):
-            if not request.wanted and (request.lasting or _is_pull(request)):
+            if not request.wanted and (request.lasting or _waits(request)):
                 self.unsubscribe(request)
 
     def fail(self, error: EventStoreError) -> None:
@@ -168,14 +169,14 @@ class ClientSession(Generic[S]):
 
     @property
     def may_last(self) -> bool:
-        """Whether all that it owes may rightly take long: subscriptions, and pulls."""
-        lasts = all(each.lasting or _is_pull(each) or _is_watch(each) or _is_ping(each) for each in self._owed)
+        """Whether all that it owes may rightly take long: subscriptions, and requests that wait, such as pulls."""
+        lasts = all(each.lasting or _waits(each) or _is_watch(each) or _is_ping(each) for each in self._owed)
         return lasts and all(queue.idle for queue in self._queues)
 
     @property
     def _owed(self) -> list[PendingRequest]:
         """The requests whose answers are due, also of calls that were given up: that their time is over is not an answer."""
-        sent = [each for each in self._sent.values() if each.wanted or not (each.lasting or _is_pull(each))]
+        sent = [each for each in self._sent.values() if each.wanted or not (each.lasting or _waits(each))]
         return sent + [each for each in self._unsent if each.wanted]
 
     def _next_id(self) -> int:
@@ -325,8 +326,8 @@ class ClientSession(Generic[S]):
             del self._sent[request_id]
 
 
-def _is_pull(request: PendingRequest) -> bool:
-    return isinstance(request, Call) and isinstance(request.request, Pull)
+def _waits(request: PendingRequest) -> bool:
+    return isinstance(request, Call) and DECLARATIONS[type(request.request)].waits
 
 
 def _is_ping(request: PendingRequest) -> bool:

@@ -7,9 +7,10 @@ events may have the same key.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import anyio
 
@@ -18,11 +19,14 @@ from eventstore.domain.projections.parking import check_policy, read_parked
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.targets.base import ParkedKey, Target
 from eventstore.domain.worker_thread import on_worker_thread
-from eventstore.errors import InvalidArgument
+from eventstore.errors import Closed, ConnectionLost, InvalidArgument, Overloaded, PermissionDenied, UnknownOperation
 from eventstore.following.checkpoint import Checkpoint
-from eventstore.following.follower import EventBatch, follow
-from eventstore.following.log import Followable, confirmed, event_at, uuid_and_last_sequence
+from eventstore.following.follower import EventBatch, beside, follow
+from eventstore.following.log import Followable, confirmed, event_at, nothing_until, uuid_and_last_sequence
+from eventstore.protocol.reaction_info import WantedPlace
 
+_PROJECTOR_BITS: Final = 62
+_AGAIN_S: Final = 1.0
 _NEXT_STEP = (
     "rebuild the table: eventstore-spark rebuild --replace, or drop it and its row in eventstore_checkpoints and start the "
     "projector"
@@ -39,6 +43,9 @@ class Line:
         self.checkpoint = Checkpoint(0)
         self.parked_keys = 0
         self.caught_up = False
+        self._passed = 0
+        self._follows_live = False  # it has caught up once: what it lacks is few events
+        self._moved = anyio.Event()
         self._store = store
         self._projection = projection
         self._target = target
@@ -78,6 +85,7 @@ class Line:
         """Writes batches of at most `events_max` events until `on_batch` returns False. That gets the number of events and of
         rows, and the keys that were parked. `again`: the store was away, and may be another one. Raises as `project`.
         """
+        self._passed, self._follows_live = 0, False  # what was looked at may have been another history
         if again:
             await self._check_checkpoint()
         projection, resumptions = self._projection, 0
@@ -88,17 +96,64 @@ class Line:
             rows, parked, before = 0, tuple[ParkedKey, ...](), self.checkpoint.sequence
             reached = await self._reached(batch) if batch.position > before else self.checkpoint
             if subscription.resumptions > resumptions:  # it has compared the last event it delivered, maybe another one
-                resumptions = subscription.resumptions
+                resumptions, self._passed = subscription.resumptions, 0
                 await self._check_checkpoint()
             if batch.position > before:
                 async with self._turn:
                     rows, parked = await on_worker_thread(advance, projection, self._target, batch.events, before, reached)
                 self.checkpoint = reached
                 self.parked_keys += len(parked)
+                self._moved.set()
             self.caught_up = batch.caught_up
+            if batch.caught_up:
+                self._follows_live = True
+                self._moved.set()
             return on_batch(len(batch.events), rows, parked)
 
         await follow(subscription, handle, events_max)
+
+    async def answer_waits(self) -> None:
+        """Tells the store up to where the table is complete, when a caller waits for that. Raises as `project`."""
+        name, projector = self._projection.name, secrets.randbits(_PROJECTOR_BITS)
+        wanted, told = WantedPlace(0, 0), 0
+
+        async def ask() -> None:
+            nonlocal wanted
+            while True:
+                wanted = WantedPlace(*await self._store.ask_waits(name, wanted.number, projector))
+                self._moved.set()
+
+        async def tell() -> None:
+            nonlocal told
+            while True:
+                await self._moved.wait()
+                self._moved, number = anyio.Event(), wanted.number
+                if number != told:
+                    place = await self._complete_up_to(wanted.sequence)
+                    await self._store.tell_place(name, number, place, projector)
+                    told = number if place >= wanted.sequence else told
+
+        while True:
+            try:
+                await beside(ask, tell)
+            except (PermissionDenied, UnknownOperation):  # an older server, or one where it may not: no caller waits for it
+                return
+            except (Closed, ConnectionLost, Overloaded):  # what follows the log ends by it, if that is to end
+                await anyio.sleep(_AGAIN_S)
+
+    async def _complete_up_to(self, wanted: int) -> int:
+        """Returns the sequence up to which the table has all events, as the target says now: its checkpoint, or what was passed
+        over since. If that is before `wanted`, looks into the log.
+        """
+        if (place := max(self.checkpoint.sequence, self._passed)) < wanted and self._follows_live:
+            projection = self._projection
+            passed = await nothing_until(self._store, place, projection.wanted_types, projection.aggregate_prefix)
+            if passed > place and place == max(self.checkpoint.sequence, self._passed):
+                self._passed = passed
+        async with self._turn:
+            checkpoint = self.checkpoint.sequence
+            await on_worker_thread(self._target.check, checkpoint)
+        return max(checkpoint, self._passed)
 
     async def _reached(self, batch: EventBatch) -> Checkpoint:
         """Returns the checkpoint after the batch.

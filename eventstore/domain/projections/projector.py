@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import anyio
@@ -11,6 +12,7 @@ from eventstore.domain.projections.line import Line
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.targets.base import ParkedKey, Target
 from eventstore.fields import check_int
+from eventstore.following.follower import beside
 from eventstore.following.log import Followable
 from eventstore.following.parts import Part, Parts
 
@@ -101,7 +103,8 @@ async def project(
                 on_progress(Progress(events, rows, _sequence(lines), caught_up, parked, parked_keys, *of_part))
             return not (until_caught_up and line.caught_up)
 
-        await line.follow(events_max, on_batch, again=was_away)
+        follow = partial(line.follow, events_max, on_batch, again=was_away)
+        await (follow() if until_caught_up else beside(follow, line.answer_waits))
 
     try:
         await parts.run(follow_lines)

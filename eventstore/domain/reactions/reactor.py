@@ -7,6 +7,8 @@ ids, which take effect once. What cannot be handled is parked (see `following.pa
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import anyio
@@ -15,18 +17,19 @@ import anyio.lowlevel
 from eventstore.domain.domain import Domain
 from eventstore.domain.handler import line_of
 from eventstore.domain.reactions.checkpoint import MarkKeeper, ReactionCheckpoint, ReactionStore
+from eventstore.domain.reactions.effects import Effects
 from eventstore.domain.reactions.reaction import Reaction, SendCommand
-from eventstore.errors import Closed, Diverged, EventStoreError, PermissionDenied, Poisoned, ProjectionFailed
+from eventstore.errors import Closed, Diverged, EventStoreError, InvalidArgument, PermissionDenied, Poisoned, ProjectionFailed
 from eventstore.failures import described, is_closing, is_fault, text_of
 from eventstore.fields import check_int, encodable
 from eventstore.following.checkpoint import Checkpoint
 from eventstore.following.feed import Feed
 from eventstore.following.follower import Follower
-from eventstore.following.log import PASSED_EVENTS
+from eventstore.following.log import PASSED_EVENTS, Followable, event_at, last_sequence, nothing_until
 from eventstore.following.parking import ParkedEvents, Parking
 from eventstore.import_marks import NO_REACTIONS, is_marked
-from eventstore.model import Event
-from eventstore.protocol.reaction_info import ParkedEvent
+from eventstore.model import Committed, Event
+from eventstore.protocol.reaction_info import FollowedChain, MadePlace, ParkedEvent
 
 EVENTS_MAX: Final = 256
 _EVENTS_MAX_MAX: Final = 10_000
@@ -79,8 +82,9 @@ class Reactor:
         self._store = store
         self._keeper = MarkKeeper(store, checkpoint)
         self.parked = Parking(store)
+        self.effects = Effects()
         self.runs = {
-            name: ReactionRun(reaction, self._keeper, self.parked.of(name), send, events_max)
+            name: ReactionRun(reaction, self._keeper, self.parked.of(name), send, events_max, self.effects)
             for name, reaction in domain.reactions.items()
         }
         self.feed: Feed | None = None
@@ -178,6 +182,29 @@ class Reactor:
 
         await run.follower.run(follow, failed)
 
+    async def followed(self, sequence: int | None, correlation_id: str | None) -> FollowedChain:
+        """Waits until all events up to a sequence (None: the last one that there is now) are handled or parked. Returns what
+        was made of those with a correlation id; None: of the event there.
+
+        Raises:
+            InvalidArgument: there is no such event, or there are no reactions.
+        """
+        if not self.runs:
+            raise InvalidArgument("no reactions run in this process; ask where they do", field="follows")
+        place = await last_sequence(self._store) if sequence is None else sequence
+        if correlation_id is None:
+            event = await event_at(self._store, place)
+            if event is None:
+                raise InvalidArgument(f"there is no event {place} here", field="sequence", value=place)
+            correlation_id = event.correlation_id
+        for run in self.runs.values():
+            await run.handled(self._store, place)
+        unknown = max(self.effects.forgotten, *(run.began for run in self.runs.values()))
+        made = self.effects.of(correlation_id)
+        return FollowedChain(
+            correlation_id, place > unknown, tuple(MadePlace(each.aggregate_id, each.sequence) for each in made)
+        )
+
     async def replay(self, name: str, after: int, note: str) -> Checkpoint:
         """Sets a reaction back, or forward, to the events after this sequence. `note`: by whom, when and why."""
         run = self.runs[name]
@@ -194,9 +221,17 @@ class ReactionRun:
     """
 
     def __init__(
-        self, reaction: Reaction, keeper: MarkKeeper, parked: ParkedEvents, send: SendCommand, events_max: int
+        self,
+        reaction: Reaction,
+        keeper: MarkKeeper,
+        parked: ParkedEvents,
+        send: SendCommand,
+        events_max: int,
+        effects: Effects,
     ) -> None:
         self.reaction = reaction
+        self.began = 0
+        self._effects = effects
         self.follower = Follower(_STOPPED_PAUSE_S, _STOPPED_PAUSE_S)
         self.parked = parked
         self._keeper = keeper
@@ -206,7 +241,16 @@ class ReactionRun:
 
     async def begin(self) -> None:
         """Takes the checkpoint. Raises Diverged."""
-        self.follower.reached((await self._keeper.mark_of(self.reaction)).sequence)
+        self.began = (await self._keeper.mark_of(self.reaction)).sequence
+        self.follower.reached(self.began)
+
+    async def handled(self, store: Followable, sequence: int) -> None:
+        """Waits until all its events up to this sequence are handled or parked."""
+        while self.follower.through < sequence:
+            news, through = self.follower.news, self.follower.through
+            if await nothing_until(store, through, [self.reaction.event.name]) >= sequence:
+                return
+            await news.wait()
 
     async def follow(self, feed: Feed, until_caught_up: bool) -> None:
         """Handles events until cancelled, or until it has caught up. Its mark also moves over events that it does not want:
@@ -290,13 +334,21 @@ class ReactionRun:
     async def _run(self, event: Event) -> None:
         """Calls the reaction's function. Whatever else than an Exception the function raises is its failure: RuntimeError."""
         try:
-            await self.reaction.run(event, self._send)
+            await self.reaction.run(event, partial(self._sent, event))
         except Exception:
             raise
         except BaseException as error:
             if is_closing(error) or not is_fault(error) or await _is_cancellation(error):
                 raise
             raise RuntimeError(f"it ended by {described(error)}") from error
+
+    async def _sent(
+        self, event: Event, command: object, command_id: str, *, metadata: Mapping[str, object]
+    ) -> Committed | None:
+        made = await self._send(command, command_id, metadata=metadata)
+        if made is not None:
+            self._effects.note(event, made)
+        return made
 
     async def retry(self, aggregate_id: str | None, who: str, why: str, *, skip: bool = False) -> int:
         """Handles what is parked, of one aggregate or of all (see `ParkedEvents.settle`); returns how many are done."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 import trio
 
@@ -44,6 +44,7 @@ class _Waiting:
     """
 
     use = None
+    light: ClassVar[bool] = False
 
     def __init__(self, task: RequestTask, connection: ServerConnection, request_id: int, weight: int) -> None:
         self.task = task

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import trio
 
@@ -23,6 +23,7 @@ HELD_BY_MESSAGES: Final = 1
 HELD_BY_COMMANDS: Final = 2
 """Why a connection is not read, in `ServerConnection.held`: the sum of the reasons."""
 BOUND_MAX: Final = 64  # requests in `ServerConnection.bound`: subscriptions, pulls and MAPs that wait
+LIGHT_MAX: Final = 1_000  # besides these: waits for projections, which cost an object each
 USES_MAX: Final = 16
 BUSY: Final = 2  # `ServerConnection.busy` of one that waits for its slice: one long slice may be the fault of the machine
 SHARE_MIN: Final = 0.25  # of the server's time, that each has at least
@@ -49,7 +50,9 @@ class GateLimits:
 
 
 class ConnectionBound(Protocol):
-    """A request that ends with its connection at the latest, such as a subscription."""
+    """A request that ends with its connection at the latest, such as a subscription. `light`: it costs only an object."""
+
+    light: ClassVar[bool]
 
     @property
     def use(self) -> str | None:
@@ -102,6 +105,7 @@ class ServerConnection:
         "held",
         "host",
         "in_parts",
+        "light",
         "name",
         "owed",
         "peer",
@@ -160,6 +164,7 @@ class ServerConnection:
         self.room = trio.lowlevel.ParkingLot()
         self.room_wanted = 0
         self.bound: dict[int, ConnectionBound] = {}
+        self.light = 0  # of these
         self.uses: set[str] = set()
         self.since_us = time.time_ns() // 1_000
 
@@ -203,30 +208,40 @@ class ServerConnection:
         if use not in self.uses and len(self.uses) < USES_MAX:
             self.uses.add(use)
 
-    def can_bind(self, request_id: int) -> bool:
+    def can_bind(self, request_id: int, *, light: bool = False) -> bool:
         """Whether `bind` takes a request with this id."""
-        return request_id not in self.bound and len(self.bound) < BOUND_MAX
+        has_room = self.light < LIGHT_MAX if light else len(self.bound) - self.light < BOUND_MAX
+        return has_room and request_id not in self.bound
 
     def bind(self, request_id: int, request: ConnectionBound) -> None:
         """Keeps a request until it ends or the connection closes.
 
         Raises:
-            InvalidArgument: one with this id is kept already, or `BOUND_MAX` are.
+            InvalidArgument: one with this id is kept already, or as many as there may be.
         """
-        if not self.can_bind(request_id):
+        if not self.can_bind(request_id, light=request.light):
+            most = LIGHT_MAX if request.light else BOUND_MAX
             raise InvalidArgument(
-                f"request id {request_id} waits already, or {BOUND_MAX} requests of this connection wait, the limit",
+                f"request id {request_id} waits already, or {most:,} requests of this connection wait, the limit",
                 field="request id",
-                limit=BOUND_MAX,
+                limit=most,
                 value=request_id,
             )
         self.bound[request_id] = request
+        self.light += request.light
+
+    def release(self, request_id: int) -> ConnectionBound | None:
+        """Forgets a request, and returns it if it was kept."""
+        request = self.bound.pop(request_id, None)
+        if request is not None:
+            self.light -= request.light
+        return request
 
     def unbind(self, request_id: int, request: ConnectionBound) -> bool:
         """Forgets a request that has ended; False if UNSUBSCRIBE or the end of the connection did so before."""
         if self.bound.get(request_id) is not request:
             return False
-        del self.bound[request_id]
+        self.release(request_id)
         return True
 
     @property
@@ -349,7 +364,9 @@ class ServerConnection:
         assert self.unsent_bytes == unsent, f"{self.title}: {self.unsent_bytes} bytes are counted, its frames have {unsent}"
         counts = self.owed, self.waiting_bytes, self.reserved_bytes, self.counted_bytes, self.sent_of_first
         assert min(counts) >= 0, f"{self.title}: owed, waiting, reserved, counted and sent of the first frame are {counts}"
-        assert len(self.bound) <= BOUND_MAX, f"{self.title}: {len(self.bound)} requests are bound to it"
+        light = sum(each.light for each in self.bound.values())
+        assert self.light == light <= LIGHT_MAX, f"{self.title}: {self.light} light requests are counted, {light} are bound"
+        assert len(self.bound) - light <= BOUND_MAX, f"{self.title}: {len(self.bound)} requests are bound to it"
         if self.closed:
             left = len(self.pending), len(self.unsent), len(self.bound)
             assert not any(left), f"{self.title} is closed, and has payloads, frames and requests: {left}"
@@ -372,6 +389,7 @@ class ServerConnection:
             for request in list(self.bound.values()):
                 request.cancel()
             self.bound.clear()
+            self.light = 0
 
     def hang_up(self) -> None:
         """Closes the connection so that the client can still read its answers.

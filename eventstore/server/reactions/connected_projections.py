@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, ClassVar, Final, Protocol, Self
 
 import trio
 
@@ -24,18 +24,22 @@ from eventstore.chunks.files import Files, OsFiles
 from eventstore.errors import EventStoreError, InvalidArgument, Overloaded
 from eventstore.fields import shown
 from eventstore.metrics import LabelledCollector, LabelledFigures, LabelledMetric, Metric, MetricSource, gauge
-from eventstore.protocol import encode_answer
-from eventstore.protocol.reaction_info import ProjectionInfo
+from eventstore.protocol import encode_answer, encode_error
+from eventstore.protocol.reaction_info import ProjectionInfo, WantedPlace
 from eventstore.protocol.reaction_requests import (
     PROJECTION_ROWS_MAX,
+    AskWaits,
     EndProjection,
     ForgetProjection,
     ListProjections,
     NoteProjection,
+    TellPlace,
+    WaitProjection,
 )
 from eventstore.server.feature import Feature
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
+from eventstore.store.projection_waits import ProjectionWaits, Wait
 
 PROJECTIONS_MAX: Final = 16
 """Of a connection."""
@@ -92,10 +96,30 @@ class _Told:
         return ProjectionInfo(said.projection, address, said.position, *lag, said.parked, silent_us, self.has_left)
 
 
+class _Bound:
+    """A request that waits. Its connection cancels it when it closes, and UNSUBSCRIBE does."""
+
+    __slots__ = ("_cancelled", "connection", "request_id", "wait")
+    use = None
+    light: ClassVar[bool] = True
+
+    def __init__(self, connection: ServerConnection, request_id: int, cancelled: Callable[[_Bound], object]) -> None:
+        self.connection, self.request_id = connection, request_id
+        self.wait: Wait | None = None
+        self._cancelled = cancelled
+        connection.bind(request_id, self)
+
+    def unbind(self) -> None:
+        self.connection.unbind(self.request_id, self)
+
+    def cancel(self) -> None:
+        self._cancelled(self)
+
+
 class ConnectedProjections:
-    def __init__(self, gate: Gate, log: ProjectedLog, path: Path, files: Files | None = None) -> None:
+    def __init__(self, gate: Gate, log: ProjectedLog, waits: ProjectionWaits, path: Path, files: Files | None = None) -> None:
         """`path`: of the document with those that are known, over a restart."""
-        self._gate, self._log = gate, log
+        self._gate, self._log, self._waits = gate, log, waits
         self._path, self._files = path, files or OsFiles()
         self._told: dict[tuple[object, str], _Told] = {}
         self._changed = trio.Event()
@@ -107,6 +131,9 @@ class ConnectedProjections:
                 ListProjections: self._list,
                 ForgetProjection: self._forget,
                 EndProjection: self._end,
+                WaitProjection: self._wait,
+                AskWaits: self._ask,
+                TellPlace: self._tell,
             },
             metrics=[MetricSource(CONNECTED_PROJECTION_METRICS, lambda: self)],
             collectors=[_SilenceCollector(self)],
@@ -191,6 +218,49 @@ class ConnectedProjections:
                 del self._told[key]
                 self._changed.set()
         self._gate.send(connection, encode_answer(request_id, ForgetProjection, None))
+
+    def _wait(self, connection: ServerConnection, request_id: int, request: WaitProjection) -> None:
+        def cancelled(bound: _Bound) -> None:
+            if bound.wait is not None:
+                self._waits.cancel(bound.wait)
+
+        def end(error: EventStoreError | None) -> None:
+            bound.unbind()
+            answer = encode_answer(request_id, WaitProjection, None) if error is None else encode_error(request_id, error)
+            self._gate.send(connection, answer)
+
+        bound = _Bound(connection, request_id, cancelled)
+        sequence = self._log.visible_sequence if request.sequence is None else request.sequence
+        try:
+            bound.wait = self._waits.begin(request.projection, sequence, end)
+        except EventStoreError:
+            bound.unbind()
+            raise
+
+    def _ask(self, connection: ServerConnection, request_id: int, request: AskWaits) -> None:
+        def cancelled(_: _Bound) -> None:
+            self._waits.leave(request.projection, projector)
+
+        def answer(number: int, sequence: int) -> None:
+            bound.unbind()
+            self._gate.send(connection, encode_answer(request_id, AskWaits, WantedPlace(number, sequence)))
+
+        projector, bound = (connection, request.projector), _Bound(connection, request_id, cancelled)
+        try:
+            self._waits.ask(request.projection, projector, request.number, answer, lambda: connection.closed)
+        except EventStoreError:
+            bound.unbind()
+            raise
+
+    def _tell(self, connection: ServerConnection, request_id: int, request: TellPlace) -> None:
+        projector = connection, request.projector
+        self._waits.tell(request.projection, projector, request.number, request.position)
+        self._gate.send(connection, encode_answer(request_id, TellPlace, None))
+
+    def moved(self, error: EventStoreError) -> None:
+        """Ends all waits: the shard was split, and some of what they wait for is another one's."""
+        self._waits.end_all(error)
+        self._gate.flush()
 
     def _end(self, connection: ServerConnection, request_id: int, request: EndProjection) -> None:
         if self._told.pop((connection, request.projection), None) is not None:

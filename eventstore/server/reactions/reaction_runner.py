@@ -23,7 +23,7 @@ from eventstore.failures import text_of
 from eventstore.fields import shown
 from eventstore.following.parking import parked_note
 from eventstore.model import Committed
-from eventstore.protocol.reaction_info import ParkedEvent, ReactionInfo
+from eventstore.protocol.reaction_info import FollowedChain, ParkedEvent, ReactionInfo
 from eventstore.server.mailbox_wiring import CommandMailboxes, LookUpCommand, ServerEntry
 from eventstore.server.reactions.other_shards import OtherShards
 from eventstore.server.requests.commands import outcome_of
@@ -180,6 +180,10 @@ class ReactionRunner:
         mark = await self._reactor.replay(name, sequence - 1, note)
         _log.warning("reaction %s is replayed after sequence %d by %s", name, mark.sequence, ascii(f"{who}: {why}"))
         return mark.sequence
+
+    async def followed(self, sequence: int | None, correlation_id: str | None) -> FollowedChain:
+        """See `Reactor.followed`."""
+        return await self._reactor.followed(sequence, correlation_id)
 
     def _run_of(self, name: str) -> ReactionRun:
         run = self._reactor.runs.get(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import trio
 
 from eventstore.protocol import encode_ok
@@ -18,6 +20,7 @@ class _Waiting:
 
     __slots__ = ("_requests", "after", "connection", "request_id")
     use = None
+    light: ClassVar[bool] = False
 
     def __init__(self, requests: MapRequests, connection: ServerConnection, request_id: int, after: int) -> None:
         self._requests = requests

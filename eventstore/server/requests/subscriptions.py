@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 import trio
 
@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 class ServedSubscription:
     """One subscription of one connection, served by one task. `end`: the last sequence when it was asked for."""
+
+    light: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class ServedSubscriptions:
 
     def end(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, Unsubscribe)
-        subscription = connection.bound.pop(request.subscription, None)
+        subscription = connection.release(request.subscription)
         if subscription is not None:
             subscription.cancel()
         self._gate.send(connection, encode_answer(request_id, Unsubscribe, None))

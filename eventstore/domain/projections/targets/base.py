@@ -90,6 +90,11 @@ class Target(Protocol):
             ProjectionFailed: the database fails, or cannot hold one of the rows: see `refusal`.
         """
 
+    def check(self, at: int) -> None:
+        """Raises Fenced unless the checkpoint is at this sequence, and the table has the generation that it had when it was
+        opened. Changes nothing.
+        """
+
     def refusal(self, row: StoredRow) -> str | None:
         """Returns why the table cannot hold this row; None if it can. Stores nothing."""
 

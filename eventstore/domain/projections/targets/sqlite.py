@@ -212,6 +212,13 @@ class SQLiteTarget:
             if parked or retried:
                 self._park(connection, parked, retried)
 
+    def check(self, at: int) -> None:
+        """See `Target.check`."""
+        query = f"SELECT 1 FROM {CHECKPOINTS} WHERE projection = ? AND sequence = ? AND generation = ?"
+        with self._translated_errors():
+            if self._open().execute(query, (self._row, at, self._generation)).fetchone() is None:
+                raise fenced(self._row, at)
+
     def refusal(self, row: StoredRow) -> str | None:
         """See `Target.refusal`."""
         with self._translated_errors():
