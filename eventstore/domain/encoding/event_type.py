@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar, cast
 from eventstore import flat
 from eventstore.command_metadata import SCHEMA
 from eventstore.domain.encoding.codec import PayloadCodec, check_dataclass, class_path
-from eventstore.domain.encoding.upcasting import check_steps, upcast_fields
+from eventstore.domain.encoding.upcasting import Fields, check_steps, upcast_fields
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument, PayloadInvalid
 from eventstore.fields import check_int, check_text, shown
 from eventstore.model import DATA_IS_JSON, EVENT_BYTES_MAX, METADATA_IS_JSON, TYPE_BYTES_MAX, Event, NewEvent
@@ -97,7 +97,11 @@ class EventType(Generic[E]):
         version = self._schema_of(stored)
         if version == self.version:
             return codec.decode(stored[3])
-        return codec.build(upcast_fields(self.name, version, self.version, codec.parse(stored[3])))
+        return self.built(version, codec.parse(stored[3]))
+
+    def built(self, version: int, fields: Fields) -> E:
+        """Returns an event of the fields of any version. Raises PayloadInvalid, UnknownEvent."""
+        return self.codec.build(upcast_fields(self.name, version, self.version, fields))
 
     def current(self, stored: Event) -> Event:
         """Returns the stored event with the payload that its class has today: upcast, with defaults for fields added since.
