@@ -145,6 +145,7 @@ def _row(alone: Quiet, together: Quiet, peak: int, verdict: Verdict, busy: Mappi
         "of the kind that lost most": together.kept(alone),
         "rate /s": together.rate,
         "p99 ms": together.p99_ms,
+        "slowest kind": together.worst,
         "p99 of the slowest kind ms": together.worst_p99_ms,
         "p99 alone ms": alone.p99_ms,
         "slowest ms": together.slowest_ms,
