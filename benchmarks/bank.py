@@ -18,6 +18,9 @@ alone       one command after the other, each waiting for its answer, in turns w
 Rounds are interleaved, every second one backwards, and a ratio is the median of the ratios of the rounds: a shared machine
 drifts, and a workload may pay for the one before it. Each rate comes with the processor time that server (and worker) used,
 which drifts less.
+
+`--against COMMIT` measures `commands`, and one command after the other, of this tree beside that commit
+(`benchmarks.ours.bank`).
 """
 
 from __future__ import annotations
@@ -37,11 +40,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import eventstore as es
-from benchmarks.harness import switched
+from benchmarks.harness import report, switched
 from benchmarks.harness.appender import Appender, appending, check
 from benchmarks.harness.burst import burst
+from benchmarks.harness.measure import Plan, benchmark
 from benchmarks.harness.processes import EVENTSTORE, EXAMPLES, SERVE, Process
 from benchmarks.harness.report import figures_table, machine, machine_line, say, write_results
+from benchmarks.harness.subject import Workload
 from eventstore.domain.encoding.event_type import event_type
 from eventstore.domain.import_path import load
 
@@ -275,11 +280,29 @@ def run(pace: Pace) -> dict[str, Figures]:
         return measure(bench)
 
 
+AGAINST: Final = Plan(
+    name="bank",
+    description="Commands end to end, beside those of another build.",
+    workloads=(
+        Workload("commands", "deposits in one call", "commands/s", smallest=2_000),
+        Workload("command_lockstep", "one deposit after the other", "commands/s", smallest=20),
+    ),
+    quick=report.Pace(rounds=9, turn_s=0.5, total_s=40.0),
+    full=report.Pace(rounds=15, turn_s=1.0, total_s=600.0),
+    build="benchmarks.ours.bank:Bank",
+)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bank", description="Commands end to end.")
     parser.add_argument("--quick", action="store_true", help="fewer accounts, commands and rounds; less than a minute")
     parser.add_argument("--json", action="store_true", help="print the JSON document to stdout")
-    options = parser.parse_args()
+    parser.add_argument("--against", metavar="COMMIT", help="measure this tree beside a commit of it")
+    options, more = parser.parse_known_args()
+    if options.against is not None:
+        return benchmark(AGAINST)
+    if more:
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
     # SIGTERM must unwind the exit stack as well, or servers would be left running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     pace = QUICK if options.quick else FULL

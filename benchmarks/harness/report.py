@@ -174,13 +174,13 @@ def markdown(report: Report) -> str:
         cells += [cell(row[key], workload) if key in row else "–" for key in report.subjects]
         cells += [_comparison(report, workload, key) for key in compared]
         lines.append(_row(cells))
-    versions = ", ".join(f"{subject.name} {subject.version}" for subject in report.subjects.values() if subject.version)
+    versions = "".join(f" {subject.name} {subject.version}." for subject in report.subjects.values() if subject.version)
     rounds = (
         f"Median of {report.pace.rounds} interleaved rounds; then processor time of clients and servers for each event or "
         f"replay. Where more than {SPREAD_MAX:.0%} of the median lie between the quartiles of rates or ratios, it is too noisy "
         "to say. Behind a ratio: processor time of clients and servers as a multiple of the peer's"
     )
-    lines += ["", f"{rounds}. {len(PAYLOAD)}-byte payloads. {versions}. {machine_line()}."]
+    lines += ["", f"{rounds}. {len(PAYLOAD)}-byte payloads.{versions} {machine_line()}."]
     lines += [f"\nSkipped: {name}: {reason}" for name, reason in report.skipped.items()]
     lines += [
         f"\nFailed: {report.subjects[key].name}, {workload.title}: {result.failure}"
