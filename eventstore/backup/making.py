@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from eventstore.backup.indexed_copy import copied_by_index
 from eventstore.backup.manifest import (
     FOLDERS,
     MANIFEST,
@@ -39,7 +40,7 @@ from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM
 from eventstore.chunks.scrubbing import ChunkCheck
 from eventstore.errors import Diverged, EventStoreError, FolderRefused
 from eventstore.event_identity import IDENTITY_DIGITS, event_identity
-from eventstore.store.sorted.event_index import open_index
+from eventstore.store.sorted.event_index import EventIndex, open_index
 from eventstore.store.sorted.file_names import INDEX
 
 _PIECE_BYTES: Final = 1024 * 1024
@@ -287,11 +288,7 @@ class _LogPlan:
         """Returns the name of the index, if there is one and all of it is sound; it is derived, and may be left out."""
         folder = self._log.folder
         path = folder.derived_path(source.header.number, INDEX)
-        try:
-            index = open_index(folder.files, path)
-            if not index.header.belongs_to(source.header):
-                return None
-        except (OSError, EventStoreError):
+        if self._sound_index(source) is None:
             return None
 
         def copy() -> None:
@@ -317,7 +314,23 @@ class _LogPlan:
         with ChunkCheck(folder.files, source.path, folder.kind, record_header_bytes(folder.kind)) as check:
             if check.header != source.header:
                 raise _changed(source)
-            making.target.put(name, making.counted(check.copied()), check.file)
+            index = self._sound_index(source)
+            parts = check.copied() if index is None else copied_by_index(check.file, str(source.path), source.header, index)
+            making.target.put(name, making.counted(parts), check.file)
+
+    def _sound_index(self, source: SourceFile) -> EventIndex | None:
+        """Returns the index of a sorted file, if all of it is sound."""
+        folder = self._log.folder
+        if not source.header.sorted:
+            return None
+        try:
+            index = open_index(folder.files, folder.derived_path(source.header.number, INDEX))
+            if index.header.belongs_to(source.header):
+                index.verify()
+                return index
+        except (OSError, EventStoreError):
+            pass
+        return None
 
     def _records(self, source: SourceFile, before: BackedFile | None) -> Iterator[str]:
         """Wants the records that are new since the last backup, or all if there are many pieces."""

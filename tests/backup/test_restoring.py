@@ -170,6 +170,26 @@ def test_a_changed_byte_is_found_by_a_check_and_never_restored(seed: int) -> Non
         restored(target, RestoreEnd())
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_damaged_file_of_the_store_ends_the_backup_and_leaves_the_one_before(seed: int) -> None:
+    rng, disk = random.Random(seed), SimulatedDisk(1)
+    backed_up(disk, stages()[1]).close()
+    before = disk.content(PLACE / MANIFEST)
+    stages()[3].put(disk)
+    path = DATA / "events" / f"{rng.randint(1, 4):010d}.events"
+    content = disk.content(path)
+    disk.flip(path, rng.choice([*range(128), *range(4096, len(content))]), rng.randrange(8))
+    target = FolderTarget(disk, PLACE)
+
+    def make() -> None:
+        make_backup({0: stages()[3].source(disk)}, target, Made(), taken=1)
+
+    with pytest.raises((Corrupt, FolderRefused)):
+        make()
+    assert disk.content(PLACE / MANIFEST) == before
+    assert not check_backup(target).faults
+
+
 def test_a_missing_object_is_found_by_a_check() -> None:
     disk = SimulatedDisk(1)
     target = backed_up(disk, stages()[4])

@@ -26,7 +26,7 @@ from eventstore.fields import size_text
 from eventstore.store.data_folder import CLUSTER, REPLICA, STORE, read_store, shard_folders
 from eventstore.store.verification.folder_survey import held
 
-_NICE: Final = 5
+_NICE: Final = 10
 _FOLLOWER_S: Final = 20.0
 _FOLLOWER_PAUSE_S: Final = 0.5
 _NAME: Final = "eventstore backup"
@@ -99,6 +99,7 @@ def backup(options: BackupOptions, on_progress: Callable[[Made, str], None]) -> 
         InvalidArgument, EventStoreError, OSError
     """
     began = time.monotonic()
+    os.nice(_NICE)
     made = Made(on_progress=lambda so_far: on_progress(so_far, _speed(so_far, time.monotonic() - began)))
     with contextlib.ExitStack() as stack:
         taken = time.time_ns() // 1_000
@@ -122,7 +123,6 @@ def backup(options: BackupOptions, on_progress: Callable[[Made, str], None]) -> 
             assert each.source is not None
             stack.callback(each.source.close)
             _read_late(each, each.source, client)
-        os.nice(_NICE)
         sources = {each.number: each.source for each in shards if each.source is not None}
         how = BackupHow(link=options.link, pace=ReadPace(options.rate))
         manifest = make_backup(sources, target, made, taken=taken, cluster=_cluster(shards), options=how)
