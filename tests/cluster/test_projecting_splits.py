@@ -17,7 +17,7 @@ import eventstore.domain as d
 from eventstore import ANY, Commit, NewEvent, blocking
 from tests.cluster.led_shards import LedShards
 from tests.cluster.test_projecting import Totals, run
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 IDS = [f"a-{number}" for number in range(60)]
 
@@ -144,3 +144,34 @@ def test_keys_that_were_parked_before_a_split_are_folded_once_when_they_are_retr
 
         trio.run(retry)
         assert rows(path) == {"Happened": sum(stored(cluster.address).values())}
+
+
+async def waits_at(cluster: LedShards, shard: int, count: int) -> None:
+    """Returns once so many calls wait at a shard, more than none."""
+    assert count
+    with trio.fail_after(DEADLINE_SECONDS):
+        while cluster.ask(shard, lambda server: server.store.waits.count) != count:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_wait_under_way_at_a_split_ends_once_the_shard_that_has_the_aggregate_by_then_is_folded(tmp_path: Path) -> None:
+    path, ended = tmp_path / "rows.db", list[str]()
+    with LedShards(tmp_path, 1) as cluster:
+        async with es.connect(cluster.address) as store, es.connect(cluster.address) as other, trio.open_nursery() as nursery:
+            done = [await store.append(each, [NewEvent("Happened", b"1")], ANY) for each in IDS]
+
+            async def wait(each: es.Committed) -> None:
+                await store.wait_for("totals", each)
+                assert rows(path)[each.aggregate_id] == 1
+                ended.append(each.aggregate_id)
+
+            async with trio.open_nursery() as waiting:
+                for each in done:
+                    waiting.start_soon(wait, each)
+                await waits_at(cluster, 0, len(done))
+                new = await trio.to_thread.run_sync(cluster.split, 0)
+                await waits_at(cluster, new, sum(cluster.owner(each) == new for each in IDS))
+                assert ended == []
+                nursery.start_soon(lambda: d.project(other, PerAggregate(), d.SQLiteTarget(path)))
+            assert sorted(ended) == sorted(IDS)
+            nursery.cancel_scope.cancel()

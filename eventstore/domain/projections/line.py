@@ -45,6 +45,7 @@ class Line:
         self.caught_up = False
         self._passed = 0
         self._follows_live = False  # it has caught up once: what it lacks is few events
+        self._wanted, self._told = WantedPlace(0, 0), 0  # what callers wait for, and the last of them that was told
         self._moved = anyio.Event()
         self._store = store
         self._projection = projection
@@ -103,11 +104,11 @@ class Line:
                     rows, parked = await on_worker_thread(advance, projection, self._target, batch.events, before, reached)
                 self.checkpoint = reached
                 self.parked_keys += len(parked)
-                self._moved.set()
+                self._say_moved()
             self.caught_up = batch.caught_up
             if batch.caught_up:
                 self._follows_live = True
-                self._moved.set()
+                self._say_moved()
             return on_batch(len(batch.events), rows, parked)
 
         await follow(subscription, handle, events_max)
@@ -115,23 +116,21 @@ class Line:
     async def answer_waits(self) -> None:
         """Tells the store up to where the table is complete, when a caller waits for that. Raises as `project`."""
         name, projector = self._projection.name, secrets.randbits(_PROJECTOR_BITS)
-        wanted, told = WantedPlace(0, 0), 0
+        self._wanted, self._told = WantedPlace(0, 0), 0
 
         async def ask() -> None:
-            nonlocal wanted
             while True:
-                wanted = WantedPlace(*await self._store.ask_waits(name, wanted.number, projector))
+                self._wanted = WantedPlace(*await self._store.ask_waits(name, self._wanted.number, projector))
                 self._moved.set()
 
         async def tell() -> None:
-            nonlocal told
             while True:
                 await self._moved.wait()
-                self._moved, number = anyio.Event(), wanted.number
-                if number != told:
-                    place = await self._complete_up_to(wanted.sequence)
-                    await self._store.tell_place(name, number, place, projector)
-                    told = number if place >= wanted.sequence else told
+                self._moved, (number, sequence) = anyio.Event(), self._wanted
+                place = await self._complete_up_to(sequence)
+                await self._store.tell_place(name, number, place, projector)
+                if place >= sequence:
+                    self._told = number
 
         while True:
             try:
@@ -140,6 +139,11 @@ class Line:
                 return
             except (Closed, ConnectionLost, Overloaded):  # what follows the log ends by it, if that is to end
                 await anyio.sleep(_AGAIN_S)
+
+    def _say_moved(self) -> None:
+        """Has callers told that the table is further, if any waits."""
+        if self._wanted.number != self._told:
+            self._moved.set()
 
     async def _complete_up_to(self, wanted: int) -> int:
         """Returns the sequence up to which the table has all events, as the target says now: its checkpoint, or what was passed

@@ -241,7 +241,8 @@ class ServerConnection:
         """Forgets a request that has ended; False if UNSUBSCRIBE or the end of the connection did so before."""
         if self.bound.get(request_id) is not request:
             return False
-        self.release(request_id)
+        del self.bound[request_id]
+        self.light -= request.light
         return True
 
     @property
