@@ -37,6 +37,7 @@ from eventstore.client.blocking.topic import BlockingTopic
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.limit import seconds_of, within
 from eventstore.client.options import ClientOptions
+from eventstore.client.outdated import CommandsSent, PassedOver, as_they_are
 from eventstore.client.routing.queues import appends, sends
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.commit_rows import committed_of
@@ -199,26 +200,39 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         row = encode_command(command, command_id, metadata)
         if self._router is not None:
             return cast("Committed | Unchanged", self._router.put(sends, row[1], row))
-        connection, passed = self._connection, set[object]()
+        connection, passed = self._connection, None
         while True:
             asked = connection.address
             try:
                 return connection.put(connection.session.sends, row)
             except OutdatedCode:
-                if asked in passed or not connection.pass_over(passed | {asked}):
+                passed = passed or PassedOver(connection)
+                if not passed.another(asked):
                     raise
-                passed.add(asked)
 
     def send_many(
         self, commands: Iterable[object], *, timeout: float | None = None
     ) -> list[Committed | Unchanged | EventStoreError]:
-        """Sends commands, or tuples of command, id and (if any) metadata, in order for each aggregate. Returns all outcomes."""
+        """Sends commands, or tuples of command, id and (if any) metadata, in order for each aggregate. Returns all outcomes.
+        What a worker refuses with OutdatedCode is sent to another one, as by `send`.
+        """
         if (seconds := seconds_of(timeout, self._timeout)) is not None:
             with within(seconds, of_wait=timeout is None):
                 return self.send_many(commands)
         if self._router is not None:
             return self._router.put_many(sends, commands, encode_commands, itemgetter(1))
-        return self._connection.put_many(self._connection.session.sends, commands, encode_commands)
+        connection, sent, passed = self._connection, CommandsSent(), None
+        asked = connection.address
+        outcomes = connection.put_many(connection.session.sends, commands, sent.encode)
+        while refused := sent.outdated(outcomes):
+            passed = passed or PassedOver(connection)
+            if not passed.another(asked):
+                break
+            asked = connection.address
+            again = connection.put_many(connection.session.sends, refused.values(), as_they_are)
+            for place, outcome in zip(refused, again, strict=True):
+                outcomes[place] = outcome
+        return outcomes
 
     def read(
         self,

@@ -54,7 +54,29 @@ def test_a_blocking_client_that_knows_another_worker_passes_it_over(workers: Wor
         store.send(move("cid", "Paris"))
     with es.blocking.connect(f"{older},{newer}") as store:
         assert isinstance(store.send(move("cid", "Rome"), "to-rome"), es.Committed)
-        assert store.send(move("cid", "Rome"), "to-rome").duplicate  # type: ignore[union-attr] # it was committed
+        assert store.send(move("cid", "Rome"), "to-rome").duplicate
+
+
+def test_a_batch_is_sent_again_only_where_it_was_refused(workers: Workers) -> None:
+    older, newer, stored = workers
+    twice = older.replace("127.0.0.1", "localhost")  # a third worker, as far as the client knows
+    with es.blocking.connect(newer) as store:
+        store.send_many([move(person, "Paris") for person in ("dan", "eva")])
+    with es.blocking.connect(older) as store:
+        refused, done = store.send_many([move("dan", "Rome"), move("fay", "Rome")])
+        assert isinstance(refused, es.OutdatedCode)
+        assert isinstance(done, es.Committed)
+    with es.blocking.connect(f"{older},{twice},{newer}") as store:
+        commands = [(move(person, to), f"to-{to}") for person in ("dan", "gus", "eva") for to in ("Rome", "Oslo", "Bern")]
+        outcomes = store.send_many(iter([*commands, "no command"]))
+        assert [type(each) for each in outcomes] == [es.Committed] * 9 + [es.DomainRefused]
+        versions = [each.version for each in outcomes if isinstance(each, es.Committed)]
+        assert versions == [2, 3, 4, 1, 2, 3, 2, 3, 4], "in order for each aggregate"
+        assert all(each.duplicate for each in store.send_many(commands) if isinstance(each, es.Committed))
+    with es.blocking.connect(f"{older},{twice}") as store:
+        assert isinstance(store.send_many([move("dan", "Kyiv")])[0], es.OutdatedCode)
+    with es.blocking.connect(stored) as store:
+        assert [store.version(person) for person in ("dan", "eva", "gus")] == [4, 4, 3]
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
@@ -69,7 +91,10 @@ def test_an_async_client_that_knows_another_worker_passes_it_over(backend: str, 
             async with es.connect(f"{older},{newer}") as store, anyio.create_task_group() as tasks:
                 for each in people:
                     tasks.start_soon(store.send, move(each, "Rome"), "to-rome")
+            async with es.connect(f"{older},{newer}") as store:
+                moved = await store.send_many([move(each, "Oslo") for each in people])
+                assert all(isinstance(each, es.Committed) for each in moved)
             async with es.connect(stored) as store:
-                assert [await store.version(each) for each in people] == [2] * len(people)
+                assert [await store.version(each) for each in people] == [3] * len(people)
 
     anyio.run(test, backend=backend)
