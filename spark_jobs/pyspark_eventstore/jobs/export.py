@@ -1,9 +1,5 @@
 """`eventstore-spark export`: writes events as Parquet, each once, run by run.
 
-    out/run=000001/date=2026-01-31/part-….parquet      the events of the first run
-    out.eventstore/000001.json                         its bounds, written before it began
-    out.eventstore/000001.done                         it is complete
-
 A run covers the sequences after the previous run. It writes to a folder in the book, and moves it when it is complete. An
 interrupted run is repeated with the same bounds. The folder itself holds nothing but Parquet: some readers take every file
 below it, whatever its name.
@@ -12,16 +8,16 @@ below it, whatever its name.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final, cast, get_args
 
 import typer
 
 from eventstore.errors import FolderRefused, InvalidArgument
-from eventstore.fields import counted, without_password
+from eventstore.fields import without_password
 from eventstore.following.checkpoint import Checkpoint
 from pyspark_eventstore.jobs.arguments import Master, Paths, load, session
+from pyspark_eventstore.jobs.export_book import BOOK, DONE, By, ExportRun, division, finish_compaction, is_complete, runs
 from pyspark_eventstore.source.data_folders import find_data_folders
 
 if TYPE_CHECKING:
@@ -29,13 +25,9 @@ if TYPE_CHECKING:
 
     from pyspark_eventstore.jobs.target_folder import TargetFolder
     from pyspark_eventstore.source.snapshot import FolderSnapshot
-    from pyspark_eventstore.source.source_options import Offsets
 
-BOOK: Final = ".eventstore"
-"""What the name of the folder beside the target ends with."""
 _FORMER_BOOK: Final = "_eventstore"
-By = Literal["date", "month", "bucket", "nothing"]
-_COLUMNS: Final = (
+COLUMNS: Final = (
     "aggregate_id",
     "version",
     "sequence",
@@ -47,38 +39,6 @@ _COLUMNS: Final = (
     "command_id",
     "shard",
 )
-_DONE: Final = ".done"
-
-
-@dataclass(frozen=True, slots=True)
-class ExportRun:
-    """One run: the sequences of each store after `after`, up to and including `upto`.
-
-    Attributes:
-        identities: of the events at `upto`; runs of earlier versions have none.
-        events: how many it wrote, once it is complete.
-    """
-
-    number: int
-    after: Offsets
-    upto: Offsets
-    by: By
-    buckets: int
-    identities: Mapping[str, str] = field(default_factory=dict)
-    events: int = 0
-
-    @property
-    def name(self) -> str:
-        return f"{self.number:06d}"
-
-    @property
-    def folder(self) -> str:
-        """The folder of its events, within the target."""
-        return f"run={self.name}"
-
-    def told(self, folder: str, seconds: float) -> str:
-        """Returns the line that the command prints."""
-        return f"run {self.number}: {counted(self.events, 'event')} to {folder}/{self.folder} in {seconds:,.1f} s"
 
 
 def export(
@@ -96,9 +56,8 @@ def export(
     Example:
       eventstore-spark export /data/shard-* --to parquet:/lake/events
     """
-    folder = _folder(to)
-    if by not in ("date", "month", "bucket", "nothing"):
-        raise InvalidArgument(f"--by is {by!r}, allowed are date, month, bucket and nothing", field="by", value=by)
+    folder = target_path(to, "--to")
+    check_by(by)
     started = time.monotonic()
     find_data_folders(data)  # report a mistyped path before Java starts
     spark = session("export", master)
@@ -123,9 +82,10 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
     """
     from pyspark_eventstore.jobs.target_folder import TargetFolder
 
-    target = TargetFolder(spark, folder)
     book = TargetFolder(spark, f"{folder.rstrip('/')}{BOOK}")
     with book.locked("export"):
+        finish_compaction(TargetFolder(spark, folder, create=False), book)
+        target = TargetFolder(spark, folder)
         _bring_up_to_date(target, book)
         return _exported(spark, target, book, paths, by, buckets)
 
@@ -162,40 +122,28 @@ def _exported(
         book.keep_only(staging, ".parquet")
         book.move(staging, target, run.folder)
     run = replace(run, events=spark.read.schema("aggregate_id string").parquet(target.at(run.folder)).count())
-    book.write(f"{run.name}{_DONE}", {"events": run.events})
+    book.write(f"{run.name}{DONE}", {"events": run.events})
     return run
 
 
-def _folder(to: str) -> str:
-    kind, _, folder = to.partition(":")
+def target_path(target: str, option: str) -> str:
+    """Returns the folder of `parquet:FOLDER`. Raises InvalidArgument for anything else."""
+    kind, _, folder = target.partition(":")
     if kind != "parquet" or not folder:
-        raise InvalidArgument(
-            f"--to is {without_password(to)!r}, expected parquet:FOLDER", field="to", value=without_password(to)
-        )
+        told = without_password(target)
+        raise InvalidArgument(f"{option} is {told!r}, expected parquet:FOLDER", field=option.strip("-").lower(), value=told)
     return folder
 
 
-def _runs(target: TargetFolder, book: TargetFolder) -> list[ExportRun]:
-    names = [name for name in book.names() if name.endswith(".json")]
-    if not names and target.names():
-        raise FolderRefused(str(target), f"is not empty, and holds no export ({book} has none); choose an empty folder")
-    return [_run(book.read(name)) for name in names]
-
-
-def _run(document: dict[str, Any]) -> ExportRun:
-    return ExportRun(
-        document["run"],
-        document["after"],
-        document["upto"],
-        document["by"],
-        document["buckets"],
-        document.get("identities", {}),
-    )
+def check_by(by: str) -> None:
+    """Raises InvalidArgument for a partitioning that does not exist."""
+    if by not in get_args(By):
+        raise InvalidArgument(f"--by is {by!r}, allowed are date, month, bucket and nothing", field="by", value=by)
 
 
 def _interrupted(target: TargetFolder, book: TargetFolder) -> ExportRun | None:
-    runs = _runs(target, book)
-    return runs[-1] if runs and not book.exists(f"{runs[-1].name}{_DONE}") else None
+    found = runs(target, book)
+    return found[-1] if found and not is_complete(found[-1], book) else None
 
 
 def _of_run(snapshots: list[FolderSnapshot], run: ExportRun) -> list[FolderSnapshot]:
@@ -221,10 +169,11 @@ def _next(target: TargetFolder, book: TargetFolder, snapshots: list[FolderSnapsh
     from pyspark_eventstore.source.identities import check_stores, ends_of
     from pyspark_eventstore.source.lineage import SnapshotLineage
 
-    runs = _runs(target, book)
-    last = runs[-1] if runs else ExportRun(0, {}, {}, by, buckets)
-    if (last.by, last.buckets) != (by, buckets):
-        what = f"is partitioned by {last.by} ({last.buckets} buckets), not by {by} ({buckets})"
+    found = runs(target, book)
+    last = found[-1] if found else ExportRun(0, {}, {}, by, buckets)
+    is_by = division(book, last)
+    if is_by != (by, buckets):
+        what = f"is partitioned by {is_by[0]} ({is_by[1]} buckets), not by {by} ({buckets})"
         raise FolderRefused(str(target), f"{what}; use the same partitioning, or choose another folder")
     check_stores(f"the export in {target}", last.upto, snapshots, "export to another folder")
     taken = {snapshot.data_folder.store: snapshot.last_sequence for snapshot in snapshots}
@@ -268,19 +217,26 @@ def _check(target: TargetFolder, run: ExportRun, snapshots: list[FolderSnapshot]
 def _divided(spark: SparkSession, snapshots: list[FolderSnapshot], run: ExportRun) -> DataFrame:
     from pyspark.sql import functions as f
 
-    events = load(spark, snapshots, _COLUMNS, after=run.after, upto=run.upto)
+    events = load(spark, snapshots, COLUMNS, after=run.after, upto=run.upto)
     events = events.withColumn("data", f.when(f.col("data_json").isNull(), f.col("data")))
-    if run.by == "date":
+    return partitioned(events, run.by, run.buckets)
+
+
+def partitioned(events: DataFrame, by: By, buckets: int) -> DataFrame:
+    """Returns the events with the column that the folder is partitioned by."""
+    from pyspark.sql import functions as f
+
+    if by == "date":
         return events.withColumn("date", f.to_date("timestamp"))
-    if run.by == "month":
+    if by == "month":
         return events.withColumn("month", f.date_format("timestamp", "yyyy-MM"))
-    if run.by == "bucket":
-        return events.withColumn("bucket", (f.crc32(f.col("aggregate_id").cast("binary")) % run.buckets).cast("int"))
+    if by == "bucket":
+        return events.withColumn("bucket", (f.crc32(f.col("aggregate_id").cast("binary")) % buckets).cast("int"))
     return events
 
 
 def _write(events: DataFrame, run: ExportRun, path: str) -> None:
-    """Returns few files per partition, sorted by aggregate, so that readers can skip by Parquet's statistics."""
+    """Writes few files per partition, sorted by aggregate, so that readers can skip by Parquet's statistics."""
     division = [] if run.by == "nothing" else [run.by]
     order = [*division, "aggregate_id", "version"]
     events = events.repartitionByRange(*order).sortWithinPartitions(*order)

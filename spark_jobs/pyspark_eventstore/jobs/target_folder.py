@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 _PROBE: Final = "_eventstore-probe"
 _LOCK: Final = "running"
 _LOCK_BYTES_MAX: Final = 4096
+_RENAMING: Final = frozenset(("file", "hdfs", "viewfs", "ofs", "o3fs", "abfs", "abfss"))
 _ADVICE: Final = "choose a writable folder on a file system that Spark knows"
 
 
 class TargetFolder:
     """The folder `path`, which is a path of the local file system, or a URL such as `hdfs://…`. Relative local paths are
-    relative to the driver.
+    relative to the driver. It is created, unless `create` is False.
 
     Raises:
         FolderRefused: the folder cannot be created, or is not writable.
     """
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
+    def __init__(self, spark: SparkSession, path: str, *, create: bool = True) -> None:
         jvm: Any = spark.sparkContext._jvm
         configuration = spark.sparkContext._jsc.hadoopConfiguration()
         self._path_of = jvm.org.apache.hadoop.fs.Path
@@ -42,6 +43,8 @@ class TargetFolder:
             base = self._path_of(path)
             self._system = base.getFileSystem(configuration)
             self._base = self._system.makeQualified(base)
+            if not create:
+                return
             if not self._system.mkdirs(self._base):
                 raise FolderRefused(path, f"cannot be created; {_ADVICE}")
             probe = self._inside(_PROBE)  # the file system decides who may write, not the mode bits
@@ -94,6 +97,69 @@ class TargetFolder:
         elif not self._system.rename(self._inside(name), to._inside(as_name)):
             raise FolderRefused(to.at(as_name), f"could not be renamed; its content is in {self.at(name)}")
 
+    def take(self, other: TargetFolder, as_name: str) -> None:
+        """Renames the folder `other` itself to an entry of this one, in one step.
+
+        Raises:
+            FolderRefused: the rename failed.
+        """
+        if not self._system.rename(other._base, self._inside(as_name)):
+            raise FolderRefused(
+                str(other), f"could not be renamed to {self.at(as_name)}; is it a folder, not in use as a mount?"
+            )
+
+    def give(self, name: str, other: TargetFolder) -> None:
+        """Renames an entry to the folder `other` itself, in one step. A folder that is there must be empty.
+
+        Raises:
+            FolderRefused: there is another folder, or the rename failed.
+        """
+        if other.exists():
+            if other.names():
+                raise FolderRefused(
+                    str(other),
+                    f"was created again, and its content is in {self.at(name)}; move what it has elsewhere, and repeat",
+                )
+            other.remove("")  # Hadoop would move the entry into it
+        if not self._system.rename(self._inside(name), other._base):
+            raise FolderRefused(str(other), f"could not be renamed; its content is in {self.at(name)}")
+
+    def enter(self, name: str, as_name: str) -> None:
+        """Renames a file within the folder; creates the folders of its new name.
+
+        Raises:
+            FolderRefused: the rename failed.
+        """
+        self._system.mkdirs(self._inside(as_name).getParent())
+        self.rename(name, as_name)
+
+    def files(self, name: str = "") -> dict[str, int]:
+        """Lists the files below an entry, at any depth, sorted by their paths from there: path to bytes."""
+        if not self.exists(name):
+            return {}
+        found, sizes = self._system.listFiles(self._inside(name), True), dict[str, int]()
+        beginning = f"{self.at(name) if name else self}/"
+        while found.hasNext():
+            status = found.next()
+            sizes[str(status.getPath().toString()).removeprefix(beginning)] = int(status.getLen())
+        return dict(sorted(sizes.items()))
+
+    def sync(self) -> None:
+        """Makes what the folder holds durable, on a local file system; others do so when a file is closed."""
+        if self._is_local:
+            for folder, _, names in os.walk(self._base.toUri().getPath()):
+                for path in (*(os.path.join(folder, name) for name in names), folder):
+                    descriptor = os.open(path, os.O_RDONLY)
+                    try:
+                        os.fsync(descriptor)
+                    finally:
+                        os.close(descriptor)
+
+    @property
+    def renames_folders(self) -> bool:
+        """Whether a folder is renamed in one step here. Object stores copy every file of it."""
+        return str(self._base.toUri().getScheme()) in _RENAMING
+
     def keep_only(self, name: str, ending: str) -> None:
         """Removes the files of an entry, at any depth, whose names do not end so: checksums and marks of Hadoop."""
         system = self._system.getRawFileSystem() if self._is_local else self._system
@@ -117,19 +183,19 @@ class TargetFolder:
         Raises:
             FolderRefused: it is locked; names the process, and since when.
         """
-        said = {"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now(UTC):%FT%TZ}"}
-        with self._local_lock(what, said) if self._is_local else self._lock_document(what, said):
+        said = {"what": what, "pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now(UTC):%FT%TZ}"}
+        with self._local_lock(said) if self._is_local else self._lock_document(said):
             yield
 
     @contextmanager
-    def _local_lock(self, what: str, said: dict[str, Any]) -> Iterator[None]:
+    def _local_lock(self, said: dict[str, Any]) -> Iterator[None]:
         descriptor = os.open(f"{self._base.toUri().getPath()}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 text = os.pread(descriptor, _LOCK_BYTES_MAX, 0).decode(errors="replace")
-                raise self._running(what, text, "wait until it has ended") from None
+                raise self._running(text, "wait until it has ended") from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(said).encode(), 0)
             yield
@@ -137,7 +203,7 @@ class TargetFolder:
             os.close(descriptor)
 
     @contextmanager
-    def _lock_document(self, what: str, said: dict[str, Any]) -> Iterator[None]:
+    def _lock_document(self, said: dict[str, Any]) -> Iterator[None]:
         path = self._inside(_LOCK)
         try:
             stream = self._system.create(path, False)
@@ -145,7 +211,7 @@ class TargetFolder:
             if not self.exists(_LOCK):
                 raise
             text = json.dumps(self.read(_LOCK))
-            raise self._running(what, text, f"wait until it has ended; if it was killed, remove {self.at(_LOCK)}") from None
+            raise self._running(text, f"wait until it has ended; if it was killed, remove {self.at(_LOCK)}") from None
         try:
             stream.write(json.dumps(said).encode())
             stream.close()
@@ -153,9 +219,11 @@ class TargetFolder:
         finally:
             self._system.delete(path, False)
 
-    def _running(self, what: str, text: str, next_step: str) -> FolderRefused:
+    def _running(self, text: str, next_step: str) -> FolderRefused:
+        what = "export"
         try:
             said = json.loads(text)
+            what = said.get("what", what)  # earlier versions locked it for an export alone
             process = f"process {said['pid']} on {said['host']}, since {said['since']}"
         except (ValueError, TypeError, KeyError):  # it has just begun
             process = "one that has just begun"
