@@ -83,6 +83,18 @@ class MemberInfo(NamedTuple):
     queues: Annotated[int, "number of queues"]
 
 
+class DepartedMember(NamedTuple):
+    """A member of a group that is gone. `how`: `left`, it said so; `expired`, its heartbeats ended; `lost`, it has not joined
+    again since the broker was started. `time`: microseconds since 1970; of `lost` the start. `shard`: the one that saw it last,
+    in an answer about several.
+    """
+
+    name: str
+    how: Annotated[str, '"left", "expired" or "lost"']
+    time: Annotated[int, "microseconds since 1970"]
+    shard: OfShard = None
+
+
 class MessageInHand(NamedTuple):
     """The message that a member of the group has had in hand for the longest, neither done nor failed.
 

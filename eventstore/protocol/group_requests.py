@@ -12,6 +12,7 @@ from eventstore.protocol import limits
 from eventstore.protocol.across import FIRST, largest_of_each_name, nothing, one_shard, rows_by_name, rows_of_each
 from eventstore.protocol.broker_info import (
     CommittedPlace,
+    DepartedMember,
     GroupInfo,
     GroupPage,
     MemberInfo,
@@ -200,6 +201,13 @@ class ShowGroup(BrokerRequest[GroupPage]):
 @request(24, needs=on(Permission.STATS), across=rows_by_name(UnknownGroup, silent_ms=min, queues=add))
 class ListMembers(BrokerRequest[list[MemberInfo]]):
     """Asks for the members of a group."""
+
+    group: Name
+
+
+@request(89, needs=on(Permission.STATS), across=largest_of_each_name("time", UnknownGroup))
+class ListDepartures(BrokerRequest[list[DepartedMember]]):
+    """Asks for the members of a group that are gone, the latest first; up to 16."""
 
     group: Name
 

@@ -53,6 +53,9 @@ CREDIT_BYTES_DEFAULT: Final = 2 * PAGE_BYTES_DEFAULT
 # A credit that was never used up must not overflow a signed 64-bit counter, however often it is extended.
 CREDIT_BYTES_MAX: Final = 1024 * MIB
 
+# Commands that one request looks up: those of an aggregate that a mailbox looks up at once are half of them.
+COMMANDS_FOUND_MAX: Final = 64
+
 # Event types of one filter.
 TYPES_MAX: Final = FILTER_TYPES_MAX
 

@@ -51,6 +51,10 @@ def _type(event_type: object) -> None:
     check_text("types", event_type)
 
 
+def _command_id(command_id: object) -> None:
+    check_text("command_ids", command_id)
+
+
 def _layout(layout: object) -> None:
     _check_layout("layout", layout)
 
@@ -174,6 +178,23 @@ class FindCommand(Answered[FoundCommand | FoundDurable | None]):
 
     aggregate_id: Name
     command_id: Name
+
+
+class FoundCommit(NamedTuple):
+    """The commit of a command: which of those asked for (from 0), its last event, and the fingerprint of the command."""
+
+    place: int
+    version: int
+    sequence: int
+    fingerprint: Annotated[bytes, "six bytes, all 0 if the commit has none"]
+
+
+@request(88, needs=on(Permission.READ, "aggregate_id"))
+class FindCommands(Answered[list[FoundCommit]]):
+    """Asks which of some commands an aggregate has, as a worker does before it handles what may be repeated."""
+
+    aggregate_id: Name
+    command_ids: Annotated[tuple[str, ...], Rows(_command_id, limits.COMMANDS_FOUND_MAX)]
 
 
 @request(7, needs=on_filtered(Permission.SUBSCRIBE))

@@ -44,11 +44,11 @@ _REPLAYED_AT_ONCE: Final = 256  # events, in half a millisecond: a page of thous
 StoredOutcome: TypeAlias = tuple[Committed, bytes]
 """The first outcome of a command, as a duplicate has it, and the fingerprint of its commit."""
 
-Found = Callable[["StoredOutcome | EventStoreError | None"], None]
-"""Called with a command that was stored, None if it was not; at once or later."""
+Found = Callable[["Sequence[StoredOutcome | EventStoreError | None]"], None]
+"""Called with the commands that were looked up, None for one that is not stored; at once or later."""
 
-LookUpCommand: TypeAlias = Callable[[str, str, Found], None]
-"""Looks up a command of an aggregate by its id."""
+LookUpCommands: TypeAlias = Callable[[str, Sequence[str], Found], None]
+"""Looks up commands of an aggregate by their ids."""
 
 
 class CommandMailboxes(Protocol):
@@ -70,7 +70,7 @@ class StoreAccess:
     persist: Callable[[ServerBatch], None]
     flush: Callable[[], None]
     read_events: ReadEvents
-    find_command: LookUpCommand
+    find_commands: LookUpCommands
     durability: Callable[[], int | None]
     shared: bool
     unloaded: Callable[[set[str]], Collection[str]] | None = None
@@ -132,21 +132,22 @@ def embedded_access(store: EmbeddedStore, nursery: trio.Nursery) -> StoreAccess:
                 yield events[start : start + _REPLAYED_AT_ONCE]
             low = page.next
 
-    def find_command(aggregate_id: str, command_id: str, found: Found) -> None:
+    def find_commands(aggregate_id: str, command_ids: Sequence[str], found: Found) -> None:
+        look_up = store.engine.look_up_command
         try:
-            stored = stored_command(store.engine.look_up_command(aggregate_id, command_id, cached_only=True))
+            stored = [stored_command(look_up(aggregate_id, each, cached_only=True)) for each in command_ids]
         except NotCached:
-            nursery.start_soon(find_later, aggregate_id, command_id, found)
+            nursery.start_soon(find_later, aggregate_id, command_ids, found)
         except EventStoreError as error:
-            found(error)
+            found([error] * len(command_ids))
         else:
             found(stored)
 
-    async def find_later(aggregate_id: str, command_id: str, found: Found) -> None:
+    async def find_later(aggregate_id: str, command_ids: Sequence[str], found: Found) -> None:
         try:
-            stored = stored_command(await store.look_up_command(aggregate_id, command_id))
+            stored = [stored_command(await store.look_up_command(aggregate_id, each)) for each in command_ids]
         except EventStoreError as error:
-            found(error)
+            found([error] * len(command_ids))
         else:
             found(stored)
 
@@ -154,7 +155,7 @@ def embedded_access(store: EmbeddedStore, nursery: trio.Nursery) -> StoreAccess:
         persist,
         committer.kick,
         read_events,
-        find_command,
+        find_commands,
         committer.durability,
         shared=False,
         unloaded=store.engine.unloaded,
@@ -207,7 +208,7 @@ def make_mailboxes(
             flush=store.flush,
             unmodified=runtime.unmodified,
             same=same_command,
-            look_up=partial(_look_up, store.find_command),
+            look_up=partial(_look_up, store.find_commands),
             size=_size_bytes,
             slot=slot_of,
             creates=_creates,
@@ -220,25 +221,26 @@ def make_mailboxes(
     )
 
 
-async def _look_up(find_command: LookUpCommand, entries: Sequence[ServerEntry]) -> list[AppendOutcome | None]:
-    """Returns the first outcome of each command that the store has; an id that another command has is left to its append."""
-    outcomes: list[AppendOutcome | None] = [None] * len(entries)
-    missing, all_found = len(entries), trio.Event()
+async def _look_up(find_commands: LookUpCommands, entries: Sequence[ServerEntry]) -> list[AppendOutcome | None]:
+    """Returns the first outcome of each command that the store has, all of one aggregate; an id that another command has is
+    left to its append.
+    """
+    answer: list[AppendOutcome | None] = []
+    answered = trio.Event()
 
-    def put(place: int, found: StoredOutcome | EventStoreError | None) -> None:
-        nonlocal missing
-        if found is not None and not isinstance(found, EventStoreError):
-            committed, fingerprint = found
-            if entries[place].command.handler.command.fingerprints.matches(fingerprint, entries[place].command.command):
-                outcomes[place] = DUPLICATE, committed.version, committed.sequence
-        missing -= 1
-        if not missing:
-            all_found.set()
+    def told(stored: Sequence[StoredOutcome | EventStoreError | None]) -> None:
+        for entry, found in zip(entries, stored, strict=True):
+            outcome: AppendOutcome | None = None
+            if found is not None and not isinstance(found, EventStoreError):
+                committed, fingerprint = found
+                if entry.command.handler.command.fingerprints.matches(fingerprint, entry.command.command):
+                    outcome = DUPLICATE, committed.version, committed.sequence
+            answer.append(outcome)
+        answered.set()
 
-    for place, entry in enumerate(entries):
-        find_command(entry.aggregate_id, entry.command_id, partial(put, place))
-    await all_found.wait()
-    return outcomes
+    find_commands(entries[0].aggregate_id, [entry.command_id for entry in entries], told)
+    await answered.wait()
+    return answer
 
 
 def refused_append(error: Exception) -> AppendOutcome:

@@ -205,7 +205,7 @@ async def _listening(
         gate = Gate(listener, gate_limits(settings), security.make_connection)
         access, order = embedded_access(store, nursery), ArrivalOrder()
         waiting = WaitingCommands(gate, settings.waiting_commands_bytes_max, settings.mailbox_options.waiting_bytes_max)
-        replies = CommandReplies(gate, access.find_command, waiting)
+        replies = CommandReplies(gate, access.find_commands, waiting)
         mailboxes = make_mailboxes(DomainRuntime(domain, access.read_events), access, settings.mailbox_options, replies.answer)
         await nursery.start(mailboxes.run)
         maps = MapRequests(gate, place.known)
@@ -218,7 +218,7 @@ async def _listening(
         subscriptions = ServedSubscriptions(gate, store.committer, nursery, layout)
         host, port = listener.getsockname()[:2]
         others = None if slots is None else OtherShards(slots, host, port, security)
-        reactions = ReactionRunner(store, settings.data / REACTIONS, domain, mailboxes, access.find_command, others, files)
+        reactions = ReactionRunner(store, settings.data / REACTIONS, domain, mailboxes, access.find_commands, others, files)
         layout.moved.append(lambda _: reactions.begin_again())
         may_answer = trio.lowlevel.checkpoint if slots is None else SplitPause(layout, maps, slots).over
         number = None if place.shard is None else place.shard.shard

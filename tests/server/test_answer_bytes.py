@@ -42,6 +42,7 @@ from eventstore.protocol.group_requests import (
     Heartbeat,
     Join,
     Leave,
+    ListDepartures,
     ListGroups,
     ListInHand,
     ListMembers,
@@ -71,6 +72,7 @@ from eventstore.protocol.request_declaration import DECLARATIONS, Request
 from eventstore.protocol.requests import (
     Append,
     FindCommand,
+    FindCommands,
     Hello,
     ListAggregates,
     ListClients,
@@ -157,6 +159,7 @@ def ask_for_events(asked: Answers) -> None:
     asked.ask(Version("nobody"))
     asked.ask(FindCommand("acc-1", "c-1"))
     asked.ask(FindCommand("acc-1", "c-2"))
+    asked.ask(FindCommands("acc-1", ("c-2", "c-1")))
     asked.ask(ListAggregates())
     asked.ask(Subscribe(), sizes)
     asked.ask(Unsubscribe(asked.last_id))
@@ -204,6 +207,7 @@ def ask_for_groups(asked: Answers) -> None:
     asked.ask(ShowGroup("billing"))
     asked.ask(ShowGroup("billing", 2))
     asked.ask(ListMembers("billing"), without(1))
+    asked.ask(ListDepartures("billing"))
     asked.ask(ReplayDead("billing", (0,)))
     asked.ask(ResetGroup("billing", "orders", None, "start"))
     asked.ask(ResetGroup("billing", "orders", 1, "offset", 99))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from eventstore.broker.groups.attempts import HeldPage
+from eventstore.broker.groups.departures import EXPIRED, LEFT, Departures
 from eventstore.broker.groups.group import SUBSCRIPTIONS_MAX, ConsumerGroup, GroupMember
 from eventstore.broker.groups.offsets import Bounds, CommittedOffset, GroupOffsets
 from eventstore.broker.groups.offsets_document import GENERATIONS_PER_START, OffsetsDocument
@@ -32,6 +33,7 @@ class Groups:
 
     Attributes:
         offsets: the committed offsets of each group.
+        departures: the members that are gone.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Groups:
     ) -> None:
         """`shard`: the number of the groups' shard, in a cluster of several."""
         self.offsets = GroupOffsets(document, topics, bounds)
+        self.departures = Departures(document)
         self.by_name: dict[str, ConsumerGroup] = {name: ConsumerGroup(name, shard) for name in document.groups}
         self._topics = topics
         self._shard = shard
@@ -136,10 +139,12 @@ class Groups:
             self.offsets.begin(group, retry_topic(group))
         self._rebalance(found, new)
         try:
-            return self._assignment_of(found, found.members[member])
+            assignment = self._assignment_of(found, found.members[member])
         except InvalidArgument:
-            self.leave(group, member)
+            self._remove(found, member)
             raise
+        self.departures.joined(group, member)
+        return assignment
 
     def heartbeat(self, group: str, member: str, generation: int) -> Assignment | None:
         """Records a heartbeat. Returns the member's assignment, unless `generation` is the current one.
@@ -156,20 +161,27 @@ class Groups:
 
     def leave(self, group: str, member: str) -> None:
         """Removes the member; its queues go to the others at once."""
-        found = self.get(group)
-        if found.remove(member) is not None:
-            self._rebalance(found)
+        if self._remove(self.get(group), member):
+            self.departures.gone(group, member, LEFT)
+
+    def _remove(self, group: ConsumerGroup, member: str) -> bool:
+        removed = group.remove(member) is not None
+        if removed:
+            self._rebalance(group)
+        return removed
 
     def expire(self) -> list[tuple[str, str]]:
-        """Expires members whose heartbeat timed out. Returns (group, member) for each."""
+        """Expires members whose heartbeat timed out. Returns (group, member) for each. To be called every second or so."""
         deadline, expired = self._clock() - self._timeout_s, []
         for group in self.by_name.values():
             silent = group.expire_before(deadline)
             for member in silent:
                 self._died(group, member)
+                self.departures.gone(group.name, member.id, EXPIRED)
                 expired.append((group.name, member.id))
             if silent:
                 self._rebalance(group)
+        self.departures.tick()
         return expired
 
     def topic_changed(self, topic: str) -> None:
@@ -311,4 +323,5 @@ class Groups:
                 value=group,
             )
         del self.by_name[group]
+        self.departures.forget(group)
         self.offsets.forget(group)

@@ -1,9 +1,9 @@
 """The offsets document: the committed offsets of all consumer groups as one file, with the previous version as a copy.
 
-It also has the clock of retention (see `age_clock`), the retry policies of groups, what `attempts` counts, and which dead
-letters were replayed. It is written about once a second, not with every commit: after a crash, messages of the last second may
-be delivered again. It is also written at opening, with a higher number of starts, so that no generation of a
-group is ever used twice.
+It also has the clock of retention (see `age_clock`), the retry policies of groups, what `attempts` counts, which dead letters
+were replayed, and which members have left. It is written about once a second, not with every commit: after a crash, messages of
+the last second may be delivered again. It is also written at opening, with a higher number of starts, so that no generation of
+a group is ever used twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eventstore.errors import Corrupt, FolderRefused, InvalidArgument
 GENERATIONS_PER_START: Final = 1 << 20
 Offsets: TypeAlias = dict[str, dict[int, int]]
 """Topic → queue → the offset of the next message to consume."""
-_MEMBERS: Final = ("groups", "starts", "policies", "attempts", "deaths", "replayed", "age_clock")
+_MEMBERS: Final = ("groups", "starts", "policies", "attempts", "deaths", "replayed", "departures", "age_clock")
 _POLICY_MEMBERS: Final = ("delays_ms", "attempts", "dead_letters")
 _log = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class OffsetsDocument:
 
     Attributes:
         replayed: by group the number of its topic of dead letters, and ranges of offsets there.
+        departures: by group and member how it left, and when; see `departures`.
         changed: memory is ahead of the file.
     """
 
@@ -57,6 +58,7 @@ class OffsetsDocument:
         self.policies: dict[str, RetryPolicy] = {}
         self.attempts: dict[str, dict[tuple[str, int], QueueAttempts]] = {}
         self.replayed: dict[str, tuple[int, list[tuple[int, int]]]] = {}
+        self.departures: dict[str, dict[str, tuple[str, int]]] = {}
         self.age_clock: int | None = None
         self.starts = 0
         self.changed = False
@@ -144,6 +146,10 @@ class OffsetsDocument:
             "attempts": attempts,
             "deaths": deaths,
             "replayed": replayed,
+            "departures": {
+                group: [[member, how, time_us] for member, (how, time_us) in rows.items()]
+                for group, rows in self.departures.items()
+            },
             "age_clock": self.age_clock,
         }
 
@@ -170,7 +176,7 @@ class OffsetsDocument:
                 for group, topics in cast(Tree, tree["groups"]).items()
             }
             policies = {group: _policy(cast(Tree, each)) for group, each in cast(Tree, tree.get("policies", {})).items()}
-            attempts, replayed = _attempts(tree), _replayed(tree)
+            attempts, replayed, departures = _attempts(tree), _replayed(tree), _departures(tree)
         except (KeyError, ValueError, TypeError, AttributeError, InvalidArgument) as error:
             raise Corrupt(
                 str(path), 0, f"not a document of offsets ({error!r}); the previous copy is {self._path.name}{PREVIOUS}"
@@ -178,7 +184,7 @@ class OffsetsDocument:
         if not isinstance(starts, int):
             raise Corrupt(str(path), 0, f"not a number of starts; the previous copy is {self._path.name}{PREVIOUS}")
         self.groups, self.starts, self.policies, self.attempts = groups, starts, policies, attempts
-        self.replayed = replayed
+        self.replayed, self.departures = replayed, departures
         self.age_clock, self._unknown = age_clock, unknown_members(tree, _MEMBERS)
         written = cast(Tree, tree.get("policies", {}))
         self._policies_read = {
@@ -210,6 +216,11 @@ def _replayed(tree: Tree) -> dict[str, tuple[int, list[tuple[int, int]]]]:
         group: (_offset(number), [(_offset(first), _offset(end)) for first, end in ranges])
         for group, (number, *ranges) in found.items()
     }
+
+
+def _departures(tree: Tree) -> dict[str, dict[str, tuple[str, int]]]:
+    found = cast("dict[str, list[tuple[str, str, int]]]", tree.get("departures", {}))
+    return {group: {str(member): (str(how), _offset(at)) for member, how, at in rows} for group, rows in found.items()}
 
 
 def _offset(value: object) -> int:

@@ -30,6 +30,7 @@ from eventstore.protocol import broker_requests as requests
 from eventstore.protocol import group_requests
 from eventstore.protocol.broker_info import (
     ChunkInfo,
+    DepartedMember,
     GroupInfo,
     GroupProgress,
     GroupQueue,
@@ -162,6 +163,17 @@ class NetworkBroker:
             UnknownGroup
         """
         return await self._call(group_requests.ListMembers(group))
+
+    @limited
+    async def departures(self, group: str, *, timeout: float | None = None) -> list[DepartedMember]:
+        """Lists up to 16 members of a group that are gone and have not joined again, the latest first; `how`: "left", it said
+        so; "expired", its heartbeats ended; "lost", the broker was started since. Of several shards, as the one that saw it
+        last has it.
+
+        Raises:
+            UnknownGroup
+        """
+        return await self._call(group_requests.ListDepartures(group))
 
     @limited
     async def in_hand(self, group: str | None = None, *, timeout: float | None = None) -> list[MessageInHand]:

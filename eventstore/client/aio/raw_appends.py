@@ -14,7 +14,7 @@ from eventstore.client.aio.store import NetworkStore
 from eventstore.client.session.batch import BatchSlice
 from eventstore.errors import EventStoreError
 from eventstore.model import Committed
-from eventstore.protocol.requests import Read
+from eventstore.protocol.requests import FindCommands, FoundCommit
 from eventstore.records.raw_commit import RawCommit
 
 Part = tuple[Sequence[int], BatchSlice[anyio.Event, RawCommit, Committed]]
@@ -40,7 +40,7 @@ class InFlight:
 
 
 class RawAppends:
-    """Queues encoded commits on a store's connections, each to the shard that owns its aggregate, and reads stored ones."""
+    """Queues encoded commits on a store's connections, each to the shard that owns its aggregate, and looks up stored ones."""
 
     def __init__(self, store: NetworkStore) -> None:
         self._connection = store._connection
@@ -75,10 +75,12 @@ class RawAppends:
         self._unsent[connection] = None
         return queue.add_rows(commits, sum(map(queue.kind.size_bytes, commits)))  # type: ignore[no-any-return] # as annotated
 
-    async def record(self, aggregate_id: str, version: int) -> bytes:
-        """Returns the commit record that holds this version of the aggregate; empty if there is none."""
-        connection = self._connection if self._router is None else self._router.of(aggregate_id)
-        return bytes((await connection.call(Read(aggregate_id, version, version))).records)
+    async def find_commands(self, aggregate_id: str, command_ids: Sequence[str]) -> list[FoundCommit]:
+        """Returns the commits of those commands that the aggregate has, at most COMMANDS_FOUND_MAX at once."""
+        request = FindCommands(aggregate_id, tuple(command_ids))
+        if self._router is not None:
+            return await self._router.call(aggregate_id, request)
+        return await self._connection.call(request)
 
     async def look_again(self) -> None:
         """Asks for the map, after Elsewhere; the next commits go by it."""

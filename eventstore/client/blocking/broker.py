@@ -31,6 +31,7 @@ from eventstore.protocol import broker_requests as requests
 from eventstore.protocol import group_requests
 from eventstore.protocol.broker_info import (
     ChunkInfo,
+    DepartedMember,
     GroupInfo,
     GroupProgress,
     GroupQueue,
@@ -163,6 +164,17 @@ class BlockingBroker:
             UnknownGroup
         """
         return self._call(group_requests.ListMembers(group))
+
+    @limited
+    def departures(self, group: str, *, timeout: float | None = None) -> list[DepartedMember]:
+        """Lists up to 16 members of a group that are gone and have not joined again, the latest first; `how`: "left", it said
+        so; "expired", its heartbeats ended; "lost", the broker was started since. Of several shards, as the one that saw it
+        last has it.
+
+        Raises:
+            UnknownGroup
+        """
+        return self._call(group_requests.ListDepartures(group))
 
     @limited
     def in_hand(self, group: str | None = None, *, timeout: float | None = None) -> list[MessageInHand]:

@@ -113,6 +113,7 @@ async def _group(visit: Visit) -> Response:
             "progress": progress,
             "lags": lags,
             "members": await broker.members(name),
+            "gone": await broker.departures(name),
             "retries": await broker.retries(name),
             "hands": {each.member: each for each in await broker.in_hand(name)},
             "dead": dead,

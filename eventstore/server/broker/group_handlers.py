@@ -13,6 +13,7 @@ from eventstore.broker.groups.views import all_groups, members_of, oldest_in_han
 from eventstore.broker.retry_policy import RetryPolicy
 from eventstore.protocol.broker_info import (
     CommittedPlace,
+    DepartedMember,
     GroupInfo,
     GroupPage,
     GroupQueue,
@@ -31,6 +32,7 @@ from eventstore.protocol.group_requests import (
     Heartbeat,
     Join,
     Leave,
+    ListDepartures,
     ListGroups,
     ListInHand,
     ListMembers,
@@ -154,6 +156,11 @@ class GroupHandlers:
     async def members(self, request: ListMembers) -> list[MemberInfo]:
         found = members_of(self._broker.groups, request.group, time.monotonic())
         return [MemberInfo(each.id, round(each.silent_s * 1000), each.queues) for each in found]
+
+    @answers(ListDepartures, size=LIST_BYTES)
+    async def departures(self, request: ListDepartures) -> list[DepartedMember]:
+        found = self._broker.groups.departures.of(self._broker.groups.get(request.group).name)
+        return [DepartedMember(each.member, each.how, each.time_us) for each in found]
 
     @answers(ListInHand, size=LIST_BYTES)
     async def in_hand(self, request: ListInHand) -> list[MessageInHand]:

@@ -24,7 +24,7 @@ from eventstore.fields import shown
 from eventstore.following.parking import parked_note
 from eventstore.model import Committed
 from eventstore.protocol.reaction_info import FollowedChain, ParkedEvent, ReactionInfo
-from eventstore.server.mailbox_wiring import CommandMailboxes, LookUpCommand, ServerEntry
+from eventstore.server.mailbox_wiring import CommandMailboxes, LookUpCommands, ServerEntry
 from eventstore.server.reactions.other_shards import OtherShards
 from eventstore.server.requests.commands import outcome_of
 from eventstore_mailbox import MailboxError
@@ -88,7 +88,7 @@ class ReactionRunner:
         checkpoint: Path,
         domain: Domain,
         mailboxes: CommandMailboxes,
-        find_command: LookUpCommand,
+        find_commands: LookUpCommands,
         others: OtherShards | None = None,
         files: Files | None = None,
         *,
@@ -99,7 +99,7 @@ class ReactionRunner:
         self._store = store
         self._domain = domain
         self._mailboxes = mailboxes
-        self._find_command = find_command
+        self._find_commands = find_commands
         self._others = others
         self._reactor = Reactor(store, domain, self._send, FileCheckpoint(checkpoint, files))
         self._scope = trio.CancelScope()
@@ -206,7 +206,7 @@ class ReactionRunner:
             settled = await self._mailboxes.execute(entry)
         except MailboxError as error:
             raise ShuttingDown(str(error)) from None
-        outcome = await outcome_of(settled, self._find_command)
+        outcome = await outcome_of(settled, self._find_commands)
         if isinstance(outcome, Elsewhere) and self._others is not None:  # it was taken, then the shard gave the slot away
             return await self._others.send(command, command_id, metadata)
         if isinstance(outcome, EventStoreError):

@@ -42,7 +42,7 @@ from eventstore.protocol.limits import FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Send, WireCommand, check_command
 from eventstore.server.feature import Feature
-from eventstore.server.mailbox_wiring import ArrivalOrder, CommandMailboxes, LookUpCommand, ServerEntry, StoredOutcome
+from eventstore.server.mailbox_wiring import ArrivalOrder, CommandMailboxes, LookUpCommands, ServerEntry, StoredOutcome
 from eventstore.server.net.connection import HELD_BY_COMMANDS, ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.batch_replies import error_text_bytes_max
@@ -169,10 +169,10 @@ class CommandReplies:
     each as it is settled: a slow handler delays the commands of its own aggregate, not those that were sent with them.
     """
 
-    def __init__(self, gate: Gate, find_command: LookUpCommand, waiting: WaitingCommands) -> None:
+    def __init__(self, gate: Gate, find_commands: LookUpCommands, waiting: WaitingCommands) -> None:
         self._gate = gate
         self._waiting = waiting
-        self._find_command = find_command
+        self._find_commands = find_commands
         self._answering = False
         self._expected: deque[tuple[float, PendingSend]] = deque()
         self._expecting = trio.Event()
@@ -245,12 +245,12 @@ class CommandReplies:
 
     def _answer_uncommitted(self, entry: SentCommand) -> None:
         if _may_be_duplicate(entry):
-            self._find_command(entry.aggregate_id, entry.command_id, partial(self._looked_up, entry))
+            self._find_commands(entry.aggregate_id, (entry.command_id,), partial(self._looked_up, entry))
         else:
             self.put(entry.request, entry.place, entry.request.encode(_refusal(entry)))
 
-    def _looked_up(self, entry: SentCommand, found: StoredOutcome | EventStoreError | None) -> None:
-        request = entry.request
+    def _looked_up(self, entry: SentCommand, stored: Sequence[StoredOutcome | EventStoreError | None]) -> None:
+        request, (found,) = entry.request, stored
         if found is None and entry.status == UNCHANGED:
             self.put(request, entry.place, _UNCHANGED)
         else:
@@ -280,7 +280,7 @@ class CommandReplies:
             self._gate.answer(request.connection, encode_outcomes(request.request_id, outcomes))
 
 
-async def outcome_of(entry: ServerEntry, find_command: LookUpCommand) -> Committed | Unchanged | EventStoreError:
+async def outcome_of(entry: ServerEntry, find_commands: LookUpCommands) -> Committed | Unchanged | EventStoreError:
     """Returns the outcome of a settled command, for a caller in this process."""
     if entry.status < CONFLICT and entry.outcome is not None:
         _, version, sequence = entry.outcome
@@ -290,11 +290,11 @@ async def outcome_of(entry: ServerEntry, find_command: LookUpCommand) -> Committ
         answers: list[StoredOutcome | EventStoreError | None] = []
         answered = trio.Event()
 
-        def found(answer: StoredOutcome | EventStoreError | None) -> None:
-            answers.append(answer)
+        def found(stored: Sequence[StoredOutcome | EventStoreError | None]) -> None:
+            answers.extend(stored)
             answered.set()
 
-        find_command(entry.aggregate_id, entry.command_id, found)
+        find_commands(entry.aggregate_id, (entry.command_id,), found)
         await answered.wait()
         if answers[0] is not None:
             return _first_outcome(entry, answers[0])

@@ -1,5 +1,5 @@
-"""Answers READ, READ_ALL, READ_ALL_BACKWARDS, VERSION, FIND_COMMAND and LIST_AGGREGATES: on the event loop if in memory, else
-on a thread.
+"""Answers READ, READ_ALL, READ_ALL_BACKWARDS, VERSION, FIND_COMMAND, FIND_COMMANDS and LIST_AGGREGATES: on the event loop if in
+memory, else on a thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from eventstore.protocol.reader_start import ReaderStart
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import (
     FindCommand,
+    FindCommands,
     FoundCommand,
+    FoundCommit,
     FoundDurable,
     ListAggregates,
     Read,
@@ -67,6 +69,7 @@ class ReadRequests:
             ReadAllBackwards: self.read_all_backwards,
             Version: self.version,
             FindCommand: self.find_command,
+            FindCommands: self.find_commands,
             ListAggregates: self.list_aggregates,
         }
         self.feature = Feature(routes=routes, metrics=[MetricSource(READ_METRICS, lambda: self)])
@@ -151,6 +154,19 @@ class ReadRequests:
 
         self._look_up(connection, request_id, answer)
 
+    def find_commands(self, connection: ServerConnection, request_id: int, request: Request) -> None:
+        assert isinstance(request, FindCommands)
+
+        def answer(cached_only: bool) -> bytes:
+            found: list[FoundCommit] = []
+            for place, command_id in enumerate(request.command_ids):
+                view = self._engine.look_up_command(request.aggregate_id, command_id, cached_only)
+                if view is not None:
+                    found.append(FoundCommit(place, view.last_version, view.last_sequence, view.fingerprint))
+            return encode_answer(request_id, FindCommands, found)
+
+        self._look_up(connection, request_id, answer, len(request.command_ids) * _SMALL_BYTES)
+
     def list_aggregates(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, ListAggregates)
         wanted = id_range(request.prefix, request.after, request.limit)
@@ -161,12 +177,14 @@ class ReadRequests:
 
         self._scanned(connection, request_id, page, request.limit * _ROW_BYTES)
 
-    def _look_up(self, connection: ServerConnection, request_id: int, answer: Callable[[bool], bytes]) -> None:
+    def _look_up(
+        self, connection: ServerConnection, request_id: int, answer: Callable[[bool], bytes], size: int = _SMALL_BYTES
+    ) -> None:
         """Sends a small answer: at once if it is in memory, else from a thread."""
         try:
             frame = answer(True)
         except NotCached:
-            self._on_thread(connection, request_id, lambda _: answer(False), _SMALL_BYTES)
+            self._on_thread(connection, request_id, lambda _: answer(False), size)
         else:
             self._gate.send(connection, frame)
 

@@ -21,9 +21,8 @@ from eventstore.errors import (
 )
 from eventstore.fields import shown
 from eventstore.model import Committed, Event
-from eventstore.records import commit
 from eventstore.records.raw_commit import RawCommit, with_fingerprint
-from eventstore.server.mailbox_wiring import Found, ServerBatch, StoreAccess, linked, stored_command
+from eventstore.server.mailbox_wiring import Found, ServerBatch, StoreAccess, StoredOutcome, linked
 from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, AppendOutcome, NewCommit
 
 _PAGE_EVENTS: Final = 500
@@ -95,10 +94,10 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
         if page:
             yield page
 
-    def find_command(aggregate_id: str, command_id: str, found: Found) -> None:
-        nursery.start_soon(_find, store, appends, aggregate_id, command_id, found, heard)
+    def find_commands(aggregate_id: str, command_ids: Sequence[str], found: Found) -> None:
+        nursery.start_soon(_find, appends, aggregate_id, command_ids, found, heard)
 
-    return StoreAccess(persist, appends.flush, read_events, find_command, lambda: durability, shared=True)
+    return StoreAccess(persist, appends.flush, read_events, find_commands, lambda: durability, shared=True)
 
 
 def _bare(commits: Sequence[NewCommit]) -> list[RawCommit]:
@@ -147,20 +146,20 @@ def _raw_outcome(outcome: Committed | EventStoreError) -> AppendOutcome:
     return REFUSED, outcome, 0
 
 
-async def _find(
-    store: NetworkStore, appends: RawAppends, aggregate_id: str, command_id: str, found: Found, heard: Heard
-) -> None:
+async def _find(appends: RawAppends, aggregate_id: str, command_ids: Sequence[str], found: Found, heard: Heard) -> None:
     """Asks until the store answers: without its answer the outcome of a refused command is unknown."""
     pause_s = _PAUSE_S_MIN
     while True:
         try:
-            stored = await store.find_command(aggregate_id, command_id)
-            record = b"" if stored is None else await appends.record(aggregate_id, stored.version)
+            commits = await appends.find_commands(aggregate_id, command_ids)
         except EventStoreError as error:
             await heard(error)
             if not error.retriable:
-                return found(error)
+                return found([error] * len(command_ids))
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
         else:
-            return found(stored_command(commit.decode(record) if record else None))
+            stored: list[StoredOutcome | EventStoreError | None] = [None] * len(command_ids)
+            for place, version, sequence, fingerprint in commits:
+                stored[place] = Committed(aggregate_id, version, sequence, duplicate=True), fingerprint
+            return found(stored)

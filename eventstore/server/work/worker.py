@@ -44,7 +44,7 @@ from eventstore.server.bootstrap import (
 from eventstore.server.feature import Feature, begin, routes_of_all, wind_down
 from eventstore.server.logs import get_logger
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
-from eventstore.server.mailbox_wiring import ArrivalOrder, LookUpCommand, ServerMailboxes, make_mailboxes
+from eventstore.server.mailbox_wiring import ArrivalOrder, LookUpCommands, ServerMailboxes, make_mailboxes
 from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.gate import Gate
 from eventstore.server.outbox.publishing_metrics import publishing_feature
@@ -154,9 +154,9 @@ async def _working(
         gate, order = Gate(listener, gate_limits(settings), security.make_connection), ArrivalOrder()
         shards = WorkedShards(store)
         access = {number: remote_access(store, nursery, lambda error: worker.give_up(error)) for number in shards.sets}
-        find_command = next(iter(access.values())).find_command
+        find_commands = next(iter(access.values())).find_commands
         waiting = WaitingCommands(gate, settings.waiting_commands_bytes_max, settings.mailbox_options.waiting_bytes_max)
-        replies = CommandReplies(gate, find_command, waiting)
+        replies = CommandReplies(gate, find_commands, waiting)
         sets = {
             number: make_mailboxes(DomainRuntime(domain, each.read_events), each, settings.mailbox_options, replies.answer)
             for number, each in access.items()
@@ -165,7 +165,7 @@ async def _working(
         door = security.doorkeeper(gate)
         commands = commands_of(None, door)(gate, domain, mailboxes, replies, waiting, order)
         await nursery.start(mailboxes.run)
-        reactions = _reactions(domain, checkpoint, shards, mailboxes, find_command)
+        reactions = _reactions(domain, checkpoint, shards, mailboxes, find_commands)
         publishing = _publishing(domain, checkpoint, store)
 
         reports = Reports(lambda: not commands.stopping, reactions)
@@ -248,14 +248,14 @@ def _reactions(
     checkpoint: Path | None,
     shards: WorkedShards,
     mailboxes: ServerMailboxes | ShardMailboxes,
-    find_command: LookUpCommand,
+    find_commands: LookUpCommands,
 ) -> ReactionRunner | ShardReactions | None:
     if checkpoint is not None and shards.store._router is None:
-        return ReactionRunner(shards.store, checkpoint, domain, mailboxes, find_command)
+        return ReactionRunner(shards.store, checkpoint, domain, mailboxes, find_commands)
     if checkpoint is not None:
 
         def runner(store: NetworkStore, own: Path, suffix: str) -> ReactionRunner:
-            return ReactionRunner(store, own, domain, mailboxes, find_command, suffix=suffix)
+            return ReactionRunner(store, own, domain, mailboxes, find_commands, suffix=suffix)
 
         return ShardReactions(shards.store, checkpoint, domain.reactions, runner)
     if domain.reactions:

@@ -24,6 +24,7 @@ from eventstore.protocol.group_requests import (
     ForgetTopic,
     Heartbeat,
     Leave,
+    ListDepartures,
     ListGroups,
     ListMembers,
     ReplayDead,
@@ -79,6 +80,9 @@ def test_a_silent_member_loses_its_queues_although_its_connection_is_open(serve:
         create(client, "silent")
         generation, _ = join(client, "g", "a", "silent")
         wait_until(lambda: not values_of(client, ListMembers("g")), "the member expires")
+        ((name, how, time_us),) = rows_of(client, ListDepartures("g"), 3)
+        assert (name, how) == ("a", "expired")
+        assert isinstance(time_us, int)
         assert isinstance(refusal(client, Heartbeat("g", "a", generation)), Rebalanced)
         assert isinstance(refusal(client, CommitOffsets("g", "a", generation, (("silent", 0, 0),))), Rebalanced)
 

@@ -126,7 +126,7 @@ async def test_an_unwritable_checkpoint_is_reported_and_does_not_end_the_server(
         mailboxes = make_mailboxes(DomainRuntime(bank.app, access.read_events), access, Options(), lambda entries: None)
         await nursery.start(mailboxes.run)
         await store.append("a", new_events(bank.Opened("Ada"), bank.Deposited(5), bank.Sent("nobody", 5)), 0)
-        reactions = ReactionRunner(store, tmp_path / "missing" / "reactions.json", bank.app, mailboxes, access.find_command)
+        reactions = ReactionRunner(store, tmp_path / "missing" / "reactions.json", bank.app, mailboxes, access.find_commands)
         nursery.start_soon(reactions.run)
 
         async def has_failed() -> bool:

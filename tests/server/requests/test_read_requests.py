@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.protocol.requests import FindCommand, Version
+from eventstore.protocol.requests import FindCommand, FindCommands, Version
 from eventstore.server.serve import Server
 from tests.server.conftest import Serve
 from tests.server.raw import Ok, RawClient, append_frame, commit, outcomes_of
@@ -72,6 +72,9 @@ def test_directory_lookups_do_not_run_on_the_event_loop(cold: ServerThread, monk
             found = [client.ask(FindCommand(f"a-{number}", f"c-{number + 50 * each}")) for each in range(4)]
             assert found == [Ok((1 + each, 1 + number + 50 * each)) for each in range(4)]
             assert client.ask(FindCommand(f"a-{number}", f"c-{number + 1}")) == Ok()
+            asked = [f"c-{number + 50 * each}" for each in (3, 0)]
+            several = client.ask(FindCommands(f"a-{number}", (asked[0], "no such command", asked[1])))
+            assert several == Ok((0, 4, 151 + number, bytes(6), 2, 1, 1 + number, bytes(6)))
         assert client.ask(Version("nobody")) == Ok((0,))
         assert client.ask(FindCommand("nobody", "c-1")) == Ok()
     assert asking
@@ -86,6 +89,7 @@ def test_versions_in_the_cache_are_answered_without_the_directory(cold: ServerTh
         for number in range(10):
             assert client.ask(Version(f"a-{number}")) == Ok((4,))
             assert client.ask(FindCommand(f"a-{number}", "no such command")) == Ok()
+            assert client.ask(FindCommands(f"a-{number}", ("no such command", "nor this"))) == Ok()
         assert not asking
         assert client.ask(FindCommand("a-1", "c-1")) == Ok((1, 2))
 

@@ -34,7 +34,7 @@ class Domain:
         self.access = access
 
     async def send(self, command: object, command_id: str) -> es.Committed | Unchanged | es.EventStoreError:
-        return await outcome_of(await self.mailboxes.execute(entry_of(command, command_id)), self.access.find_command)
+        return await outcome_of(await self.mailboxes.execute(entry_of(command, command_id)), self.access.find_commands)
 
 
 def entry_of(command: object, command_id: str) -> ServerEntry:
@@ -145,7 +145,7 @@ async def test_the_lookup_of_a_command_is_retried_until_the_store_answers(serve:
         assert isinstance(first, es.Committed)
         await trio.to_thread.run_sync(server.stop)
         found: list[StoredOutcome | es.EventStoreError | None] = []
-        domain.access.find_command("a", "c-1", found.append)
+        domain.access.find_commands("a", ("c-1",), found.extend)
 
         async def is_found() -> bool:
             return bool(found)

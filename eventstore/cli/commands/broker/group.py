@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from eventstore.cli.terminal.broker_connection import check_is_one, connect_to_broker
-from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
+from eventstore.cli.terminal.output import moment, print_json, print_line, print_note, print_table
 from eventstore.cli.terminal.program import PlainCommand, command_group
 from eventstore.cli.terminal.shard_rows import members_of, of_shard, print_rows
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, OfShard, StoreAddress, parse_time
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from eventstore.client.blocking.broker import BlockingBroker
     from eventstore.protocol.broker_info import MessageInHand
 
+_HOW: Final = {"left": "left", "expired": "its heartbeats ended", "lost": "not back since the broker was started"}
 HELD_MS_MAX: Final = 60_000  # as the consumers' own `warn_after`
 
 group = command_group("group", "Consumer groups and their progress.")
@@ -56,7 +57,7 @@ def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
 
 @group.command("show", cls=PlainCommand)
 def show(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
-    """Show the progress and the members of a group.
+    """Show the progress of a group, its members, and those that are gone.
 
     \b
     Example:
@@ -64,12 +65,19 @@ def show(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT
     """
     with connect_to_broker(store, "group show") as connected:
         progress, members = connected.broker.group(name), connected.broker.members(name)
-        in_hand = connected.broker.in_hand(name)
+        in_hand, gone = connected.broker.in_hand(name), connected.broker.departures(name)
     if as_json:
         queues = [{**members_of(each), "backlog": each.backlog} for each in progress.queues]
         found = {"group": name, "generation": progress.generation, "backlog": progress.backlog, "queues": queues}
         held = {"oldest_in_hand": members_of(in_hand[0]) if in_hand else None}
-        print_json({**found, **held, "members": [each._asdict() for each in members]})
+        print_json(
+            {
+                **found,
+                **held,
+                "members": [each._asdict() for each in members],
+                "departures": [members_of(each) for each in gone],
+            }
+        )
         return
     print_line(f"{name}: generation {progress.generation}, {counted(progress.backlog, 'message')} to consume")
     held_ms = {(each.shard, each.topic, each.queue): each.held_ms for each in in_hand}
@@ -82,6 +90,8 @@ def show(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT
     if members:
         silent = [(each.name, each.queues, f"{each.silent_ms / 1000:.1f} s ago") for each in members]
         print_table(None, ("member", "queues", "last heard"), silent)
+    if gone:
+        print_table(None, ("gone", "how", "when"), [(each.name, _HOW[each.how], moment(each.time)) for each in gone])
 
 
 @group.command("reset", cls=PlainCommand)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -51,7 +52,11 @@ def test_groups_are_listed_and_shown(server: Server) -> None:
     shown = parsed(server, "group", "show", "workers")
     assert {queue["topic"] for queue in shown["queues"]} == {"jobs", "retry:workers"}
     assert shown["backlog"] == sum(queue["backlog"] for queue in shown["queues"])
-    assert "jobs" in output("group", "show", "workers", store=server.store)
+    (gone,) = shown["departures"]
+    assert gone["how"] == "left"
+    text = output("group", "show", "workers", store=server.store)
+    assert "jobs" in text
+    assert re.search(rf"{gone['name']} +left +20\d\d-", text)
     assert "`eventstore group list` shows all" in refused("group", "show", "x", store=server.store)
     near = refused("group", "show", "wokers", store=server.store)
     assert near == "there is no consumer group 'wokers'; did you mean 'workers'?"
