@@ -8,13 +8,14 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
 import trio
 
+from eventstore.chunks.files import OsFiles
 from eventstore.errors import EventStoreError, FolderRefused, InvalidArgument
 from eventstore.fields import read_number, shown
 from eventstore.server.net.connection import GateLimits
@@ -106,6 +107,30 @@ def check_checkpoint_folder(checkpoint: Path | None) -> None:
         raise InvalidArgument(
             f"there is no folder {checkpoint.parent} for the checkpoint; create it", field="checkpoint", value=str(checkpoint)
         )
+
+
+@contextmanager
+def held_checkpoint(checkpoint: Path | None) -> Iterator[None]:
+    """Keeps other workers of this machine from the checkpoint meanwhile: both would handle, and park, each event. The lock ends
+    with its process.
+
+    Raises:
+        FolderRefused: another worker has it; names the process.
+    """
+    if checkpoint is None:
+        yield
+        return
+    path = checkpoint.with_name(f"{checkpoint.name}.lock")
+    try:
+        lock = OsFiles().lock(path)
+    except FolderRefused:
+        holder = path.read_text(encoding="ascii", errors="replace").strip() or "unknown"
+        what = f"is the checkpoint of another worker, process {holder}; stop it, or start this one without --checkpoint"
+        raise FolderRefused(str(checkpoint), what) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def checkpoint_of_shard(checkpoint: Path, shard: int | None) -> Path:

@@ -36,6 +36,7 @@ from eventstore.server.bootstrap import (
     calm_collector,
     check_checkpoint_folder,
     gate_limits,
+    held_checkpoint,
     listen,
     raise_descriptor_limit,
     stop_on_signals,
@@ -106,6 +107,7 @@ async def work(
         DomainRefused, InvalidArgument: no domain is given, or it cannot be loaded.
         ConnectionLost: the store cannot be reached within `wait_s` at the start, or another store answers at its address later.
         UnsupportedVersion: the store uses another version of the protocol.
+        FolderRefused: another worker has the checkpoint.
     """
     if settings.domain is None:
         raise InvalidArgument("a worker needs a domain; name it with --domain MODULE:NAME", field="domain")
@@ -127,7 +129,7 @@ async def work(
         ssl_context=security.own_context,
         token=security.own_token,
     )
-    with bind(settings.listen) as listener:  # before waiting for the store
+    with held_checkpoint(checkpoint), bind(settings.listen) as listener:  # before waiting for the store
         async with connecting as store, _working(settings, domain, store, checkpoint, listener, security) as worker:
             log.info("working", version=__version__, address=worker.address, http=worker.http_address, store=store_address)
             calm_collector()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,12 +13,14 @@ import pytest
 import eventstore as es
 from eventstore import blocking
 from tests.cluster.led_shards import LedShards
+from tests.logged_process import EVENTSTORE
 from tests.server.outbox import published_shop
 from tests.server.outbox.published_shop import Placed, Sent
 from tests.server.outbox.test_outbox_killed import published
 from tests.server.outbox.test_parked_messages import MENDED, NAME, bodies, parked
 from tests.server.outbox.test_parked_messages import SHOP as PARKING
 from tests.server.outbox.test_publications import SHOP, append
+from tests.server.work.worker_process import WorkerProcess
 from tests.server.work.worker_thread import WorkerThread
 from tests.server_thread import ServerThread
 from tests.waiting import wait_until
@@ -64,6 +67,20 @@ def test_what_cannot_be_published_is_parked_in_the_store_and_operators_ask_the_w
             wait_until(lambda: [each.parked for each in operator.reactions.progress()] == [2], "they are still parked")
             assert operator.reactions.retry(NAME, who="ada", why="mended").done == 2
         assert bodies(store) == {"o-1": ["Rome", "nowhere", "Oslo"], "o-2": ["Bonn"]}
+
+
+def test_a_second_worker_with_the_checkpoint_of_a_running_one_is_refused(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "reactions.json"
+    with (
+        ServerThread(tmp_path / "data") as server,
+        WorkerProcess(server.address, tmp_path, domain=SHOP, checkpoint=checkpoint) as first,
+    ):
+        arguments = ["--domain", SHOP, "--checkpoint", str(checkpoint), "--store", server.address, "--listen", "127.0.0.1:0"]
+        refused = subprocess.run([*EVENTSTORE, "work", *arguments], capture_output=True, text=True, check=False)
+        assert refused.returncode == 1
+        assert f"{checkpoint}: is the checkpoint of another worker, process {first.pid}; stop it, or" in refused.stderr
+        with WorkerProcess(server.address, tmp_path, domain=SHOP):
+            pass  # without it there may be any number
 
 
 def test_a_worker_without_a_checkpoint_publishes_nothing_and_says_so(
