@@ -15,6 +15,7 @@ import trio
 from eventstore.chunks.writing.group_commit import GroupCommit
 from eventstore.server.net.budgets import OutboundBudget
 from eventstore.server.net.connection import ServerConnection
+from eventstore.store.projection_waits import ProjectionWaits, Wait
 from eventstore_cluster.replica.actions import Action
 from eventstore_cluster.replica.leading import Leading
 from eventstore_cluster.replica.places import LogEnds
@@ -24,11 +25,13 @@ from tests.chunks import test_group_commit
 from tests.cluster.simulation.checks import Broken
 from tests.cluster.simulation.history import world
 from tests.mailbox import test_model
+from tests.store import test_projection_waits
 
 _rewind = AggregateQueue.rewind
 _leave = OutcomeProcessor._leave
 _commit = GroupCommit.commit
 _keep = ServerConnection.keep
+_cancel = ProjectionWaits.cancel
 
 
 def _still_in_flight(lane: AggregateQueue, to: AnyEntry | None) -> int:
@@ -61,6 +64,16 @@ def _keeps_what_was_not_read(budget: OutboundBudget, connection: ServerConnectio
 def _counts_twice(connection: ServerConnection, payloads: list[bytes]) -> None:
     _keep(connection, payloads)
     connection.pending_bytes += sum(map(len, payloads))
+
+
+def _forgets_a_wait_twice(waits: ProjectionWaits, wait: Wait) -> None:
+    _cancel(waits, wait)
+    waits.count -= 1
+
+
+def _run_waits(_: Path) -> None:
+    for seed in range(5):
+        test_projection_waits.run(seed)
 
 
 def _run_mailboxes(_: Path) -> None:
@@ -122,6 +135,10 @@ MISTAKES = (
     Mistake(
         "a pending request is counted twice", ServerConnection, "keep", _counts_twice, _close_a_connection,
         r"\d+ bytes are counted, \d+ are pending",
+    ),
+    Mistake(
+        "a wait that is cancelled is counted off twice", ProjectionWaits, "cancel", _forgets_a_wait_twice, _run_waits,
+        r"waits are counted, \d+ are there",
     ),
 )  # fmt: skip
 

@@ -129,6 +129,15 @@ class ProjectionWaits:
             for wait in waited.waits.values():
                 wait.end(error)
 
+    def check_invariants(self) -> None:
+        """For tests. Raises AssertionError unless the count is that of the waits, and what is kept is used by someone."""
+        found = sum(len(each.waits) for each in self._by_name.values())
+        assert self.count == found, f"{self.count} waits are counted, {found} are there"
+        for name, each in self._by_name.items():
+            assert each.waits or each.projectors, f"{name} is kept, and neither waited for nor projected"
+            assert all(wait.number == number <= each.newest for number, wait in each.waits.items()), f"{name}: {each.waits}"
+            assert all(known.number <= each.newest for known in each.projectors.values()), f"{name}: {each.projectors}"
+
     def _answer(self, waited: _Waited, projector: _Projector) -> None:
         if projector.asks is not None and waited.waits:
             answer, projector.asks = projector.asks, None
