@@ -89,7 +89,7 @@ def _may(grants: Grants, request: Request) -> bool:
 
 def _is_covered(texts: list[str], request: Request) -> bool:
     """Whether some grant's prefix begins a name in the request, or a grant is about no names, or the request is about none."""
-    prefixes = [text.partition(":")[2] for text in texts if text.partition(":")[0] not in ("stats", "cluster")]
+    prefixes = [text.partition(":")[2] for text in texts if text.partition(":")[0] not in ("stats", "cluster", "backup")]
     if len(prefixes) < len(texts) or any(text.partition(":")[0] in ROLES for text in texts):
         return True
     if isinstance(request, CheckParking):  # asks whether there is any aggregate of which it may park
