@@ -46,7 +46,7 @@ from eventstore.chunks.header import RECORDS_FROM
 from eventstore.chunks.record import UNORDERED, walk
 from eventstore.domain.projections.projection import Projection, Row
 from eventstore.model import Event
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING
 from eventstore.records.event_page import decode_page
 from eventstore.store.data_folder import read_identity
 from pyspark_eventstore import EventStoreSource
@@ -124,7 +124,7 @@ class TupleReader(DataSourceReader):
         position = RECORDS_FROM
         while True:
             data = memoryview(file.read_at(position, SLAB_BYTES))
-            found = walk(data, position, UNORDERED, HEADER_BYTES)
+            found = walk(data, position, UNORDERED, FRAMING)
             if not found.offsets:
                 break
             for e in decode_page(bytes(data[: found.end - position])):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         CommandIdReused,
         ConnectionLost,
         Corrupt,
+        CrossShard,
         Diverged,
         DomainRefused,
         Elsewhere,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
         UnsupportedVersion,
         VersionConflict,
     )
-    from eventstore.model import ANY, EXISTS, CaughtUp, Commit, Committed, Event, NewEvent, Unchanged
+    from eventstore.model import ANY, EXISTS, At, CaughtUp, Commit, Committed, Event, NewEvent, Unchanged, Write
     from eventstore.position import END as END
     from eventstore.position import Position as Position
     from eventstore.records.consumer_groups import Retries as Retries
@@ -78,6 +79,7 @@ __all__ = [
     "END",
     "EXISTS",
     "AggregateInfo",
+    "At",
     "CaughtUp",
     "Closed",
     "CommandIdReused",
@@ -86,6 +88,7 @@ __all__ = [
     "ConnectionLost",
     "Consumer",
     "Corrupt",
+    "CrossShard",
     "Delivery",
     "Diverged",
     "DomainRefused",
@@ -134,6 +137,7 @@ __all__ = [
     "UnknownTopic",
     "UnsupportedVersion",
     "VersionConflict",
+    "Write",
     "blocking",
     "connect",
     "open_store",
@@ -150,14 +154,14 @@ _NAMES = {
     "eventstore.client.session.message_rows": "NewMessage SendResult",
     "eventstore.commands": "RawCommand",
     "eventstore.errors": (
-        "Closed CommandIdReused ConnectionLost Corrupt Diverged DomainRefused Elsewhere EventStoreError Fenced "
+        "Closed CommandIdReused ConnectionLost Corrupt CrossShard Diverged DomainRefused Elsewhere EventStoreError Fenced "
         "FolderRefused HandlerFailed InvalidArgument MessagesFailed NotEnoughReplicas OutdatedCode Overloaded PayloadInvalid "
         "Poisoned "
         "ProjectionFailed ProtocolError PermissionDenied ReadFailed Rebalanced Rejected ShuttingDown StorageFull "
         "TimedOut Unauthenticated Unconsumed UnknownCommand UnknownEvent UnknownGroup UnknownOperation UnknownQueue "
         "UnknownTopic UnsupportedVersion VersionConflict"
     ),
-    "eventstore.model": "ANY CaughtUp Commit Committed EXISTS Event NewEvent Unchanged",
+    "eventstore.model": "ANY At CaughtUp Commit Committed EXISTS Event NewEvent Unchanged Write",
     "eventstore.position": "END Position",
     "eventstore.records.consumer_groups": "Retries",
     "eventstore.records.message": "Message",

@@ -122,7 +122,9 @@ class ProtocolError(EventStoreError):
 
 
 class UnsupportedVersion(EventStoreError):
-    """The two sides have no version of the protocol, or of the cluster's format, in common: update the older one."""
+    """The two sides have no version of the protocol, or of the cluster's format, in common: update the older one. Or the store
+    has an older format than the request needs.
+    """
 
     code = 11
 
@@ -314,6 +316,21 @@ class Elsewhere(EventStoreError):
         where = where if layout is None else f"the shard has its slots by layout {layout}"
         fields = {"slot": slot, "map_version": map_version} | ({} if layout is None else {"layout": layout})
         super().__init__(f"{where} of the cluster; ask for its map, version {map_version} or newer", **fields)
+
+
+class CrossShard(EventStoreError):
+    """A commit names aggregates of several shards; nothing was stored. Ids with the same text in braces are in one shard."""
+
+    code = 38
+
+    def __init__(self, aggregate_id: str, other: str, shard: int | None = None, other_shard: int | None = None) -> None:
+        where = "" if shard is None else f" (shard {shard} and shard {other_shard})"
+        super().__init__(
+            f"aggregates {aggregate_id!r} and {other!r} are in different shards{where}; ids that are to be written together "
+            "need the same text in braces, as order-{o-9} and payment-{o-9}",
+            aggregate_id=aggregate_id,
+            other=other,
+        )
 
 
 _CLASSES: Final[tuple[type[EventStoreError], ...]] = (EventStoreError, *EventStoreError.__subclasses__())

@@ -22,6 +22,7 @@ TYPE_BYTES_MAX: Final = 255
 EVENT_BYTES_MAX: Final = 4 * 1024 * 1024
 COMMIT_BYTES_MAX: Final = 16 * 1024 * 1024
 COMMIT_EVENTS_MAX: Final = 100_000
+WRITES_MAX: Final = 1_000  # aggregates of one commit
 FILTER_TYPES_MAX: Final = 256  # each costs a look-up per event
 VERSION_MAX: Final = 2**63 - 1
 TIME_MIN: Final = -62_135_596_800_000_000  # year 1, the first that a datetime can hold
@@ -29,6 +30,8 @@ TIME_MAX: Final = 253_402_300_799_999_999  # year 9999, the last
 
 DATA_IS_JSON: Final = 1
 METADATA_IS_JSON: Final = 2
+STORED_FORMAT: Final = DATA_IS_JSON | METADATA_IS_JSON
+LEFT_SHIFT: Final = 8  # in memory only: above it, how many events of its joint commit follow the event
 
 _EPOCH = real_class(datetime)(1970, 1, 1, tzinfo=UTC)
 
@@ -129,6 +132,13 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
     def is_json(self) -> bool:
         """Whether `data` was given as an object and stored as JSON."""
         return bool(self[8] & DATA_IS_JSON)
+
+    @property
+    def commit_continues(self) -> bool:
+        """Whether events of other aggregates of its commit follow in the log. Who keeps what was made of events keeps it at one
+        for which this is False.
+        """
+        return bool(self[8] >> LEFT_SHIFT)
 
     @property
     def time(self) -> datetime:
@@ -259,6 +269,24 @@ class Commit(tuple[str, Sequence[NewEvent], ExpectedVersion, str, int | datetime
 
     def __getnewargs__(self) -> tuple[str, Sequence[NewEvent], ExpectedVersion, str, int | datetime | None]:
         return self[0], self[1], self[2], self[3], self[4]
+
+
+class Write(NamedTuple):
+    """What one of several aggregates gets by one command: see `commit` of a store.
+
+    `expected_version`: as in `Commit`.
+    """
+
+    aggregate_id: str
+    events: Sequence[NewEvent]
+    expected_version: ExpectedVersion
+
+
+class At(NamedTuple):
+    """What must hold for an aggregate that a commit does not write. `version`: as `expected_version` in `Commit`."""
+
+    aggregate_id: str
+    version: ExpectedVersion
 
 
 class Committed(NamedTuple):

@@ -203,15 +203,17 @@ class ReplicaProcess(ShardProcess):
 
     def _owned(self, driver: ReplicaDriver) -> ShardIdentity:
         """Returns the shard's identity, by the registry as it was read last, or when this replica was elected."""
-        key = driver.run_of.registry.key
-        return self._identity if key is None else key.identity(self._identity.cluster, self._identity.shard)
+        registry, own = driver.run_of.registry, self._identity
+        return own if registry.key is None else registry.key.identity(own.cluster, own.shard, registry.format)
 
     def _take_map(self, text: str) -> None:
         super()._take_map(text)
         self._wake()
 
     async def _take_slots(self, driver: ReplicaDriver) -> None:
-        """Notes that the shard was split, here and for all who read its folder: what it hands out follows from that."""
+        """Notes that the shard was split, here and for all who read its folder: what it hands out follows from that. And that
+        the format of the cluster was raised: a leader begins its next file in it.
+        """
         owned = self._owned(driver)
         if owned == self._identity or not set(owned.splits).issubset(self._newest.splits):  # the map that says so comes first
             return
@@ -219,6 +221,8 @@ class ReplicaProcess(ShardProcess):
         if self._server is not None and owned.slot_filter is not None:
             self._server.store.engine.slot_filter = owned.slot_filter
         await trio.to_thread.run_sync(note_shard, OsFiles(), self._settings.data, owned)
+        if self._server is not None:
+            self._server.store.engine.raise_format(owned.format)
 
     async def _lead(self, driver: ReplicaDriver, others: OtherFiles) -> None:
         leadership = driver.open_leadership()

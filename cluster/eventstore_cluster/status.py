@@ -102,6 +102,7 @@ class ClusterStatus:
         preparing: how far each replica is of the shards that are to be split off.
         paused: what a person has paused.
         trouble: what keeps the node that was asked from its work.
+        format: what is to be known of the cluster's format; None: it is the newest one, or not known.
     """
 
     cluster: str | None
@@ -113,6 +114,7 @@ class ClusterStatus:
     preparing: list[str] | None = None
     paused: list[str] | None = None
     trouble: str | None = None
+    format: str | None = None
 
     def tree(self) -> dict[str, object]:
         """Returns the status for JSON."""

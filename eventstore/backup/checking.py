@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from eventstore.backup.manifest import MANIFEST, BackedFile, BackedLog, BackedPiece, Manifest, read_manifest
-from eventstore.backup.source import WalkedRecords, record_header_bytes, walk
+from eventstore.backup.source import WalkedRecords, framing_of, walk
 from eventstore.backup.target import BackupTarget
 from eventstore.chunks.files import File
 from eventstore.chunks.header import RECORDS_FROM
@@ -113,7 +113,7 @@ def _checked_parts(target: BackupTarget, file: BackedFile, checked: CheckedBacku
 def whole_file(target: BackupTarget, file: BackedFile) -> ChunkCheck:
     """OpensFiles the object that is a whole file. Raises Corrupt, FileNotFoundError."""
     kind, path = file.header.kind, target.path(file.object)
-    check = ChunkCheck(target.files, path, kind, record_header_bytes(kind))
+    check = ChunkCheck(target.files, path, kind, framing_of(kind))
     if check.header != file.header:
         check.close()
         raise Corrupt(str(path), 0, "its header is not the one that the manifest names")
@@ -150,9 +150,7 @@ def piece_records(target: BackupTarget, file: BackedFile) -> Iterator[tuple[byte
         try:
             name, kind = str(target.path(piece.object)), file.header.kind
             shifted = _Shifted(opened, piece)
-            for data, base, walked in walk(
-                shifted, name, piece.start, sequence, _ANY_SEQUENCE, record_header_bytes(kind), piece.end
-            ):
+            for data, base, walked in walk(shifted, name, piece.start, sequence, _ANY_SEQUENCE, framing_of(kind), piece.end):
                 found.add(data, base, walked)
                 yield data, base, walked
         finally:

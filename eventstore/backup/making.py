@@ -30,8 +30,8 @@ from eventstore.backup.source import (
     WalkedRecords,
     crc_at,
     event_at,
+    framing_of,
     position_at,
-    record_header_bytes,
 )
 from eventstore.backup.steps import BackupSteps, CopyObject, ReplaceManifest
 from eventstore.backup.target import SHARD_FOLDER, BackupTarget
@@ -306,12 +306,12 @@ class _LogPlan:
         making, folder = self._making, self._log.folder
         if making.options.link:
             making.target.link(name, source.path)
-            made = ChunkCheck(making.target.files, making.target.path(name), folder.kind, record_header_bytes(folder.kind))
+            made = ChunkCheck(making.target.files, making.target.path(name), folder.kind, framing_of(folder.kind))
             made.close()
             if made.header != source.header:
                 raise _changed(source)
             return
-        with ChunkCheck(folder.files, source.path, folder.kind, record_header_bytes(folder.kind)) as check:
+        with ChunkCheck(folder.files, source.path, folder.kind, framing_of(folder.kind)) as check:
             if check.header != source.header:
                 raise _changed(source)
             index = self._sound_index(source)

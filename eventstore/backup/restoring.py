@@ -233,10 +233,15 @@ class _Kept:
         self.records = self.checksum = 0
 
     def rows(self, data: bytes, starts: slab.Ints) -> slab.SlabRows:
-        """Returns what decides about these records."""
-        times = ("time",) if self._header.kind == EVENTS else ()
-        layout = commit.HEADER if times else PREFIX
-        return slab.gather(data, starts, layout.dtype("crc", "length", "sequence", "count", *times))
+        """Returns what decides about these records. A joint commit is kept whole: its records count to its end."""
+        if self._header.kind != EVENTS:
+            return slab.gather(data, starts, PREFIX.dtype("crc", "length", "sequence", "count"))
+        rows = slab.gather(data, starts, commit.HEADER.dtype("own_mark", "crc", "length", "sequence", "count", "time"))
+        for place in np.flatnonzero(rows["own_mark"] == commit.LONG_MARK).tolist():
+            joint = commit.joint_place_of(data, int(starts[place]))
+            if joint is not None:
+                rows["count"][place] = joint.events - joint.events_before
+        return rows
 
     def take(self, rows: slab.SlabRows) -> int:
         """Takes the records up to the first that is not wanted, in the order of their sequences. Returns their bytes."""

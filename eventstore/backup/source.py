@@ -19,7 +19,7 @@ from eventstore.chunks.documents import read_file, read_identity
 from eventstore.chunks.files import File, Files, naming
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import EVENTS, RECORDS_FROM, ChunkHeader
-from eventstore.chunks.record import PREFIX, UNORDERED, Walk
+from eventstore.chunks.record import PREFIX, UNORDERED, Framing, Walk
 from eventstore.chunks.recovery import recover
 from eventstore.chunks.witness import Judge
 from eventstore.errors import Corrupt, FolderRefused, ReadFailed
@@ -41,9 +41,9 @@ _CRC: Final = PREFIX["crc"]
 _BROKER_FORMAT: Final = 1
 
 
-def record_header_bytes(kind: int) -> int:
-    """Returns the length of the headers of the records in a chunk of this kind."""
-    return commit.HEADER_BYTES if kind == EVENTS else message.HEADER_BYTES
+def framing_of(kind: int) -> Framing:
+    """Returns the framing of the records in a chunk of this kind."""
+    return commit.FRAMING if kind == EVENTS else message.FRAMING
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Reads(Protocol):
 
 
 def walk(
-    file: Reads, name: str, start: int, sequence: int, through: int, header_bytes: int, stop: int | None = None
+    file: Reads, name: str, start: int, sequence: int, through: int, framing: Framing, stop: int | None = None
 ) -> Iterator[tuple[bytes, int, Walk]]:
     """Yields good records that follow each other from byte `start` on, up to sequence `through` or byte `stop`: their bytes,
     where these begin, and the records. `sequence`: of the first record.
@@ -101,7 +101,7 @@ def walk(
             data = file.read_at(start, length)
         except OSError as error:
             raise ReadFailed(f"{name}: reading {length} bytes at {start} failed: {error.strerror}", file=name) from error
-        found = slab.walk(data, start, sequence, header_bytes)
+        found = slab.walk(data, start, sequence, framing)
         if not found.offsets:
             if found.wants > length and len(data) == length and (stop is None or start + length < stop):
                 wanted = found.wants
@@ -110,7 +110,7 @@ def walk(
         if (many := bisect_right(found.sequences, through)) < len(found.offsets):
             if not many:
                 return
-            found = slab.walk(data[: found.offsets[many] - start], start, sequence, header_bytes)
+            found = slab.walk(data[: found.offsets[many] - start], start, sequence, framing)
         yield data[: found.end - start], start, found
         start, sequence, wanted = found.end, found.next_sequence, _SLAB_BYTES
 
@@ -146,7 +146,7 @@ class SourceLog:
         """Yields the records of a file that is not final up to the cut (see `walk`)."""
         assert of.file is not None
         stop = of.header.end if of.header.completed else None
-        return walk(of.file, str(of.path), start, sequence, self.last_sequence, record_header_bytes(self.folder.kind), stop)
+        return walk(of.file, str(of.path), start, sequence, self.last_sequence, framing_of(self.folder.kind), stop)
 
 
 def list_log(folder: ChunkFolder, through: int | None) -> SourceLog:
@@ -228,7 +228,7 @@ def _measure(log: SourceLog) -> None:
     assert last.file is not None
     folder, kind = log.folder, log.folder.kind
     begun, end = folder.read_document()
-    judge = Judge(last.header.number, record_header_bytes(kind), folder.read_key())
+    judge = Judge(last.header.number, framing_of(kind), folder.read_key())
     known_end = end if begun == last.header.number else RECORDS_FROM
     found = recover(last.file, str(last.path), last.header.first_sequence, known_end, judge, lambda data, base, found: None)
     log.last_sequence = found.next_sequence - 1
@@ -267,7 +267,7 @@ def event_at(log: SourceLog, sequence: int) -> Event:
             data = file.read_at(at, min(length, of.header.end - at))
     finally:
         file.close()
-    checked = slab.walk(data, at, UNORDERED, commit.HEADER_BYTES)
+    checked = slab.walk(data, at, UNORDERED, commit.FRAMING)
     if not checked.offsets:
         raise Corrupt(str(of.path), at, checked.fault or "no record")
     return _event_of(data, 0, sequence)

@@ -40,7 +40,7 @@ from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import MESSAGES, ChunkHeader
 from eventstore.chunks.opening import OpenedChunks, OwnedFolder, refusing
 from eventstore.errors import Corrupt
-from eventstore.records.message import HEADER_BYTES
+from eventstore.records.message import FRAMING
 from eventstore.records.state_record import QueueKey
 from eventstore.settings.broker import BrokerSettings
 
@@ -194,7 +194,7 @@ class _Opening:
         self._last_time = 0
         self._chunks = OpenedChunks(
             self._folder,
-            HEADER_BYTES,
+            FRAMING,
             size_bytes=settings.chunk_size_bytes,
             preallocate_bytes=settings.preallocate_bytes,
             sync=settings.durability == "sync",

@@ -76,16 +76,18 @@ def read_document(files: Files, path: Path) -> Document:
 
 
 def read_identity(files: Files, path: Path, format_: int) -> tuple[uuid.UUID, Document]:
-    """Returns the uuid in an identity document, and the document itself.
+    """Returns the uuid in an identity document, and the document itself. `format_`: the newest one that is known.
 
     Raises:
-        FolderRefused: it has another format.
+        FolderRefused: it has a newer format.
         Corrupt: it is damaged, or holds no uuid.
         FileNotFoundError
     """
     document = read_document(files, path)
-    if document.get("format") != format_:
-        raise FolderRefused(str(path), f"format {document.get('format')}; this program knows format {format_}. Use a newer one")
+    found = document.get("format")
+    if not isinstance(found, int) or not 1 <= found <= format_:
+        known = f"format {format_}" if format_ == 1 else f"formats 1 to {format_}"
+        raise FolderRefused(str(path), f"format {found}; this program knows {known}. Use a newer one")
     try:
         return uuid.UUID(str(document.get("store"))), document
     except ValueError:

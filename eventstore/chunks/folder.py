@@ -20,6 +20,7 @@ from pathlib import Path
 from eventstore.chunks.documents import PREVIOUS, Document, read_document, write_document
 from eventstore.chunks.files import File, Files, naming
 from eventstore.chunks.header import (
+    FIRST_FORMAT,
     FOOTER_BYTES,
     HEADER_BYTES,
     RECORDS_FROM,
@@ -46,7 +47,7 @@ class Ancestor:
     through: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChunkFolder:
     """Names and paths of a folder of chunks.
 
@@ -54,6 +55,7 @@ class ChunkFolder:
         extra: endings of derived files that may be stored with the chunks.
         deletable: the oldest chunks may be deleted; otherwise a missing chunk is a lost file.
         ancestors: the stores whose chunks it begins with, the oldest first.
+        format: of the chunks that are begun; it may be raised while the folder is open.
     """
 
     files: Files
@@ -64,6 +66,7 @@ class ChunkFolder:
     extra: tuple[str, ...] = ()
     deletable: bool = False
     ancestors: tuple[Ancestor, ...] = ()
+    format: int = FIRST_FORMAT
 
     @property
     def inherited(self) -> int:
@@ -72,9 +75,13 @@ class ChunkFolder:
 
     def is_closed(self, header: ChunkHeader) -> bool:
         """Whether nothing is added to the chunk. A chunk that was taken over, and fetched instead of linked, is not completed
-        until the next one begins; other replicas have it completed.
+        until the next one begins; other replicas have it completed. One of an earlier format ends where the later one begins.
         """
-        return header.completed or header.number <= self.inherited
+        return header.completed or header.number <= self.inherited or header.format < self.format
+
+    def new_header(self, number: int, epoch: int, first_sequence: int, created: int) -> ChunkHeader:
+        """Returns the header of a chunk that begins."""
+        return ChunkHeader(self.kind, number, self.store, epoch, first_sequence, created, format=self.format)
 
     def store_of(self, number: int) -> uuid.UUID:
         """Returns the store that a chunk of this number was written in: this one, or an ancestor."""

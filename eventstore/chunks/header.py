@@ -37,7 +37,9 @@ from eventstore.errors import Corrupt, FolderRefused
 
 MAGIC: Final = b"EVTCHUNK"
 FOOTER_MAGIC: Final = b"EVTCHEND"
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""The newest format of a chunk. Those of kinds other than events are written with `FIRST_FORMAT`."""
+FIRST_FORMAT: Final = 1
 EVENTS: Final = 1
 MESSAGES: Final = 2
 QUEUE: Final = 3
@@ -94,6 +96,7 @@ class ChunkHeader:
     end: int = 0
     records: int = 0
     checksum: int = 0
+    format: int = FIRST_FORMAT
 
     @property
     def completed(self) -> bool:
@@ -120,7 +123,7 @@ class ChunkHeader:
 
     def reopened(self) -> ChunkHeader:
         """Returns the header that this chunk had while it was ongoing."""
-        return ChunkHeader(self.kind, self.number, self.store, self.epoch, self.first_sequence, self.created)
+        return replace(self, flags=0, last_sequence=0, end=0, records=0, checksum=0)
 
     def unsorted(self) -> ChunkHeader:
         """Returns the header that this chunk had before it was sorted."""
@@ -129,7 +132,7 @@ class ChunkHeader:
     def encode(self) -> bytes:
         raw = HEADER.struct.pack(
             MAGIC,
-            FORMAT,
+            self.format,
             self.kind,
             self.flags,
             RECORDS_FROM,
@@ -165,13 +168,14 @@ def decode_header(raw: bytes, file: str, kind: int) -> ChunkHeader:
     )
     if magic != MAGIC:
         raise Corrupt(file, 0, "this is not a chunk file: its magic is missing")
-    if format_ != FORMAT:
-        raise FolderRefused(file, f"format version {format_}; this program reads version {FORMAT}. Use a newer one")
+    if not FIRST_FORMAT <= format_ <= FORMAT:
+        raise FolderRefused(file, f"format version {format_}; this program reads versions 1 to {FORMAT}. Use a newer one")
     if crc32c(raw[: HEADER_BYTES - 4]) != crc:
         raise Corrupt(file, 0, "the checksum of the file header does not match")
     if own_kind != kind or records_from != RECORDS_FROM:
         raise FolderRefused(file, f"a chunk of kind {own_kind}, expected kind {kind}")
-    return ChunkHeader(own_kind, number, uuid.UUID(bytes=store), epoch, first, created, flags, last, end, records, checksum)
+    identity = uuid.UUID(bytes=store)
+    return ChunkHeader(own_kind, number, identity, epoch, first, created, flags, last, end, records, checksum, format_)
 
 
 def finish_completion(raw: bytes, footer: bytes, end: int) -> ChunkHeader | None:
@@ -180,9 +184,9 @@ def finish_completion(raw: bytes, footer: bytes, end: int) -> ChunkHeader | None
     """
     if len(raw) < HEADER_BYTES or len(footer) != FOOTER_BYTES or raw[:8] != MAGIC:
         return None
-    _, _, kind, _, _, epoch, number, store, first, created, *_ = HEADER.struct.unpack_from(raw)
+    _, format_, kind, _, _, epoch, number, store, first, created, *_ = HEADER.struct.unpack_from(raw)
     _, _, last, records, checksum, _ = FOOTER.struct.unpack(footer)
-    ongoing = ChunkHeader(kind, number, uuid.UUID(bytes=store), epoch, first, created)
+    ongoing = ChunkHeader(kind, number, uuid.UUID(bytes=store), epoch, first, created, format=format_)
     completed = ongoing.complete(end, last + 1, records, checksum)
     if completed.footer() != footer:
         return None

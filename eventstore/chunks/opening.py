@@ -22,6 +22,7 @@ from eventstore.chunks.files import NO_SPACE, File, Files, Lock
 from eventstore.chunks.folder import TEMPORARY, ChunkFolder, record_space
 from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM, ChunkHeader, check_footer
+from eventstore.chunks.record import Framing
 from eventstore.chunks.recovery import OnRecords, read_records, recover
 from eventstore.chunks.writing.writer import ChunkWriter
 from eventstore.errors import Corrupt, FolderRefused
@@ -59,7 +60,9 @@ class OwnedFolder:
     the folder is created: once it exists, the chunks must exist too.
 
     Attributes:
+        format: the newest one that is known.
         written_first: names that an interrupted creation may also leave.
+        created_format: of a new folder.
     """
 
     files: Files
@@ -68,6 +71,7 @@ class OwnedFolder:
     format: int
     chunks: Callable[[uuid.UUID], ChunkFolder]
     written_first: tuple[str, ...] = ()
+    created_format: int = 1
 
     def lock(self) -> Lock:
         """Locks the folder, which is created if it does not exist, and closed to other accounts if it does.
@@ -105,7 +109,12 @@ class OwnedFolder:
         folder = self.chunks(identity)
         self._refuse_foreign(names, folder)
         folder.create()
-        document: Document = {"format": self.format, "store": str(identity), "created": int(clock() * 1_000_000), **create()}
+        document: Document = {
+            "format": self.created_format,
+            "store": str(identity),
+            "created": int(clock() * 1_000_000),
+            **create(),
+        }
         write_document(self.files, path, document)
         return identity, document
 
@@ -137,7 +146,7 @@ class OpenedChunks:
     def __init__(
         self,
         folder: ChunkFolder,
-        header_bytes: int,
+        framing: Framing,
         *,
         size_bytes: int,
         preallocate_bytes: int,
@@ -145,7 +154,7 @@ class OpenedChunks:
         clock: Callable[[], float],
         epoch: int | None = None,
     ) -> None:
-        """Reads the headers of the folder. `header_bytes`: the length of its records' headers. `epoch`: of the records that
+        """Reads the headers of the folder. `framing`: of its records. `epoch`: of the records that
         follow; None: the last chunk's.
 
         Raises:
@@ -164,7 +173,7 @@ class OpenedChunks:
         self.front.key = self.writer.key = witness.new_key()
         self.torn: TornTail | None = None
         self._folder = folder
-        self._header_bytes = header_bytes
+        self._framing = framing
 
     def load(self, header: ChunkHeader, file: File, on_records: OnRecords) -> None:
         """Passes all records of a chunk to `on_records`. The records of a completed chunk must match its header; in an ongoing
@@ -190,7 +199,7 @@ class OpenedChunks:
 
     def _read_completed(self, header: ChunkHeader, file: File, name: str, on_records: OnRecords) -> None:
         check_footer(file.read_at(header.end, FOOTER_BYTES), header, name)
-        found, fault = read_records(file, name, RECORDS_FROM, header.end, header.first_sequence, self._header_bytes, on_records)
+        found, fault = read_records(file, name, RECORDS_FROM, header.end, header.first_sequence, self._framing, on_records)
         if fault is not None:
             raise Corrupt(name, found.end, fault)
         if header != header.complete(found.end, found.next_sequence, found.records, found.checksum):
@@ -200,7 +209,7 @@ class OpenedChunks:
         last, end = self._folder.read_document()
         known_end = end if last == header.number else RECORDS_FROM
         key = self._folder.read_key()
-        judge = witness.Judge(header.number, self._header_bytes, key)
+        judge = witness.Judge(header.number, self._framing, key)
         found = recover(file, name, header.first_sequence, known_end, judge, on_records)
         copy = keep_copy(self._folder, header.number, found.end, found.torn) if found.torn else None
         self.writer.resume(header, found.end, found.next_sequence, found.records, found.checksum)

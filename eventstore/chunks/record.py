@@ -16,10 +16,13 @@ tail from rot.
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from eventstore.arrays import np, npt
 from eventstore.checksum import crc32c
 from eventstore.chunks.layout import FieldLayout
 
@@ -47,6 +50,9 @@ UNORDERED: Final = -1
 RECORD_BYTES_MAX: Final = 17 * 1024 * 1024
 _CHECKED_MAX: Final = 4  # times the length of the data: genuine records do not overlap
 
+OWN_MARK_TO_LEAST: Final = 2 + TRAILER.size
+"""What is added to `own_mark` gives the least length of a record with such a header."""
+
 _WALKED: Final = PREFIX.part("mark", "own_mark", "crc", "length", "durable", "sequence", "count").unpack_from
 
 assert PREFIX_BYTES == 32
@@ -55,6 +61,44 @@ assert PREFIX_BYTES == 32
 def after_crc(header: FieldLayout) -> struct.Struct:
     """Returns the struct for the rest of a header: the fields from `witness` on; reserved bytes are zeros."""
     return header.part(*header.names[header.names.index("witness") :], start=CRC_FROM)
+
+
+class Framing:
+    """The lengths that the headers of one kind of records may have, and which records belong together.
+
+    Attributes:
+        least: bytes of the shortest record: a header and the trailer.
+        marks: the `own_mark` for each length of a header.
+        missing: returns for the last record of a run, which begins at a position of the bytes, how many records before it
+            belong to it, and how many after it; None: records of this kind stand alone.
+    """
+
+    __slots__ = ("_beginning", "_permitted", "least", "marks", "missing")
+
+    def __init__(self, *header_bytes: int, missing: Callable[[bytes | memoryview, int], tuple[int, int]] | None = None) -> None:
+        self.missing = missing
+        self.least = min(header_bytes) + TRAILER.size
+        self.marks = frozenset(length - 2 for length in header_bytes)
+        self._beginning = re.compile(re.escape(bytes((MARK,))) + b"[" + re.escape(bytes(sorted(self.marks))) + b"]")
+        self._permitted = bytes(own_mark in self.marks for own_mark in range(256))
+
+    def find(self, raw: bytes, start: int) -> int:
+        """Returns the first position from `start` on at which the marks of a record lie; -1: there is none."""
+        found = self._beginning.search(raw, start)
+        return -1 if found is None else found.start()
+
+    def whole(self, data: bytes | memoryview, base: int, found: Walk) -> int:
+        """Returns how many of the records of a walk, from the first on, miss none of those that belong to them. `data` begins
+        at byte `base` of the file.
+        """
+        many = len(found.offsets)
+        before, after = self.missing(data, found.offsets[-1] - base) if self.missing is not None and many else (0, 0)
+        return max(0, many - before - 1) if after else many
+
+    def permits(self, own_marks: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        """Returns for each `own_mark` whether a header may have it."""
+        permitted: npt.NDArray[np.bool_] = np.frombuffer(self._permitted, bool)[own_marks]
+        return permitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +120,7 @@ class Walk:
     wants: int = 0
 
 
-def walk(data: memoryview, base: int, next_sequence: int, header_bytes: int) -> Walk:
+def walk(data: memoryview, base: int, next_sequence: int, framing: Framing) -> Walk:
     """Checks records one by one from the start of `data`, which was read at byte offset `base` of its file.
 
     Stops at the first byte that does not begin a good record with the expected sequence (`UNORDERED`: any). If the data ended
@@ -88,17 +132,17 @@ def walk(data: memoryview, base: int, next_sequence: int, header_bytes: int) -> 
     fault, wants = None, 0
     ordered = next_sequence != UNORDERED
     unpack, trailer_at = _WALKED, TRAILER.struct.unpack_from
-    minimum, mark = header_bytes + TRAILER.size, header_bytes - 2
+    least, marks = framing.least, framing.marks
     while position < size:
-        if size - position < minimum:
-            fault, wants = "cut off", minimum
+        if size - position < least:
+            fault, wants = "cut off", least
             break
         first, own_mark, crc, length, known, sequence, count = unpack(data, position)
-        if first != MARK or own_mark != mark:
+        if first != MARK or own_mark not in marks:
             fault = "no record starts here"
             break
-        if not minimum <= length <= RECORD_BYTES_MAX:
-            fault = f"a record length of {length}, allowed are {minimum} to {RECORD_BYTES_MAX}"
+        if not own_mark + OWN_MARK_TO_LEAST <= length <= RECORD_BYTES_MAX:
+            fault = f"a record length of {length}, allowed are {own_mark + OWN_MARK_TO_LEAST} to {RECORD_BYTES_MAX}"
             break
         following = position + length
         if following > size:
@@ -123,12 +167,12 @@ def walk(data: memoryview, base: int, next_sequence: int, header_bytes: int) -> 
     return Walk(offsets, sequences, base + position, next_sequence, durable, checksum, fault, wants)
 
 
-def check(data: memoryview, header_bytes: int) -> str | None:
+def check(data: memoryview, framing: Framing) -> str | None:
     """Returns why `data` is not exactly one good record, or None if it is."""
-    if len(data) < header_bytes + TRAILER.size:
+    if len(data) < framing.least:
         return "cut off"
     first, own_mark, crc, length, *_ = _WALKED(data)
-    if first != MARK or own_mark != header_bytes - 2:
+    if first != MARK or own_mark not in framing.marks:
         return "no record starts here"
     if length != len(data):
         return f"a record length of {length}, the index says {len(data)}"
@@ -137,7 +181,13 @@ def check(data: memoryview, header_bytes: int) -> str | None:
     return None
 
 
-def find_valid(data: bytes | memoryview, start: int, header_bytes: int) -> list[tuple[int, int]]:
+def crc_at(data: memoryview, position: int) -> int:
+    """Returns the CRC that the record at `position` says."""
+    crc: int = _WALKED(data, position)[2]
+    return crc
+
+
+def find_valid(data: bytes | memoryview, start: int, framing: Framing) -> list[tuple[int, int]]:
     """Returns (position, known durable) of good records from `start` on, at any position. For reading what damage left.
 
     They may lie in an event's data, so they prove nothing (see `witness`). Takes time linear in the length of `data`: records
@@ -145,19 +195,18 @@ def find_valid(data: bytes | memoryview, start: int, header_bytes: int) -> list[
     """
     found = []
     raw, view = bytes(data), memoryview(data)
-    pattern = bytes((MARK, header_bytes - 2))
     budget = _CHECKED_MAX * len(raw)
-    position = raw.find(pattern, start)
-    while position >= 0 and len(raw) - position >= header_bytes + TRAILER.size:
-        _, _, crc, length, known, *_ = _WALKED(raw, position)
+    position = framing.find(raw, start)
+    while position >= 0 and len(raw) - position >= framing.least:
+        _, own_mark, crc, length, known, *_ = _WALKED(raw, position)
         end = position + length
-        plausible = header_bytes + TRAILER.size <= length <= RECORD_BYTES_MAX and end <= len(raw) and length <= budget
+        plausible = own_mark + OWN_MARK_TO_LEAST <= length <= RECORD_BYTES_MAX and end <= len(raw) and length <= budget
         # the cheap check first: data that only looks like the start of a record then costs no checksum
         plausible = plausible and TRAILER.struct.unpack_from(raw, end - TRAILER.size) == (TRAILER_MARK, length)
         budget -= length if plausible else 0
         if plausible and crc32c(view[position + CRC_FROM : end]) == crc:
             found.append((position, known))
-            position = raw.find(pattern, end)
+            position = framing.find(raw, end)
         else:
-            position = raw.find(pattern, position + 1)
+            position = framing.find(raw, position + 1)
     return found

@@ -6,16 +6,20 @@ written only after the previous one was synced. A store that is closed cleanly n
 offset X is rot if a record that proves it (see `witness`), or that note, says that the file was durable beyond X. Otherwise it
 is a torn tail, and only a torn tail is cut, after a copy of it was kept. One case cannot be distinguished from inside the file:
 rot within the very last batch before a crash, with nothing written after it.
+
+Records that belong together, as the commits of several aggregates by one command, are written by one batch. If only the first
+of them are there, they are part of the torn tail.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from eventstore.chunks import record, slab
 from eventstore.chunks.files import File
 from eventstore.chunks.header import FOOTER_BYTES, FOOTER_MAGIC, RECORDS_FROM
+from eventstore.chunks.record import Framing
 from eventstore.chunks.witness import Judge
 from eventstore.errors import Corrupt, ReadFailed
 
@@ -41,7 +45,7 @@ class Recovered:
 
 
 def read_records(
-    file: File, name: str, start: int, stop: int, first_sequence: int, header_bytes: int, on_records: OnRecords
+    file: File, name: str, start: int, stop: int, first_sequence: int, framing: Framing, on_records: OnRecords
 ) -> tuple[Recovered, str | None]:
     """Walks the records in [start, stop), slab by slab. Returns its result, and the reason it stopped early or None.
 
@@ -53,7 +57,7 @@ def read_records(
     while position < stop:
         wanted = min(slab_bytes, stop - position)
         data = _read(file, name, position, wanted)
-        found = slab.walk(data, position, sequence, header_bytes)
+        found = slab.walk(data, position, sequence, framing)
         if found.offsets:
             on_records(memoryview(data), position, found)
             durable = max(durable, found.durable)
@@ -74,6 +78,57 @@ def read_records(
     return Recovered(position, sequence, count, checksum, durable), fault
 
 
+class WholeCommits:
+    """Passes runs of records on, up to the last one that misses none of those that belong to it.
+
+    Attributes:
+        held: the bytes of the records that were not passed on.
+        walk: of these records; None: there are none.
+    """
+
+    def __init__(self, framing: Framing, on_records: OnRecords) -> None:
+        self.held: bytes | memoryview = b""
+        self.walk: record.Walk | None = None
+        self._framing = framing
+        self._on_records = on_records
+
+    def __call__(self, data: memoryview, base: int, found: record.Walk, /) -> None:
+        if self.walk is not None:
+            base -= len(self.held)
+            data, found = memoryview(b"".join((self.held, data))), _joined(self.walk, found)
+        count, whole = len(found.offsets), self._framing.whole(data, base, found)
+        if whole == count:
+            self._on_records(data, base, found)
+            self.walk, self.held = None, b""
+            return
+        if whole:
+            self._on_records(data[: found.offsets[whole] - base], base, _part(found, data, base, 0, whole))
+        self.walk = _part(found, data, base, whole, count)
+        self.held = bytes(data[found.offsets[whole] - base : found.end - base])
+
+
+def _joined(first: record.Walk, second: record.Walk) -> record.Walk:
+    return replace(
+        second,
+        offsets=first.offsets + second.offsets,
+        sequences=first.sequences + second.sequences,
+        checksum=first.checksum + second.checksum,
+    )
+
+
+def _part(found: record.Walk, data: memoryview, base: int, begin: int, end: int) -> record.Walk:
+    """Returns the walk of the records [begin, end) of those in `data`."""
+    ends = end == len(found.offsets)
+    return replace(
+        found,
+        offsets=found.offsets[begin:end],
+        sequences=found.sequences[begin:end],
+        end=found.end if ends else found.offsets[end],
+        next_sequence=found.next_sequence if ends else found.sequences[end],
+        checksum=sum(record.crc_at(data, offset - base) for offset in found.offsets[begin:end]),
+    )
+
+
 def recover(file: File, name: str, first_sequence: int, known_end: int, judge: Judge, on_records: OnRecords) -> Recovered:
     """Reads a chunk from its first record to the last good one. Changes nothing. `known_end`: it was durable up to this byte.
 
@@ -81,8 +136,8 @@ def recover(file: File, name: str, first_sequence: int, known_end: int, judge: J
         Corrupt: bytes that were durable are not the bytes that were written.
         ReadFailed
     """
-    size = file.size()
-    result, fault = read_records(file, name, RECORDS_FROM, size, first_sequence, judge.header_bytes, on_records)
+    size, whole = file.size(), WholeCommits(judge.framing, on_records)
+    result, fault = read_records(file, name, RECORDS_FROM, size, first_sequence, judge.framing, whole)
     rest = b"" if fault is None else _rest(file, name, result.end, size)
     durable = max(known_end, judge.evidence(rest, result.end, result.next_sequence).durable)
     if durable > result.end:
@@ -90,8 +145,29 @@ def recover(file: File, name: str, first_sequence: int, known_end: int, judge: J
         raise Corrupt(name, result.end, f"{what}, though the file was durable up to byte {durable}; nothing was cut")
     if judge.intact(rest):  # intact, but not the expected one: an interrupted write never leaves that
         raise Corrupt(name, result.end, f"{fault}; nothing was cut")
-    torn = b"" if _is_footer(rest) else rest
+    footer = _is_footer(rest)
+    if whole.walk is not None:
+        return _without_part(name, result, whole.held, whole.walk, rest, durable=max(durable, size if footer and rest else 0))
+    torn = b"" if footer else rest
     return Recovered(result.end, result.next_sequence, result.records, result.checksum, result.durable, torn)
+
+
+def _without_part(
+    name: str, result: Recovered, held: bytes | memoryview, part: record.Walk, rest: bytes, *, durable: int
+) -> Recovered:
+    """Returns the end of the records before a part of some that belong together. Raises Corrupt: it was durable."""
+    begin = part.offsets[0]
+    if durable > begin:
+        what = f"the last {len(part.offsets)} records miss others that were written with them"
+        raise Corrupt(name, begin, f"{what}, though the file was durable up to byte {durable}; nothing was cut")
+    return Recovered(
+        begin,
+        part.sequences[0],
+        result.records - len(part.offsets),
+        result.checksum - part.checksum,
+        result.durable,
+        b"".join((held, rest)),
+    )
 
 
 def _is_footer(rest: bytes) -> bool:

@@ -11,7 +11,7 @@ from typing import Final, Self
 from eventstore.chunks import slab
 from eventstore.chunks.files import File, OpensFiles, naming
 from eventstore.chunks.header import FOOTER_BYTES, HEADER_BYTES, RECORDS_FROM, ChunkHeader, check_footer, decode_header
-from eventstore.chunks.record import UNORDERED
+from eventstore.chunks.record import UNORDERED, Framing
 from eventstore.errors import Corrupt, FolderRefused
 
 _PIECE_BYTES: Final = 1024 * 1024
@@ -27,14 +27,14 @@ class ChunkCheck:
         data: the records that the last step has read.
     """
 
-    def __init__(self, files: OpensFiles, path: Path, kind: int, header_bytes: int) -> None:
-        """Opens the chunk and reads its header. `header_bytes`: the length of its records' headers.
+    def __init__(self, files: OpensFiles, path: Path, kind: int, framing: Framing) -> None:
+        """Opens the chunk and reads its header. `framing`: of its records.
 
         Raises:
             Corrupt: the header is damaged.
             FileNotFoundError, OSError
         """
-        self._name, self._header_bytes = str(path), header_bytes
+        self._name, self._framing = str(path), framing
         self.file: File = files.open(path)
         self.data = b""
         try:
@@ -63,7 +63,7 @@ class ChunkCheck:
         wanted = min(bytes_max, end - self.done)
         while True:
             data = self.file.read_at(self.done, wanted)
-            found = slab.walk(data, self.done, UNORDERED, self._header_bytes)
+            found = slab.walk(data, self.done, UNORDERED, self._framing)
             if found.offsets:
                 break
             if len(data) < wanted or not found.wants or wanted == end - self.done:

@@ -15,11 +15,13 @@ from eventstore.chunks.record import (
     CRC_FROM,
     LENGTH_AT,
     MARK,
+    OWN_MARK_TO_LEAST,
     PREFIX,
     RECORD_BYTES_MAX,
     TRAILER,
     TRAILER_MARK,
     UNORDERED,
+    Framing,
     Walk,
 )
 
@@ -31,15 +33,17 @@ _LENGTH: Final = PREFIX.part("length", start=LENGTH_AT, stop=PREFIX["length"].en
 _SEQUENCE_MAX: Final = 2**63  # beyond it a slab of the largest counts could overflow 64 bits
 
 
-def walk(data: bytes, base: int, next_sequence: int, header_bytes: int) -> Walk:
+def walk(data: bytes, base: int, next_sequence: int, framing: Framing) -> Walk:
     """Returns the same result as `record.walk`."""
-    starts, ends = _chain(data, header_bytes + TRAILER.size)
+    starts, ends = _chain(data, framing.least)
     if not starts or next_sequence > _SEQUENCE_MAX:
-        return record.walk(memoryview(data), base, next_sequence, header_bytes)
+        return record.walk(memoryview(data), base, next_sequence, framing)
     places = np.array(starts)
     rows = gather(data, places, PREFIX.dtype(*_CHECKED))
     counts = rows["count"].astype(np.uint64)
-    good = (rows["mark"] == MARK) & (rows["own_mark"] == header_bytes - 2) & (rows["length"] <= RECORD_BYTES_MAX)
+    lengths, own_marks = rows["length"], rows["own_mark"]
+    good = (rows["mark"] == MARK) & framing.permits(own_marks)
+    good &= (lengths >= own_marks + np.full(1, OWN_MARK_TO_LEAST, np.uint32)) & (lengths <= RECORD_BYTES_MAX)
     crcs = [crc32c(data[start + CRC_FROM : end]) for start, end in zip(starts, ends, strict=True)]
     good &= rows["crc"] == np.array(crcs, np.uint32)
     trailers = gather(data, np.array(ends) - TRAILER.size, TRAILER.dtype())
@@ -47,14 +51,14 @@ def walk(data: bytes, base: int, next_sequence: int, header_bytes: int) -> Walk:
     if next_sequence != UNORDERED:
         good &= rows["sequence"] == np.uint64(next_sequence) + counts.cumsum() - counts
     many = len(starts) if good.all() else int(np.argmin(good))
-    return _followed(data, base, next_sequence, header_bytes, rows[:many], places[:many], ends[many - 1] if many else 0)
+    return _followed(data, base, next_sequence, framing, rows[:many], places[:many], ends[many - 1] if many else 0)
 
 
-def _followed(data: bytes, base: int, next_sequence: int, header_bytes: int, rows: SlabRows, places: Ints, end: int) -> Walk:
+def _followed(data: bytes, base: int, next_sequence: int, framing: Framing, rows: SlabRows, places: Ints, end: int) -> Walk:
     """Joins the good records of the slab with the result of `record.walk` from `end` on."""
     if next_sequence != UNORDERED:
         next_sequence += int(rows["count"].sum(dtype=np.uint64))
-    rest = record.walk(memoryview(data)[end:], base + end, next_sequence, header_bytes)
+    rest = record.walk(memoryview(data)[end:], base + end, next_sequence, framing)
     return Walk(
         (places + base).tolist() + rest.offsets,
         rows["sequence"].tolist() + rest.sequences,

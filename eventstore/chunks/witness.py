@@ -18,7 +18,16 @@ from hashlib import blake2b
 from typing import Final
 
 from eventstore.checksum import crc32c
-from eventstore.chunks.record import CRC_FROM, MARK, PREFIX, RECORD_BYTES_MAX, TRAILER, TRAILER_MARK
+from eventstore.chunks.record import (
+    CRC_FROM,
+    MARK,
+    OWN_MARK_TO_LEAST,
+    PREFIX,
+    RECORD_BYTES_MAX,
+    TRAILER,
+    TRAILER_MARK,
+    Framing,
+)
 
 KEY_BYTES: Final = 16
 NO_KEY: Final = b""
@@ -65,17 +74,17 @@ class Judge:
     """
 
     chunk: int
-    header_bytes: int
+    framing: Framing
     key: bytes
 
     def evidence(self, rest: bytes, base: int, sequence: int) -> Evidence:
         """Returns what records in `rest` prove about the bytes at `base`, where `rest` begins with the bad record, whose
         sequence is `sequence`. Takes time linear in the length of `rest`, whatever its bytes are.
         """
-        view, pattern, minimum = memoryview(rest), bytes((MARK, self.header_bytes - 2)), self.header_bytes + TRAILER.size
+        view, framing, least = memoryview(rest), self.framing, self.framing.least
         durable = proofs = failed = checked = 0
-        position = rest.find(pattern, self._behind(rest, sequence))
-        while position >= 0 and len(rest) - position >= minimum:
+        position = framing.find(rest, self._behind(rest, sequence))
+        while position >= 0 and len(rest) - position >= least:
             _, _, crc, tag, length, known, _ = _HEAD(rest, position)
             following = position + 1
             # a record never claims an offset beyond its own
@@ -88,28 +97,28 @@ class Judge:
                         proofs, durable, following = proofs + 1, max(durable, known), end
                 else:
                     failed += 1
-            position = rest.find(pattern, following)
+            position = framing.find(rest, following)
         return Evidence(durable if proofs > failed else 0, proofs, failed, checked)
 
     def intact(self, rest: bytes) -> bool:
         """Whether `rest` begins with a good record."""
-        if len(rest) < self.header_bytes + TRAILER.size:
+        if len(rest) < self.framing.least:
             return False
         mark, own_mark, crc, _, length, *_ = _HEAD(rest)
-        marked = mark == MARK and own_mark == self.header_bytes - 2
+        marked = mark == MARK and own_mark in self.framing.marks
         return marked and self._framed(rest, 0, length) and crc32c(memoryview(rest)[CRC_FROM:length]) == crc
 
     def _behind(self, rest: bytes, sequence: int) -> int:
         """Returns where the bad record ends if its length can be trusted, otherwise 0: what lies in it is its client's data."""
-        if len(rest) < self.header_bytes + TRAILER.size:
+        if len(rest) < self.framing.least:
             return 0
         mark, own_mark, _, _, length, _, own_sequence = _HEAD(rest)
-        expected = mark == MARK and own_mark == self.header_bytes - 2 and own_sequence == sequence
+        expected = mark == MARK and own_mark in self.framing.marks and own_sequence == sequence
         return length if expected and self._framed(rest, 0, length) else 0
 
     def _framed(self, rest: bytes, position: int, length: int) -> bool:
         """Whether a record may have this length here: the same length follows it."""
         end = position + length
-        if not self.header_bytes + TRAILER.size <= length <= RECORD_BYTES_MAX or end > len(rest):
+        if not rest[position + 1] + OWN_MARK_TO_LEAST <= length <= RECORD_BYTES_MAX or end > len(rest):
             return False
         return bool(TRAILER.struct.unpack_from(rest, end - TRAILER.size) == (TRAILER_MARK, length))

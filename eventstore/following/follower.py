@@ -179,16 +179,26 @@ class _Reader:
 
     async def next(self) -> EventBatch | None:
         """Returns all buffered events, waiting for the first, or until many were left out; None at the end of the
-        subscription.
+        subscription. A batch ends with a commit, also a joint one: it may have more than `events_max` events then.
         """
-        await self._filled.wait()
-        if self._events or self._caught_up or self._passed:
-            batch = EventBatch(self._events, self._position, self._caught_up)
-            self._events, self._caught_up, self._passed = [], False, False
-            if not self._ended:
-                self._filled = anyio.Event()
-            self._emptied.set()
-            return batch
-        if self._error is not None:
-            raise self._error
-        return None
+        while True:
+            await self._filled.wait()
+            whole = len(self._events)
+            while whole and self._events[whole - 1].commit_continues:
+                whole -= 1
+            events, rest = self._events[:whole], self._events[whole:]
+            if events or (not rest and (self._caught_up or self._passed)):
+                batch = EventBatch(events, events[-1].sequence if rest else self._position, self._caught_up and not rest)
+                self._events, self._caught_up, self._passed = rest, self._caught_up and bool(rest), False
+                self._await_more()
+                return batch
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                return None
+            self._await_more()
+
+    def _await_more(self) -> None:
+        if not self._ended:
+            self._filled = anyio.Event()
+        self._emptied.set()

@@ -14,9 +14,9 @@ from typing import Annotated, Final, NamedTuple, TypeAlias
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo
 from eventstore.command_metadata import check_metadata
 from eventstore.errors import InvalidArgument
-from eventstore.fields import check_text
+from eventstore.fields import check_int, check_text
 from eventstore.flat import Scalar
-from eventstore.model import ID_BYTES_MAX, TYPE_BYTES_MAX, VERSION_MAX
+from eventstore.model import ID_BYTES_MAX, TIME_MAX, TIME_MIN, TYPE_BYTES_MAX, VERSION_MAX, WRITES_MAX
 from eventstore.protocol import limits
 from eventstore.protocol.across import rows_of_each
 from eventstore.protocol.answer_form import Form
@@ -41,7 +41,7 @@ from eventstore.protocol.server_info import ClientInfo
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.raw_commit import RawCommit
-from eventstore.security.permissions import ANYONE, Permission, on, on_filtered, on_rows
+from eventstore.security.permissions import ANYONE, Permission, on, on_filtered, on_rows, on_writes
 
 WireCommand: TypeAlias = "tuple[str, str, str, bytes, bytes | None]"
 """Type, aggregate id, command id, payload, metadata."""
@@ -106,6 +106,38 @@ class Append(Answered[Outcomes]):
     """Appends these commits, each whole or not at all, in this order."""
 
     commits: Annotated[Sequence[RawCommit], _COMMITS]
+
+
+class WrittenPlace(NamedTuple):
+    """Where the last event is that an aggregate got."""
+
+    version: int
+    sequence: int
+
+
+class CommittedJointly(NamedTuple):
+    """A commit of several aggregates: `places` has one for each that was written, in the order of the request."""
+
+    duplicate: bool
+    durability: int
+    places: tuple[WrittenPlace, ...]
+
+
+def _aggregate(aggregate_id: object, expected_version: object, events: object) -> None:
+    check_text("aggregate_id", aggregate_id)
+    if expected_version is not None and expected_version is not True:
+        check_int("expected_version", expected_version, 0, VERSION_MAX)
+
+
+@request(90, needs=on_writes())
+class CommitJointly(Answered[CommittedJointly]):
+    """Appends the events of one command to several aggregates, to all of them or to none. `aggregates`: the id of each, the
+    version that it must have (nil: any, true: it exists), and its events; nil: it is not written.
+    """
+
+    command_id: Name
+    timestamp: Annotated[int | None, optional(integer(TIME_MIN, TIME_MAX))]
+    aggregates: Annotated[tuple[tuple[str, int | bool | None, bytes | None], ...], Rows(_aggregate, 2 * WRITES_MAX)]
 
 
 @request(3, needs=on(Permission.READ, "aggregate_id"))

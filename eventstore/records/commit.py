@@ -7,6 +7,14 @@
     +----------+---------+---------------+---------------+--------------+-------------+
     | 0xD9 n  aggregate id | 0xD9 n  command id | events: format, type, data, metadata; ... | 0xCE length |
 
+A commit that belongs with others has a longer header, and so has what comes later; `own_mark` says which one it is:
+
+     56      58      60             62              64           68              72
+    +-------+-------+--------------+---------------+------------+---------------+-------------------+
+    | flags | hints | records of   | place of this | events of  | events of the | digest of the     |
+    |       |       | the commit   | one, from 0   | all        | records before| commit (16 bytes) |
+    +-------+-------+--------------+---------------+------------+---------------+-------------------+
+
 The record is a flat msgpack sequence: bin, str, str, then four values per event (format: bit 0 data is JSON, bit 1 metadata is
 JSON; type: str; data: bin; metadata: bin or nil), uint32.
 """
@@ -14,22 +22,36 @@ JSON; type: str; data: bin; metadata: bin or nil), uint32.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from eventstore import flat
-from eventstore.chunks.record import PREFIX, TRAILER, after_crc
+from eventstore.chunks.record import PREFIX, TRAILER, Framing, after_crc
 from eventstore.fields import check_text
-from eventstore.model import (
-    ID_BYTES_MAX,
-    Event,
-)
+from eventstore.model import ID_BYTES_MAX, Event
 
 HEADER: Final = PREFIX.extended(
     ("time", "q"), ("first_version", "Q"), ("id_length", "B"), ("command_length", "B"), ("fingerprint", "6s")
 )
+LONG_HEADER: Final = HEADER.extended(
+    ("flags", "H"),
+    ("hints", "H"),
+    ("records", "H"),
+    ("place", "H"),
+    ("events", "I"),
+    ("events_before", "I"),
+    ("digest", "16s"),
+)
 HEADER_BYTES: Final = HEADER.size
+LONG_HEADER_BYTES: Final = LONG_HEADER.size
+LONG_MARK: Final = LONG_HEADER_BYTES - 2
 AFTER_CRC: Final = after_crc(HEADER)
+LONG_AFTER_CRC: Final = after_crc(LONG_HEADER)
+OWN_MARK_AT: Final = HEADER["own_mark"].offset
+IDS_FROM: Final = 2
+"""A header's length less its `own_mark`: an `own_mark` more, and two bytes of msgpack, than where the header begins, the
+aggregate id begins."""
 ID_PREFIX: Final = tuple(bytes((0xD9, length)) for length in range(256))
+LONG_FIXED_BYTES: Final = LONG_HEADER_BYTES + 4 + TRAILER.size
 FIXED_BYTES: Final = HEADER_BYTES + 4 + TRAILER.size  # the size of a record without its ids and events
 
 NO_FINGERPRINT: Final = bytes(HEADER["fingerprint"].size)
@@ -41,7 +63,37 @@ _VIEW: Final = HEADER.part(
 
 _FINGERPRINTS: Final = HEADER.part("length", "sequence", "fingerprint")
 
-assert HEADER_BYTES == 56
+_PLACE_FIELDS: Final = ("flags", "records", "place", "events", "events_before", "digest")
+_PLACE: Final = LONG_HEADER.part("own_mark", *_PLACE_FIELDS, start=OWN_MARK_AT)
+
+IN_JOINT_COMMIT: Final = 1
+"""The flag of a record that is one of several of a joint commit."""
+
+_KNOWN_FLAGS: Final = IN_JOINT_COMMIT
+
+assert (HEADER_BYTES, LONG_HEADER_BYTES) == (56, 88)
+
+
+class JointPlace(NamedTuple):
+    """Where a record stands in a joint commit: one record for each of its aggregates, one after the other.
+
+    Attributes:
+        records: how many they are, 2 to 1,000.
+        place: of this one among them, from 0.
+        events: of all of them.
+        events_before: of those before this one.
+        digest: of the aggregates and what was written to each; the same in all of them.
+    """
+
+    records: int
+    place: int
+    events: int
+    events_before: int
+    digest: bytes
+
+
+class UnknownFlags(ValueError):
+    """A record has a flag that a reader must know, and this program does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +103,7 @@ class CommitView:
     Attributes:
         events: the bytes between the command id and the trailing length.
         fingerprint: of the command the commit was made for, or `NO_FINGERPRINT`.
+        joint: None: the commit is of one aggregate.
     """
 
     sequence: int
@@ -63,6 +116,7 @@ class CommitView:
     events: bytes
     length: int
     fingerprint: bytes
+    joint: JointPlace | None = None
 
     @property
     def last_version(self) -> int:
@@ -78,7 +132,8 @@ def decode(record: bytes | memoryview, position: int = 0) -> CommitView:
     length, sequence, epoch, count, time, first_version, id_length, command_length, fingerprint = _VIEW.unpack_from(
         record, position
     )
-    ids = position + HEADER_BYTES + 2
+    own_mark = record[position + OWN_MARK_AT]
+    ids = position + own_mark + IDS_FROM + 2
     command = ids + id_length + 2
     events = command + command_length
     return CommitView(
@@ -92,7 +147,22 @@ def decode(record: bytes | memoryview, position: int = 0) -> CommitView:
         bytes(record[events : position + length - TRAILER.size]),
         length,
         fingerprint,
+        None if own_mark != LONG_MARK else joint_place_of(record, position),
     )
+
+
+def joint_place_of(records: bytes | memoryview, position: int = 0) -> JointPlace | None:
+    """Returns where the record at `position` stands in a joint commit; None if it is the whole commit.
+
+    Raises:
+        UnknownFlags
+    """
+    if records[position + OWN_MARK_AT] != LONG_MARK:
+        return None
+    _, flags, *place = _PLACE.unpack_from(records, position + OWN_MARK_AT)
+    if flags & ~_KNOWN_FLAGS:
+        raise UnknownFlags(f"a record has the flags {flags:#06x}, this program knows {_KNOWN_FLAGS:#06x}; use a newer one")
+    return JointPlace(*place) if flags & IN_JOINT_COMMIT else None
 
 
 def fingerprints_of(records: bytes | memoryview) -> dict[int, bytes]:
@@ -104,6 +174,17 @@ def fingerprints_of(records: bytes | memoryview) -> dict[int, bytes]:
             found[sequence] = fingerprint
         position += length
     return found
+
+
+def _missing(records: bytes | memoryview, position: int) -> tuple[int, int]:
+    try:
+        joint = joint_place_of(records, position)
+    except UnknownFlags:  # who reads the record says so
+        return 0, 0
+    return (0, 0) if joint is None else (joint.place, joint.records - 1 - joint.place)
+
+
+FRAMING: Final = Framing(HEADER_BYTES, LONG_HEADER_BYTES, missing=_missing)
 
 
 def to_events(view: CommitView) -> list[Event]:

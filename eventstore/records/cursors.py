@@ -17,7 +17,7 @@ from eventstore.event_identity import LogPosition
 from eventstore.fields import check_flag, check_int, check_optional_int, check_text, shown
 from eventstore.model import VERSION_MAX, Event
 from eventstore.records.event_filter import event_filter
-from eventstore.records.event_page import decode_page
+from eventstore.records.event_page import decode_page, settle
 
 _AGGREGATE_ID: Final = itemgetter(0)  # of an Event
 _VERSION: Final = itemgetter(1)
@@ -189,6 +189,7 @@ class LogCursor:
             events = [event for event in reversed(events) if event[7] < self.after and self.wanted.matches(event)]
         else:
             events = self.wanted.select(events, self.after)
+            settle(events, page.next or 0)
         found = len(events)
         self.left = _cut_to_limit(events, self.left)
         whole = page.next is not None and page.identity and len(events) == found

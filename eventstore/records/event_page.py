@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import gc
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, repeat
 from operator import add
 from typing import Final, cast
@@ -24,8 +24,8 @@ import msgpack
 from eventstore import flat
 from eventstore.errors import ProtocolError
 from eventstore.flat import Scalar
-from eventstore.model import Event
-from eventstore.records.commit import FIXED_BYTES, HEADER, HEADER_BYTES
+from eventstore.model import LEFT_SHIFT, STORED_FORMAT, Event
+from eventstore.records.commit import FIXED_BYTES, HEADER, HEADER_BYTES, LONG_MARK, OWN_MARK_AT, joint_place_of
 
 _COLUMNS: Final = ("length", "sequence", "count", "time", "first_version")
 _HEADER_FIELDS: Final = HEADER.part(*_COLUMNS)
@@ -61,6 +61,14 @@ def decode_page(records: bytes | memoryview) -> list[Event]:
             gc.enable()
 
 
+def settle(events: list[Event], through: int) -> None:
+    """Takes what passed a filter, of a page that was read up to the sequence `through`: if its last event belongs to a joint
+    commit that ends there or before, the rest of the commit was left out, and does not follow.
+    """
+    if events and (left := events[-1][8] >> LEFT_SHIFT) and events[-1][7] + left <= through:
+        events[-1] = tuple.__new__(Event, (*events[-1][:8], events[-1][8] & STORED_FORMAT))
+
+
 def _decode(records: bytes | memoryview) -> list[Event]:
     length, _, count, _, _ = _HEADER_FIELDS.unpack_from(records)
     values: Values = ()
@@ -69,12 +77,12 @@ def _decode(records: bytes | memoryview) -> list[Event]:
         columns = _columns_of_singles(values, len(records))
         if columns is not None:
             return _single_events(values, columns)
-    columns = _walk(records)
+    columns, left = _walk(records)
     counts = columns[2]
     needed = _COMMIT_VALUES * len(counts) + _EVENT_VALUES * sum(counts)
     if len(values) < needed:
         values = flat.decode_trusted(bytes(records), needed)
-    return _events(values, columns)
+    return _events(values, columns, left)
 
 
 def _decode_guessing(records: bytes | memoryview, first_length: int) -> Values:
@@ -122,21 +130,27 @@ def _single_events(values: Values, columns: _Columns) -> list[Event]:
     )
 
 
-def _walk(records: bytes | memoryview) -> _Columns:
-    """Returns the header fields of every record, walking from one to the next by their lengths."""
+def _walk(records: bytes | memoryview) -> tuple[_Columns, dict[int, int]]:
+    """Returns the header fields of every record, walking from one to the next by their lengths; and of the records of joint
+    commits, by their place, how many events of the commit follow the record's first one.
+    """
     unpack = _HEADER_FIELDS.unpack_from
-    rows = []
+    rows, left = list[tuple[int, ...]](), dict[int, int]()
     position, end = 0, len(records)
     while position < end:
         row = unpack(records, position)
+        if records[position + OWN_MARK_AT] == LONG_MARK:
+            joint = joint_place_of(records, position)
+            if joint is not None:
+                left[len(rows)] = joint.events - joint.events_before - 1
         rows.append(row)
         position += row[0]
         if row[0] < FIXED_BYTES + row[2] or position > end:
             raise ValueError(f"a record of {row[0]} bytes with {row[2]} events at byte {position - row[0]} of {end}")
-    return cast(_Columns, tuple(zip(*rows, strict=True)))
+    return cast(_Columns, tuple(zip(*rows, strict=True))), left
 
 
-def _events(values: Values, columns: _Columns) -> list[Event]:
+def _events(values: Values, columns: _Columns, left: Mapping[int, int]) -> list[Event]:
     lengths, sequences, counts, times, versions = columns
     ends = list(accumulate(_COMMIT_VALUES + _EVENT_VALUES * count for count in counts))
     starts = [0, *ends[:-1]]
@@ -144,6 +158,14 @@ def _events(values: Values, columns: _Columns) -> list[Event]:
         raise ValueError("the lengths before and after a record differ")
     inner = map(values.__getitem__, map(slice, [start + 3 for start in starts], [end - 1 for end in ends]))
     events = tuple(chain.from_iterable(inner))
+    formats: Sequence[Scalar] = events[0::4]
+    if left:
+        formats = list(formats)
+        firsts = [0, *accumulate(counts)]
+        for record, following in left.items():
+            for place in range(counts[record]):
+                at = firsts[record] + place
+                formats[at] = cast(int, formats[at]) | following - place << LEFT_SHIFT
     return _make(
         _repeated([values[start + 1] for start in starts], counts),
         _counted(versions, counts),
@@ -153,7 +175,7 @@ def _events(values: Values, columns: _Columns) -> list[Event]:
         _repeated([values[start + 2] for start in starts], counts),
         _repeated(times, counts),
         _counted(sequences, counts),
-        events[0::4],
+        formats,
     )
 
 

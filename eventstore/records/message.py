@@ -25,7 +25,7 @@ from typing import Final, TypeAlias, cast
 
 from eventstore import flat
 from eventstore.checksum import crc32c
-from eventstore.chunks.record import PREFIX, TRAILER, after_crc
+from eventstore.chunks.record import PREFIX, TRAILER, Framing, after_crc
 from eventstore.errors import InvalidArgument, ProtocolError
 from eventstore.fields import check_text, shown
 
@@ -47,6 +47,7 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 PROPERTIES_BYTES_MAX: Final = 64 * 1024
 OWN_PROPERTIES_BYTES_MAX: Final = 8 * 1024  # added by the broker to a failed message: origin, failures, reason
 TEXT_BYTES_MAX: Final = 255
+FRAMING: Final = Framing(HEADER_BYTES)
 FIXED_BYTES: Final = HEADER_BYTES + TRAILER.size
 _HEADER_COLUMNS: Final = HEADER.columns("length", "sequence", "time", "queue_offset", "position", "queue", "node")
 

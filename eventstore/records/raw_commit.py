@@ -6,10 +6,11 @@ again; the check here saves the round trip of a bad commit, and refuses a commit
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from operator import itemgetter
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from eventstore import flat
 from eventstore.errors import EventStoreError, InvalidArgument
@@ -25,16 +26,21 @@ from eventstore.model import (
     TIME_MIN,
     TYPE_BYTES_MAX,
     VERSION_MAX,
+    WRITES_MAX,
+    At,
     Commit,
     Committed,
     Expected,
     ExpectedVersion,
     NewEvent,
     Replicas,
+    Write,
     fresh_command_id,
     micros,
 )
 from eventstore.records.commit import NO_FINGERPRINT
+
+T = TypeVar("T")
 
 
 class AfterCommand(NamedTuple):
@@ -69,6 +75,31 @@ AppendCondition: TypeAlias = int | Expected | AfterCommand | OnAllReplicas
 RawCommit: TypeAlias = tuple[str, AppendCondition, str, int | None, bytes]
 """(aggregate id, condition, command id, time in µs or None, events as in a commit record). `with_fingerprint`, of a commit that
 was made for a command."""
+
+Packed: TypeAlias = tuple[bytes, int, bytes]
+"""Events as in a commit record, their number, and the fingerprint of their command. The domain's codec has just packed them in
+the canonical encoding, so they are not checked again. Clients only ever send bytes, which are checked."""
+
+
+class JointWrites(NamedTuple):
+    """Stands in the place of a commit's aggregate id: several aggregates are written by one command, all or none.
+
+    Attributes:
+        writes: aggregate id, condition and events of each, 1 to 1,000 with different ids.
+        only_if: aggregates that are not written, with what must hold for them.
+    """
+
+    writes: tuple[tuple[str, AppendCondition, bytes | Packed], ...]
+    only_if: tuple[tuple[str, AppendCondition], ...] = ()
+
+    @property
+    def aggregate_ids(self) -> list[str]:
+        """Returns all of them, written or not."""
+        return [each[0] for each in self.writes] + [each[0] for each in self.only_if]
+
+
+RawJointCommit: TypeAlias = tuple[JointWrites, AppendCondition, str, int | None, bytes]
+"""The form of a `RawCommit` with `JointWrites` in the place of the id; the condition is ANY, and the events are empty."""
 
 CommitResult: TypeAlias = Committed | EventStoreError
 """The result of appending one commit, as the caller gets it."""
@@ -106,6 +137,59 @@ def encode_commit(
     expected = _checked_version(expected_version)
     condition = expected if replicas is None else _on_all(replicas, expected)
     return aggregate_id, condition, command_id, timestamp, _encode_events(events)
+
+
+def encode_joint_commit(
+    writes: Sequence[Write], only_if: Sequence[At], command_id: str | None, timestamp: int | datetime | None
+) -> RawJointCommit:
+    """Returns a commit of several aggregates. A missing command id is generated.
+
+    Raises:
+        InvalidArgument: it exceeds a limit; names field, limit and value.
+    """
+    if command_id is None:
+        command_id = fresh_command_id()
+    else:
+        check_text("command_id", command_id)
+    if timestamp is not None:
+        timestamp = check_int("timestamp", micros(timestamp), TIME_MIN, TIME_MAX)
+    encoded = []
+    for write in _all_of("writes", writes, Write):
+        check_text("aggregate_id", write.aggregate_id)
+        encoded.append((write.aggregate_id, _checked_version(write.expected_version), _encode_events(write.events)))
+    asserted = []
+    for each in _all_of("only_if", only_if, At):
+        check_text("aggregate_id", each.aggregate_id)
+        asserted.append((each.aggregate_id, _checked_version(each.version)))
+    joint = JointWrites(tuple(encoded), tuple(asserted))
+    check_joint_writes(joint)
+    return joint, ANY, command_id, timestamp, b""
+
+
+def check_joint_writes(joint: JointWrites) -> None:
+    """Raises InvalidArgument: too many aggregates, or one twice."""
+    writes, only_if = len(joint.writes), len(joint.only_if)
+    if not 1 <= writes <= WRITES_MAX or only_if > WRITES_MAX:
+        what = f"one commit writes {writes} aggregates and asserts {only_if}; it writes 1 to {WRITES_MAX}, and asserts as many"
+        field, value = ("only_if", only_if) if only_if > WRITES_MAX else ("writes", writes)
+        raise InvalidArgument(what, field=field, limit=WRITES_MAX, value=value)
+    names = joint.aggregate_ids
+    if len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        what = f"aggregate {twice!r} is in one commit twice; give all its events, or what is asserted of it, once"
+        raise InvalidArgument(what, field="aggregate_id", value=twice)
+
+
+def _all_of(field: str, given: Sequence[T], kind: type[T]) -> list[T]:
+    try:
+        found = list(given)
+    except TypeError:
+        found = [cast("T", given)]
+    for each in found:
+        if not isinstance(each, kind) or isinstance(given, kind):
+            what = f"{field} holds {shown(each)}; it is a list of {kind.__name__}"
+            raise InvalidArgument(what, field=field, value=shown(each))
+    return found
 
 
 def encode_commits(commits: Sequence[Commit], replicas: Replicas | None = None) -> list[RawCommit | InvalidArgument]:

@@ -103,6 +103,16 @@ def on_rows(permission: Permission) -> Needs:
     return Needs(permission, alone=True, of="the name of each row")
 
 
+def on_writes() -> Needs:
+    """Needs `append` on each aggregate that is written, `read` on each that is only asserted: a refusal says its version."""
+
+    def wanted(request: Any) -> Wanted:
+        for aggregate_id, _, events in request.aggregates:
+            yield Permission.READ if events is None else Permission.APPEND, aggregate_id
+
+    return Needs(Permission.APPEND, wanted, of="each aggregate that is written, `read` on each that is not")
+
+
 def on_filtered(permission: Permission) -> Needs:
     """Needs the permission on what a filter lets through: one aggregate, or all aggregates with a prefix."""
 

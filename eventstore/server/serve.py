@@ -63,6 +63,7 @@ from eventstore.server.reports import Reports
 from eventstore.server.requests.appends import AppendBatcher
 from eventstore.server.requests.commands import CommandBatcher, CommandReplies, WaitingCommands
 from eventstore.server.requests.dispatch import Dispatch
+from eventstore.server.requests.joint_commits import JointCommitBatcher
 from eventstore.server.requests.leadership import Leadership
 from eventstore.server.requests.map_requests import MapRequests
 from eventstore.server.requests.owned_slots import OwnedSlots, appends_of, commands_of
@@ -213,6 +214,7 @@ async def _listening(
         door = security.doorkeeper(gate, store)
         appends = appends_of(slots, door)(gate, mailboxes, replies, order)
         commands = commands_of(slots, door)(gate, domain, mailboxes, replies, waiting, order)
+        joint = JointCommitBatcher(gate, store, order, slots, nursery)
         layout = ServedLayout(store.engine, lambda: maps.current.version)
         reads = ReadRequests(gate, store.engine, nursery, layout)
         subscriptions = ServedSubscriptions(gate, store.committer, nursery, layout)
@@ -249,6 +251,7 @@ async def _listening(
             waiting.feature,
             appends.feature,
             commands.feature,
+            joint.feature,
             replies.feature,
             Feature(drain=lambda _: store.committer.drain()),
             maps.feature,

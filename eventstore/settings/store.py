@@ -54,6 +54,14 @@ class StoreSettings:
     open_files_max: Annotated[
         int, Setting("Event files kept open, and as many mapped indexes.", "Store", 1, 100_000, unit="files")
     ] = 512
+    upgrade_format: Annotated[
+        bool,
+        Setting(
+            "Write event files in the newest format from this start on, also in a folder that an older program began. This "
+            "cannot be taken back: older programs refuse the folder then. New folders have the newest format.",
+            "Store",
+        ),
+    ] = False
     sort: Annotated[
         bool,
         Setting(

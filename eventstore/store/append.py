@@ -10,42 +10,85 @@ from __future__ import annotations
 
 import contextlib
 import time
+from array import array
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from itertools import repeat
 from operator import add as concat
-from operator import itemgetter
+from operator import attrgetter, itemgetter
+from struct import Struct
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from eventstore.checksum import crc32c
 from eventstore.chunks.front import FrontBuffer
-from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.record import MARK, THROUGH_CRC, TRAILER, TRAILER_MARK
-from eventstore.errors import CommandIdReused, EventStoreError, Poisoned
+from eventstore.errors import CommandIdReused, EventStoreError, InvalidArgument, Poisoned, UnsupportedVersion
 from eventstore.fields import RESERVED, check_int, reserved_id_refused
-from eventstore.model import ANY, EXISTS, ID_BYTES_MAX, TIME_MAX, TIME_MIN, VERSION_MAX
-from eventstore.records.commit import AFTER_CRC, FIXED_BYTES, HEADER_BYTES, ID_PREFIX, NO_FINGERPRINT, check_id
-from eventstore.records.raw_commit import AfterCommand, AppendCondition, OnAllReplicas, split_fingerprint
+from eventstore.model import (
+    ANY,
+    COMMIT_BYTES_MAX,
+    COMMIT_EVENTS_MAX,
+    EXISTS,
+    ID_BYTES_MAX,
+    TIME_MAX,
+    TIME_MIN,
+    VERSION_MAX,
+)
+from eventstore.records.commit import (
+    AFTER_CRC,
+    FIXED_BYTES,
+    HEADER_BYTES,
+    ID_PREFIX,
+    IN_JOINT_COMMIT,
+    LONG_AFTER_CRC,
+    LONG_FIXED_BYTES,
+    LONG_HEADER,
+    LONG_MARK,
+    NO_FINGERPRINT,
+    CommitView,
+    check_id,
+)
+from eventstore.records.raw_commit import (
+    AfterCommand,
+    AppendCondition,
+    JointWrites,
+    OnAllReplicas,
+    Packed,
+    check_joint_writes,
+    split_fingerprint,
+)
 from eventstore.store.event_checks import EventsCheck, is_plain_event
-from eventstore.store.memory.unsorted_tail import NO_COMMIT, TailFile, UnsortedTail
+from eventstore.store.memory.unsorted_tail import NO_COMMIT, TailFile, UnsortedTail, command_key
 from eventstore.store.memory.version_cache import VersionCache, may_hold, version_of
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.uniqueness import Uniqueness
 
 COMMITTED, DUPLICATE, CONFLICT, REFUSED = 0, 1, 2, 3
 
-Packed: TypeAlias = tuple[bytes, int, bytes]
-"""Events as in a commit record, their number, and the fingerprint of their command. The domain's codec has just packed them in
-the canonical encoding, so they are not checked again. Clients only ever send bytes, which are checked."""
+NewCommit: TypeAlias = tuple[str | JointWrites, AppendCondition, str, int | None, bytes | Packed]
+"""A `RawCommit`, one whose events need no further check, or one of several aggregates."""
 
-NewCommit: TypeAlias = tuple[str, AppendCondition, str, int | None, bytes | Packed]
-"""A `RawCommit`, or one whose events need no further check."""
 
-AppendOutcome: TypeAlias = tuple[int, int, int] | tuple[int, EventStoreError, int]
-"""(COMMITTED or DUPLICATE, version, sequence) | (CONFLICT, actual version, 0) | (REFUSED, error, 0)."""
+AppendOutcome: TypeAlias = tuple[int, Any, int]
+"""(COMMITTED or DUPLICATE, version, sequence) | (CONFLICT, actual version, 0) | (REFUSED, error, 0).
+
+For `JointWrites`: (COMMITTED or DUPLICATE, a pair of version and sequence for each write, last sequence) | (CONFLICT,
+(aggregate id, condition, actual version), 0) | (REFUSED, error, 0).
+"""
 
 
 Row: TypeAlias = tuple[int, int, int, int, int, bytes, bytes, bytes, bytes]
 """Length of the record, sequence, events, time, first version, aggregate id, command id, fingerprint, events."""
+
+
+class _Write(NamedTuple):
+    """What is written to one of several aggregates, checked."""
+
+    aggregate_id: str
+    ids: bytes
+    events: bytes
+    events_count: int
+    fingerprint: bytes
 
 
 class _Refused(NamedTuple):
@@ -54,7 +97,9 @@ class _Refused(NamedTuple):
     why: EventStoreError
 
 
+JOINT_COMMITS_FORMAT = 2
 _WARM_COMMITS_MIN = 8
+_LENGTHS = Struct("<II")
 _aggregate_id = itemgetter(0)
 
 
@@ -123,7 +168,12 @@ class Appender:
                 try:
                     ids, command = aggregate_id.encode(), command_id.encode()
                 except (UnicodeEncodeError, AttributeError):
-                    raise _bad_ids(aggregate_id, command_id) from None
+                    if aggregate_id.__class__ is not JointWrites:
+                        raise _bad_ids(aggregate_id, command_id) from None
+                    self._frame(rows)
+                    end, limit = 0, -1  # what follows looks at the file again
+                    outcomes.append(self._append_jointly(aggregate_id, condition, command_id, when, now))
+                    continue
                 id_bytes, command_bytes = len(ids), len(command)
                 if not (0 < id_bytes <= ID_BYTES_MAX and 0 < command_bytes <= ID_BYTES_MAX):
                     raise _bad_ids(aggregate_id, command_id)
@@ -173,6 +223,121 @@ class Appender:
                 self.refused += 1
                 outcomes.append((REFUSED, _without_frames(error), 0))
 
+    def _append_jointly(
+        self, joint: JointWrites, condition: AppendCondition, command_id: str, when: int | None, now: int
+    ) -> AppendOutcome:
+        """Appends the commits of several aggregates as consecutive records of one file, or none of them."""
+        writes = self._checked_writes(joint, command_id)
+        repeated = self._repeated_jointly(writes, command_id)
+        if repeated is not None:
+            self.duplicates += 1
+            return repeated
+        if isinstance(condition, _Refused):
+            raise condition.why
+        versions = [self._unique.version(write.aggregate_id) for write in writes]
+        conditions = [(each[0], each[1], version) for each, version in zip(joint.writes, versions, strict=True)]
+        conditions += [(name, expected, self._asserted_version(name)) for name, expected in joint.only_if]
+        for name, expected, version in conditions:
+            if expected is not ANY and expected != version and not self._holds(expected, name, version):
+                self.conflicts += 1
+                return CONFLICT, (name, expected, version), 0
+        when = now if when is None else check_int("timestamp", when, TIME_MIN, TIME_MAX)
+        return COMMITTED, *self._write_jointly(writes, versions, command_id.encode(), when)
+
+    def _checked_writes(self, joint: JointWrites, command_id: str) -> list[_Write]:
+        """Raises InvalidArgument."""
+        check_id("command_id", command_id)
+        count = len(joint.writes)
+        if count > 1 and self._files.folder.format < JOINT_COMMITS_FORMAT:
+            raise UnsupportedVersion(
+                f"a commit of {count} aggregates needs format {JOINT_COMMITS_FORMAT} of the store, which has format "
+                f"{self._files.folder.format}; start it once with the setting upgrade_format",
+                limit=self._files.folder.format,
+                value=JOINT_COMMITS_FORMAT,
+            )
+        check_joint_writes(joint)
+        writes = []
+        for aggregate_id, _, given in joint.writes:
+            ids = check_id("aggregate_id", aggregate_id)
+            if isinstance(given, bytes) and aggregate_id[0] == RESERVED:
+                raise reserved_id_refused(aggregate_id)
+            writes.append(_Write(aggregate_id, ids, *(self._checked(given) if isinstance(given, bytes) else given)))
+        events_count, size = sum(each.events_count for each in writes), sum(len(each.events) for each in writes)
+        for field, limit, value in (("events", COMMIT_EVENTS_MAX, events_count), ("commit", COMMIT_BYTES_MAX, size)):
+            if value > limit:
+                what = f"the {field} of all aggregates of one commit come to {value}, the limit is {limit}"
+                raise InvalidArgument(what, field=field, limit=limit, value=value)
+        return writes
+
+    def _asserted_version(self, aggregate_id: str) -> int:
+        check_id("aggregate_id", aggregate_id)
+        return self._unique.version(aggregate_id)
+
+    def _repeated_jointly(self, writes: Sequence[_Write], command_id: str) -> AppendOutcome | None:
+        """Returns the original outcome of a repeated command, or None if it is new to all aggregates.
+
+        Raises:
+            CommandIdReused: one of the aggregates has this command with other content, or with another set of aggregates.
+        """
+        views = [self._unique.find_command(each.aggregate_id, command_id) for each in writes]
+        found = [view for view in views if view is not None]
+        if not found:
+            return None
+        digest = None if len(writes) == 1 else digest_of(writes)
+        for write, view in zip(writes, views, strict=True):
+            if view is None or not self._is_same(write, view, digest):
+                first = found[0] if view is None else view
+                raise CommandIdReused(first.aggregate_id, command_id, first.last_version, first.last_sequence)
+        return DUPLICATE, tuple((view.last_version, view.last_sequence) for view in found), max(v.last_sequence for v in found)
+
+    @staticmethod
+    def _is_same(write: _Write, view: CommitView, digest: bytes | None) -> bool:
+        if (None if view.joint is None else view.joint.digest) == digest:
+            return digest is not None or view.events == write.events
+        # A command that is handled again may decide otherwise; its fingerprint says that it is the same.
+        same = write.fingerprint != NO_FINGERPRINT and view.fingerprint == write.fingerprint
+        return same and (view.joint is None) == (digest is None)
+
+    def _write_jointly(
+        self, writes: Sequence[_Write], versions: Sequence[int], command: bytes, when: int
+    ) -> tuple[tuple[tuple[int, int], ...], int]:
+        """Puts the records into the front buffer. Returns version and sequence of each, and the last sequence."""
+        alone = len(writes) == 1
+        fixed = (FIXED_BYTES if alone else LONG_FIXED_BYTES) + len(command)
+        lengths = [fixed + len(each.ids) + len(each.events) for each in writes]
+        file, front = self._room_for(sum(lengths)), self._front
+        sequence, witness, events_before = front.next_sequence, front.witness(), 0
+        events, digest = sum(each.events_count for each in writes), b"" if alone else digest_of(writes)
+        keys = [command_key(each.aggregate_id, command.decode()) for each in writes]
+        bodies, crcs, sequences, rows = list[bytes](), list[int](), list[int](), list[tuple[int, int]]()
+        for place, (write, version, length) in enumerate(zip(writes, versions, lengths, strict=True)):
+            fields = (
+                witness,
+                length,
+                front.durable,
+                sequence,
+                self._epoch,
+                write.events_count,
+                when,
+                version + 1,
+                len(write.ids),
+                len(command),
+                write.fingerprint,
+            )
+            joint = () if alone else (IN_JOINT_COMMIT, 0, len(writes), place, events, events_before, digest)
+            header = (AFTER_CRC if alone else LONG_AFTER_CRC).pack(*fields, *joint)
+            ids = (ID_PREFIX[len(write.ids)], write.ids, ID_PREFIX[len(command)], command)
+            body = b"".join((header, *ids, write.events, TRAILER.struct.pack(TRAILER_MARK, length)))
+            crcs.append(crc32c(body))
+            bodies.append(THROUGH_CRC.pack(MARK, HEADER_BYTES - 2 if alone else LONG_MARK, crcs[-1]) + body)
+            sequences.append(sequence)
+            sequence, events_before = sequence + write.events_count, events_before + write.events_count
+            rows.append((version + write.events_count, sequence - 1))
+        file.add_heads([each.aggregate_id for each in writes], keys, array("Q", [version for version, _ in rows]))
+        file.add_places(front.end, lengths, sequences, writes[-1].events_count)
+        front.extend(bodies, sum(crcs), sum(lengths), events)
+        return tuple(rows), sequence - 1
+
     def _checked(self, raw: bytes) -> Packed:
         fingerprint, events = split_fingerprint(raw)
         count, canonical = self._check_events(events)
@@ -185,7 +350,7 @@ class Appender:
         young = self._version_cache.young
         missing = set(map(_aggregate_id, commits)).difference(young)
         with contextlib.suppress(EventStoreError):  # the commits that need the damaged part will report it
-            names = [name for name in missing if name.isascii() and 0 < len(name) <= ID_BYTES_MAX]
+            names = [name for name in missing if name.__class__ is str and name.isascii() and 0 < len(name) <= ID_BYTES_MAX]
             self._version_cache.misses += self._unique.warm(names, _WARM_COMMITS_MIN)
 
     def _frame(self, rows: list[Row]) -> None:
@@ -229,9 +394,8 @@ class Appender:
         if front.begins_chunk(length):
             front.begin_chunk()
             self._tail.begin(front.chunk, front.next_sequence)
-            folder, created = self._files.folder, int(self._clock() * 1_000_000)
-            header = ChunkHeader(folder.kind, front.chunk, folder.store, self._epoch, front.next_sequence, created)
-            self._files.add(header)
+            created = int(self._clock() * 1_000_000)
+            self._files.add(self._files.folder.new_header(front.chunk, self._epoch, front.next_sequence, created))
         return self._tail.files[-1]
 
     def _holds(self, condition: AppendCondition, aggregate_id: str, version: int) -> bool:
@@ -292,7 +456,10 @@ class Appender:
         view = self._unique.find_command(aggregate_id, command_id)
         if view is None:
             return None
-        if view.events != events if fingerprint == NO_FINGERPRINT else view.fingerprint not in (fingerprint, NO_FINGERPRINT):
+        differs = (
+            view.events != events if fingerprint == NO_FINGERPRINT else view.fingerprint not in (fingerprint, NO_FINGERPRINT)
+        )
+        if differs or view.joint is not None:
             raise CommandIdReused(aggregate_id, command_id, view.last_version, view.last_sequence)
         self.duplicates += 1
         return DUPLICATE, view.last_version, view.last_sequence
@@ -301,6 +468,16 @@ class Appender:
 def refused(commits: Sequence[NewCommit], why: EventStoreError) -> list[NewCommit]:
     """Returns the commits so that each is a repetition of what was written before, or refused."""
     return [cast("NewCommit", (commit[0], _Refused(why), *commit[2:])) for commit in commits]
+
+
+def digest_of(writes: Sequence[_Write]) -> bytes:
+    """Returns what tells one commit of several aggregates from another: BLAKE2b of their ids and events, by id."""
+    digest = blake2b(digest_size=LONG_HEADER["digest"].size)
+    for write in sorted(writes, key=attrgetter("ids")):
+        digest.update(_LENGTHS.pack(len(write.ids), len(write.events)))
+        digest.update(write.ids)
+        digest.update(write.events)
+    return digest.digest()
 
 
 def _bad_ids(aggregate_id: str, command_id: str) -> EventStoreError:

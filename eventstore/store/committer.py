@@ -13,7 +13,7 @@ from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.writing.group_commit import DeliverOutcomes, GroupCommit, Replication
 from eventstore.errors import CommandIdReused, EventStoreError, VersionConflict, copy_error
 from eventstore.model import Committed
-from eventstore.records.raw_commit import CommitResult, condition_text
+from eventstore.records.raw_commit import CommitResult, RawJointCommit, condition_text
 from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, AppendOutcome, NewCommit, refused
 from eventstore.store.engine import StoreEngine
 
@@ -51,9 +51,26 @@ def to_result(commit: NewCommit, outcome: AppendOutcome, durability: int) -> Com
     if isinstance(first, EventStoreError):
         return copy_error(first)
     if status == CONFLICT:
+        assert isinstance(commit[0], str)
         return VersionConflict(commit[0], condition_text(commit[1]), first)
     assert status in (COMMITTED, DUPLICATE)
+    assert isinstance(commit[0], str)
     return Committed(commit[0], first, second, status == DUPLICATE, durability)
+
+
+def to_results(commit: RawJointCommit, outcome: AppendOutcome, durability: int) -> list[Committed] | EventStoreError:
+    """Converts an outcome about several aggregates into the caller's: one for each, in the order in which they were given."""
+    status, first, _ = outcome
+    if isinstance(first, EventStoreError):
+        return copy_error(first)
+    if status == CONFLICT:
+        aggregate_id, condition, version = first
+        return VersionConflict(aggregate_id, condition_text(condition), version)
+    assert status in (COMMITTED, DUPLICATE)
+    return [
+        Committed(write[0], version, sequence, status == DUPLICATE, durability)
+        for write, (version, sequence) in zip(commit[0].writes, first, strict=True)
+    ]
 
 
 class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
@@ -106,10 +123,8 @@ class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
         refusal = None if self._replication is None else self._replication.refusal()
         if refusal is not None:
             commits = refused(commits, refusal)
-        elif self.held_back is not None and (errors := self.held_back([commit[0] for commit in commits])):
-            commits = [
-                refused([commit], errors[place])[0] if place in errors else commit for place, commit in enumerate(commits)
-            ]
+        elif self.held_back is not None:
+            commits = self._without_held_back(self.held_back, commits)
         try:
             outcomes = engine.append_batch(commits)
         except BaseException:  # a bug, or no memory: the engine refuses every append from now on
@@ -120,6 +135,18 @@ class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
             deliver(outcomes)
         else:
             self._wait_for(barrier, outcomes, deliver, source)
+
+    @staticmethod
+    def _without_held_back(
+        held_back: Callable[[Sequence[str]], Mapping[int, EventStoreError]], commits: Sequence[NewCommit]
+    ) -> Sequence[NewCommit]:
+        names, owners = list[str](), list[int]()
+        for place, (name, *_) in enumerate(commits):
+            several = (name,) if isinstance(name, str) else [write[0] for write in name.writes]
+            names += several
+            owners += [place] * len(several)
+        errors = {owners[place]: error for place, error in held_back(names).items()}
+        return [refused([each], errors[place])[0] if place in errors else each for place, each in enumerate(commits)]
 
     def check_invariants(self) -> None:
         """For tests, between two steps of tasks. Raises AssertionError as `GroupCommit.check_invariants` does, and if anything

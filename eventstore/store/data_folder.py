@@ -23,7 +23,9 @@ from eventstore.records.slots import ranges_of, slots_in
 from eventstore.records.splits import SlotFilter, Split, layout_of, slot_filter, splits_of_text, splits_text
 from eventstore.store.sorted.file_names import INDEX
 
-FORMAT = 1
+FORMAT: Final = 2
+"""The newest format of a store. Format 2 has commits of several aggregates."""
+FIRST_FORMAT: Final = 1
 STORE = "store.json"
 EVENTS_FOLDER = "events"
 ENDING = "events"
@@ -56,6 +58,7 @@ class ShardIdentity:
         splits: the splits that the shard took part in.
         ancestors: the stores whose event files its log begins with.
         broker: uuid and node of a broker that existed before there was a cluster; None: they follow from the shard.
+        format: of the event files that a leader of replicas begins. Not a member: a folder may have a newer one.
     """
 
     cluster: uuid.UUID
@@ -65,6 +68,7 @@ class ShardIdentity:
     splits: tuple[Split, ...] = ()
     ancestors: tuple[Ancestor, ...] = ()
     broker: tuple[uuid.UUID, int] | None = None
+    format: int = FIRST_FORMAT
 
     @property
     def layout(self) -> int:
@@ -192,8 +196,21 @@ def _named(document: Document) -> str:
     return f"store {store}, shard {document.get('shard')} with slots {document.get('slots')} of cluster {cluster}"
 
 
-def event_folder(files: Files, path: Path, identity: uuid.UUID, ancestors: tuple[Ancestor, ...] = ()) -> ChunkFolder:
-    return ChunkFolder(files, path / EVENTS_FOLDER, EVENTS, ENDING, identity, (INDEX,), ancestors=ancestors)
+def event_folder(
+    files: Files, path: Path, identity: uuid.UUID, ancestors: tuple[Ancestor, ...] = (), format_: int = FIRST_FORMAT
+) -> ChunkFolder:
+    """Returns the event files of a store. `format_`: of those that are begun."""
+    return ChunkFolder(files, path / EVENTS_FOLDER, EVENTS, ENDING, identity, (INDEX,), ancestors=ancestors, format=format_)
+
+
+def with_format(document: Document, format_: int) -> Document:
+    """Returns a `store.json` with this format, unless it has a newer one."""
+    return {**document, "format": max(format_, format_of(document))}
+
+
+def format_of(document: Document) -> int:
+    """Returns the format that a `store.json`, which was read, says its event files are begun in."""
+    return int(document["format"] or FIRST_FORMAT)
 
 
 def read_event_folder(files: Files, path: Path) -> ChunkFolder:

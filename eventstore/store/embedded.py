@@ -21,6 +21,7 @@ from eventstore.metrics import MetricSource, StatValues, read_stats
 from eventstore.model import (
     ANY,
     VERSION_MAX,
+    At,
     CaughtUp,
     Commit,
     Committed,
@@ -29,16 +30,17 @@ from eventstore.model import (
     NewEvent,
     Replicas,
     Unchanged,
+    Write,
     sequence_of,
 )
 from eventstore.position import After, begin_of_read, start_of, stored_start
 from eventstore.records.commit import NO_FINGERPRINT, CommitView
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import EventFilter, event_filter
-from eventstore.records.event_page import decode_page
-from eventstore.records.raw_commit import CommitResult, RawCommit, encode_commit, encode_commits
-from eventstore.store.append import NewCommit
-from eventstore.store.committer import EventCommitter, Submission, to_result
+from eventstore.records.event_page import decode_page, settle
+from eventstore.records.raw_commit import CommitResult, RawCommit, encode_commit, encode_commits, encode_joint_commit
+from eventstore.store.append import AppendOutcome, NewCommit
+from eventstore.store.committer import EventCommitter, Submission, to_result, to_results
 from eventstore.store.engine import StoreEngine
 from eventstore.store.maintenance import Maintenance
 from eventstore.store.opening import OpenStore, StoreOpenReport
@@ -117,13 +119,46 @@ class EmbeddedStore:
         return await self._append(encode_commit(aggregate_id, events, expected_version, command_id, timestamp, replicas))
 
     async def _append(self, raw: NewCommit) -> Committed:
+        assert isinstance(raw[0], str)
+        outcome = to_result(raw, await self._outcome(raw, {raw[0]}), self.committer.durability())
+        if isinstance(outcome, EventStoreError):
+            raise outcome
+        return outcome
+
+    async def _outcome(self, raw: NewCommit, aggregate_ids: set[str]) -> AppendOutcome:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
-        await self.load({raw[0]})
+        await self.load(aggregate_ids)
         await self._wait_for_room()
         submission = self._submit([raw])
         await submission.wait()
-        outcome = to_result(raw, submission.outcomes[0], self.committer.durability())
+        return submission.outcomes[0]
+
+    async def commit(
+        self,
+        writes: Sequence[Write],
+        *,
+        only_if: Sequence[At] = (),
+        command_id: str | None = None,
+        timestamp: int | datetime | None = None,
+    ) -> list[Committed]:
+        """Appends the events of one command to up to 1,000 aggregates, to all of them or to none; durable on return. Returns
+        what became of each, in the order of `writes`.
+
+        `only_if`: aggregates that are not written, and the versions that they must have for the others to be written.
+
+        The same command again returns the first outcome. If the call is cancelled while it waits for the disk, the commit may
+        or may not be stored; make it again with the same command id to find out.
+
+        Raises:
+            VersionConflict: one of the aggregates is at another version; it is named.
+            CommandIdReused: one of the aggregates has this command id with other content, or with other aggregates beside it.
+            InvalidArgument: a limit is broken, or an aggregate is given twice.
+            UnsupportedVersion: the store has format 1; see the setting `upgrade_format`.
+            StorageFull, Poisoned: it cannot be written to disk.
+        """
+        raw = encode_joint_commit(writes, only_if, command_id, timestamp)
+        outcome = to_results(raw, await self._outcome(raw, set(raw[0].aggregate_ids)), self.committer.durability())
         if isinstance(outcome, EventStoreError):
             raise outcome
         return outcome
@@ -347,7 +382,9 @@ class EmbeddedStore:
             if caught_up or position < stored:
                 await self._wait_until_durable(position + 1)
             page = await self.scan_page(place, wanted, durable=True)
-            items: list[Item] = list(wanted.select(decode_page(page.records), position))
+            events = wanted.select(decode_page(page.records), position)
+            settle(events, page.next)
+            items: list[Item] = list(events)
             place, end = LogPosition(max(position, page.next)), _end_of(page)
             if page.at_end and not caught_up and place.sequence >= stored:
                 caught_up = True

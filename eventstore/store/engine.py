@@ -277,6 +277,14 @@ class StoreEngine:
         """Returns the first `count` visible aggregates of the range; for readers. Raises Corrupt or ReadFailed."""
         return self._consistently(lambda: self._lister.page(wanted, count, self.visible_sequence, own))
 
+    def raise_format(self, format_: int) -> None:
+        """Has the files that are begun from now on have this format; a file of an earlier one ends with its last record."""
+        folder = self.files.folder
+        if format_ > folder.format:
+            folder.format = format_
+            if self.files.headers and folder.is_closed(self.files.headers[-1]):
+                self.front.end_chunk()
+
     def warm(self, aggregate_ids: Sequence[str]) -> None:
         """Loads these aggregates into the version cache."""
         self._unique.warm(aggregate_ids)

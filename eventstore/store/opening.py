@@ -14,6 +14,7 @@ if it exists, the events folder must exist too.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 import uuid
 from collections.abc import Callable
@@ -26,20 +27,23 @@ from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.opening import OpenedChunks, OwnedFolder, refusing
 from eventstore.errors import Corrupt, EventStoreError, FolderRefused
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING
 from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import (
     ACCESS,
     BACKUP_VIEW,
     CLUSTER,
     DIRECTORY,
+    FIRST_FORMAT,
     FORMAT,
     STORE,
     ShardIdentity,
     ancestors_of,
     check_shard,
     event_folder,
+    format_of,
     refuse_node_folder,
+    with_format,
 )
 from eventstore.store.engine import StoreEngine
 from eventstore.store.memory.preload import PreloadFile
@@ -51,6 +55,8 @@ from eventstore.store.sorted.directory_recovery import close_directory, open_dir
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.sorted.file_names import INDEX
 from eventstore.store.sorted.sorting import sort_file, switch
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -106,7 +112,8 @@ def open_folder(
     """
     started = time.perf_counter()
     files = files or OsFiles()
-    own = OwnedFolder(files, path, STORE, FORMAT, lambda identity: event_folder(files, path, identity), _beside(shard))
+    created = FORMAT if epoch is None else FIRST_FORMAT
+    own = OwnedFolder(files, path, STORE, FORMAT, lambda identity: event_folder(files, path, identity), _beside(shard), created)
     if files.exists(path / BACKUP_VIEW):
         raise FolderRefused(str(path), "shows a backup to readers; restore the backup by `eventstore restore`")
     if shard is None:
@@ -119,10 +126,19 @@ def open_folder(
                 identity, document = own.identity(dict, clock)
             else:
                 identity, document = own.identity(shard.members, clock, shard.store)
-            if check_shard(path, document, shard) and shard is not None:
-                write_document(files, path / STORE, {**document, **shard.members()})
+            own_members = shard.members() if check_shard(path, document, shard) and shard is not None else {}
+            if epoch is None:
+                format_ = FORMAT if settings.upgrade_format else FIRST_FORMAT
+            else:
+                format_ = FIRST_FORMAT if shard is None else shard.format
+            wanted = with_format({**document, **own_members}, format_)
+            if wanted != document:
+                write_document(files, path / STORE, wanted)
+                if wanted["format"] != document["format"]:
+                    _log.info("%s: event files are written in format %s from now on", path, wanted["format"])
+                document = wanted
             report = StoreOpenReport()
-            events = event_folder(files, path, identity, ancestors_of(path, document))
+            events = event_folder(files, path, identity, ancestors_of(path, document), format_of(document))
             engine = _open_engine(events, settings, directory or path / DIRECTORY, report, clock, epoch)
             engine.slot_filter = None if shard is None else shard.slot_filter
         preload = PreloadFile(files, path)
@@ -140,7 +156,8 @@ def open_folder(
 def note_shard(files: Files, path: Path, shard: ShardIdentity) -> None:
     """Writes into a store's folder what its shard is now. Raises FolderRefused, Corrupt."""
     with refusing(path):
-        write_document(files, path / STORE, {**read_document(files, path / STORE), **shard.members()})
+        document = read_document(files, path / STORE)
+        write_document(files, path / STORE, with_format({**document, **shard.members()}, shard.format))
 
 
 def _beside(shard: ShardIdentity | None) -> tuple[str, ...]:
@@ -159,7 +176,7 @@ def _open_engine(
 ) -> StoreEngine:
     chunks = OpenedChunks(
         folder,
-        HEADER_BYTES,
+        FRAMING,
         size_bytes=settings.file_size_bytes,
         preallocate_bytes=settings.preallocate_bytes,
         sync=settings.durability == "sync",

@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from eventstore.backup.source import DataSource, ShardCut
-from eventstore.model import Event, NewEvent
+from eventstore.model import ANY, Event, NewEvent
 from eventstore.store.append import NewCommit
 from tests.simulated_disk import SimulatedDisk
-from tests.store.stepped import DATA, Stepped, raw
+from tests.store.stepped import DATA, Stepped, raw, together
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,10 @@ def is_folder(disk: SimulatedDisk, path: Path) -> bool:
 def _commits(rng: random.Random, many: int, begin: int) -> Iterator[NewCommit]:
     for number in range(begin, begin + many):
         events = [NewEvent(rng.choice(("Placed", "Paid")), bytes([place]) * rng.choice((0, 30, 400))) for place in range(2)]
+        if number % 4 == 3:
+            names = rng.sample(range(1, 7), 3)
+            yield together(f"c-{number}", *((f"order-{name}", ANY, events) for name in names), when=1_000_000 * number)
+            continue
         yield raw(f"order-{rng.randint(1, 6)}", f"c-{number}", *events[: rng.randint(1, 2)], when=1_000_000 * number)
 
 

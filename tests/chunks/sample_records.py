@@ -8,8 +8,9 @@ from crc32c import crc32c
 
 from eventstore.chunks.front import Segment
 from eventstore.chunks.header import RECORDS_FROM
-from eventstore.chunks.record import CRC_FROM, MARK, PREFIX, PREFIX_BYTES, TRAILER, TRAILER_MARK
+from eventstore.chunks.record import CRC_FROM, MARK, PREFIX, PREFIX_BYTES, TRAILER, TRAILER_MARK, Framing
 
+FRAMING = Framing(PREFIX_BYTES)
 OVERHEAD = PREFIX_BYTES + TRAILER.size
 
 

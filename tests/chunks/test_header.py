@@ -86,8 +86,8 @@ def test_a_short_header_is_corrupt() -> None:
 
 def test_a_newer_format_and_another_kind_are_refused() -> None:
     newer = bytearray(COMPLETE.encode())
-    newer[8] = 2
-    with pytest.raises(FolderRefused, match="format version 2"):
+    newer[8] = 3
+    with pytest.raises(FolderRefused, match="format version 3"):
         decode_header(bytes(newer), "f", EVENTS)
     with pytest.raises(FolderRefused, match="kind 1, expected kind 2"):
         decode_header(COMPLETE.encode(), "f", MESSAGES)

@@ -12,9 +12,9 @@ from eventstore.chunks.documents import Document
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import EVENTS
 from eventstore.chunks.opening import OpenedChunks, OwnedFolder, TornTail, refusing
-from eventstore.chunks.record import PREFIX_BYTES, Walk
+from eventstore.chunks.record import Walk
 from eventstore.errors import Corrupt, FolderRefused
-from tests.chunks.sample_records import crc_of, record
+from tests.chunks.sample_records import FRAMING, crc_of, record
 from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk
 
 DATA = Path("/data")
@@ -51,7 +51,7 @@ class Loaded:
     def __init__(self, disk: SimulatedDisk) -> None:
         self.sequences: list[int] = []
         self.chunks = OpenedChunks(
-            chunks_on(disk), PREFIX_BYTES, size_bytes=4_600, preallocate_bytes=4_096, sync=True, clock=lambda: 1.0
+            chunks_on(disk), FRAMING, size_bytes=4_600, preallocate_bytes=4_096, sync=True, clock=lambda: 1.0
         )
         for header in self.chunks.headers:
             file = disk.open(DATA / "chunks" / f"{header.number:010d}.chunk")

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.chunks import record
-from eventstore.chunks.record import PREFIX_BYTES, TRAILER, UNORDERED, Walk
-from tests.chunks.sample_records import OVERHEAD, crc_of, sealed
+from eventstore.chunks.record import PREFIX_BYTES, TRAILER, UNORDERED, Framing, Walk
+from tests.chunks.sample_records import FRAMING, OVERHEAD, crc_of, sealed
 from tests.chunks.sample_records import record as made
 
 LENGTH_AT = 8
 
 
 def walk(data: bytes, sequence: int = 1, base: int = 4096) -> Walk:
-    return record.walk(memoryview(data), base, sequence, PREFIX_BYTES)
+    return record.walk(memoryview(data), base, sequence, FRAMING)
 
 
 def with_length(raw: bytes, before: int, behind: int | None = None) -> bytes:
@@ -106,32 +106,32 @@ def test_without_an_order_any_sequence_is_accepted() -> None:
 
 
 def test_another_kind_of_record_is_a_fault() -> None:
-    assert record.walk(memoryview(made(1)), 0, 1, PREFIX_BYTES + 24).fault is not None
+    assert record.walk(memoryview(made(1)), 0, 1, Framing(PREFIX_BYTES + 24)).fault is not None
 
 
 def test_exactly_one_record_is_checked_as_one() -> None:
     raw = made(1)
-    assert record.check(memoryview(raw), PREFIX_BYTES) is None
+    assert record.check(memoryview(raw), FRAMING) is None
     for wrong in (raw[:-1], raw + b"x", b"", raw[:10], b"x" + raw[1:], raw[:-6] + b"x" + raw[-5:]):
-        assert record.check(memoryview(wrong), PREFIX_BYTES) is not None
+        assert record.check(memoryview(wrong), FRAMING) is not None
 
 
 @given(st.binary(max_size=80), st.binary(max_size=80))
 def test_good_records_are_found_after_any_garbage(before: bytes, between: bytes) -> None:
     first, second = made(5, b"first", durable=4096), made(9, b"second", durable=4200)
     data = before + first + between + second
-    assert record.find_valid(data, 0, PREFIX_BYTES) == [
+    assert record.find_valid(data, 0, FRAMING) == [
         (len(before), 4096),
         (len(before) + len(first) + len(between), 4200),
     ]
-    assert record.find_valid(memoryview(data), len(before) + 1, PREFIX_BYTES)[-1] == (len(data) - len(second), 4200)
+    assert record.find_valid(memoryview(data), len(before) + 1, FRAMING)[-1] == (len(data) - len(second), 4200)
 
 
 def test_a_damaged_record_is_not_found_but_the_one_inside_its_data_is() -> None:
     inner = made(5, durable=4200)
     outer = bytearray(made(4, b"x" + inner + b"x"))
     outer[-6] ^= 1
-    assert record.find_valid(bytes(outer), 0, PREFIX_BYTES) == [(PREFIX_BYTES + 1, 4200)]
-    assert record.find_valid(b"", 0, PREFIX_BYTES) == []
+    assert record.find_valid(bytes(outer), 0, FRAMING) == [(PREFIX_BYTES + 1, 4200)]
+    assert record.find_valid(b"", 0, FRAMING) == []
     assert len(made(1)) == OVERHEAD + 4
     assert TRAILER.size == 5

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from eventstore.chunks.header import EVENTS, RECORDS_FROM, ChunkHeader
-from eventstore.chunks.record import PREFIX_BYTES, Walk
+from eventstore.chunks.record import Walk
 from eventstore.chunks.recovery import Recovered, read_records, recover
 from eventstore.chunks.witness import NO_KEY, Judge
 from eventstore.errors import Corrupt, ReadFailed
-from tests.chunks.sample_records import crc_of, record, sealed
+from tests.chunks.sample_records import FRAMING, crc_of, record, sealed
 from tests.chunks.test_header import ONGOING
 from tests.simulated_disk import SimulatedDisk, SimulatedFile
 
 PATH = Path("/data/chunk")
-OLD = Judge(1, PREFIX_BYTES, NO_KEY)  # of a file that an older program wrote
+OLD = Judge(1, FRAMING, NO_KEY)  # of a file that an older program wrote
 HEAD = ONGOING.encode().ljust(RECORDS_FROM, b"\0")
 
 
@@ -181,9 +181,9 @@ def test_records_are_found_across_the_edges_of_slabs(monkeypatch: pytest.MonkeyP
 
 def test_a_file_that_ends_early_is_a_fault_and_not_an_endless_loop() -> None:
     for stop in (RECORDS_FROM + len(ALL) + 1, RECORDS_FROM + 10_000):
-        found, fault = read_records(opened(HEAD + ALL), "chunk", RECORDS_FROM, stop, 1, PREFIX_BYTES, Seen())
+        found, fault = read_records(opened(HEAD + ALL), "chunk", RECORDS_FROM, stop, 1, FRAMING, Seen())
         assert (found.end, fault) == (RECORDS_FROM + len(ALL), "the file ends here")
-    found, fault = read_records(opened(HEAD + ALL[:-1]), "chunk", RECORDS_FROM, 10_000, 1, PREFIX_BYTES, Seen())
+    found, fault = read_records(opened(HEAD + ALL[:-1]), "chunk", RECORDS_FROM, 10_000, 1, FRAMING, Seen())
     assert (found.end, fault) == (_D_AT, "cut off")
 
 

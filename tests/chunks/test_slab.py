@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.chunks import record, slab
-from eventstore.chunks.record import LENGTH_AT, PREFIX_BYTES, TRAILER, UNORDERED, Walk
+from eventstore.chunks.record import LENGTH_AT, TRAILER, UNORDERED, Walk
+from tests.chunks.sample_records import FRAMING, sealed
 from tests.chunks.sample_records import record as made
-from tests.chunks.sample_records import sealed
 
 bodies = st.lists(st.tuples(st.integers(0, 90), st.integers(0, 3), st.integers(0, 2**32 - 1)), min_size=1, max_size=12)
 
@@ -26,9 +26,9 @@ def run_of(rows: list[tuple[int, int, int]], first: int) -> list[bytes]:
 
 
 def walks_alike(data: bytes, base: int, first: int) -> Walk:
-    found = slab.walk(data, base, first, PREFIX_BYTES)
-    assert found == record.walk(memoryview(data), base, first, PREFIX_BYTES)
-    assert slab.walk(data, base, UNORDERED, PREFIX_BYTES) == record.walk(memoryview(data), base, UNORDERED, PREFIX_BYTES)
+    found = slab.walk(data, base, first, FRAMING)
+    assert found == record.walk(memoryview(data), base, first, FRAMING)
+    assert slab.walk(data, base, UNORDERED, FRAMING) == record.walk(memoryview(data), base, UNORDERED, FRAMING)
     return found
 
 

@@ -13,7 +13,7 @@ from eventstore.chunks.record import MARK, PREFIX, PREFIX_BYTES, TRAILER, TRAILE
 from eventstore.chunks.recovery import Recovered, recover
 from eventstore.chunks.witness import NO_KEY, Evidence, Judge
 from eventstore.errors import Corrupt
-from tests.chunks.sample_records import record, sealed
+from tests.chunks.sample_records import FRAMING, record, sealed
 from tests.chunks.test_recovery import HEAD, Seen, opened
 
 KEY, CHUNK = bytes(range(16)), 1
@@ -27,7 +27,7 @@ def proven(sequence: int, body: bytes, durable: int) -> bytes:
 
 
 def recovered(records: bytes, key: bytes = KEY) -> Recovered:
-    return recover(opened(HEAD + records), "chunk", 1, RECORDS_FROM, Judge(CHUNK, PREFIX_BYTES, key), Seen())
+    return recover(opened(HEAD + records), "chunk", 1, RECORDS_FROM, Judge(CHUNK, FRAMING, key), Seen())
 
 
 FIRST = proven(1, b"a" * 40, RECORDS_FROM)
@@ -99,10 +99,10 @@ def test_the_bytes_checked_are_linear_in_the_length_of_the_rest_whatever_it_hold
         struct.pack_into("<I", raw, place * PREFIX_BYTES + 8, length)
         end = place * PREFIX_BYTES + length
         TRAILER.struct.pack_into(raw, end - TRAILER.size, TRAILER_MARK, length)
-    found = Judge(CHUNK, PREFIX_BYTES, key).evidence(bytes(raw), AT + count * PREFIX_BYTES, 2)
+    found = Judge(CHUNK, FRAMING, key).evidence(bytes(raw), AT + count * PREFIX_BYTES, 2)
     assert found.checked_bytes <= 4 * len(raw)
     assert found.durable == 0
-    found = Judge(CHUNK, PREFIX_BYTES, key).evidence(b"x" + bytes(raw), AT - 1, 2)
+    found = Judge(CHUNK, FRAMING, key).evidence(b"x" + bytes(raw), AT - 1, 2)
     assert found.checked_bytes <= 4 * (len(raw) + 1)
     assert found == Evidence(0, 0, found.failed, found.checked_bytes)
     assert found.failed > count // 4, "these did look like records"

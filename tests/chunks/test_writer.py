@@ -11,13 +11,13 @@ import pytest
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.front import Segment
 from eventstore.chunks.header import EVENTS, FOOTER_BYTES, RECORDS_FROM
-from eventstore.chunks.record import PREFIX_BYTES, Walk
+from eventstore.chunks.record import Walk
 from eventstore.chunks.recovery import recover
 from eventstore.chunks.witness import NO_KEY, Judge
 from eventstore.chunks.writing.writer import ChunkWriter
 from eventstore.chunks.writing.writer_thread import WritePace
 from eventstore.errors import EventStoreError, Overloaded, Poisoned, StorageFull
-from tests.chunks.sample_records import record, segment
+from tests.chunks.sample_records import FRAMING, record, segment
 from tests.simulated_disk import SimulatedDisk
 
 FOLDER = Path("/data")
@@ -52,7 +52,7 @@ def records_in(disk: SimulatedDisk, path: Path, first_sequence: int) -> int:
     def ignore(data: memoryview, base: int, found: Walk) -> None:
         pass
 
-    return recover(disk.open(path), str(path), first_sequence, RECORDS_FROM, Judge(1, PREFIX_BYTES, NO_KEY), ignore).records
+    return recover(disk.open(path), str(path), first_sequence, RECORDS_FROM, Judge(1, FRAMING, NO_KEY), ignore).records
 
 
 def test_a_batch_is_durable_when_write_returns() -> None:

@@ -76,6 +76,9 @@ class Disguised:
     async def append_many(self, commits: Iterable[es.Commit], **named: Any) -> list[es.Committed | es.EventStoreError]:
         return await _on_thread(partial(self._store.append_many, commits, **named))
 
+    async def commit(self, writes: Iterable[es.Write], **named: Any) -> list[es.Committed]:
+        return await _on_thread(partial(self._store.commit, writes, **named))
+
     def read(self, *arguments: Any, **named: Any) -> Iteration:
         return Iteration(self._store.read(*arguments, **named))
 

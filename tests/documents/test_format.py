@@ -32,6 +32,7 @@ LAYOUTS = {
     "record-prefix": record.PREFIX,
     "record-trailer": record.TRAILER,
     "commit-header": commit.HEADER,
+    "commit-long-header": commit.LONG_HEADER,
     "index-header": index.HEADER,
     "index-entry": index.ENTRY,
     "directory-value": directory_entry._VALUE,
@@ -51,12 +52,15 @@ def test_every_layout_is_known() -> None:
 def test_a_layout_is_that_of_the_code(name: str) -> None:
     documented, coded = layout(name), LAYOUTS[name]
     ends = [field.offset + field.size for field in documented]
-    assert [field.offset for field in documented] == [0, *ends[:-1]]
+    begin = commit.HEADER.size if name == "commit-long-header" else 0  # it continues the short one
+    assert [field.offset for field in documented] == [begin, *ends[:-1]]
     assert [field.size for field in documented] == [struct.calcsize(f"<{field.code}") for field in documented]
     assert [(field.name, field.offset, field.size) for field in documented] == [
-        (field.name, field.offset, field.size) for field in coded.fields
+        (field.name, field.offset, field.size) for field in coded.fields if field.offset >= begin
     ]
-    assert [field.code for field in documented if field.name != "reserved"] == [coded[name].code for name in coded.names]
+    assert [field.code for field in documented if field.name != "reserved"] == [
+        coded[name].code for name in coded.names if coded[name].offset >= begin
+    ]
     assert coded.order == (">" if any("big endian" in field.type for field in documented) else "<")
     assert ends[-1] == coded.size == coded.struct.size
 
@@ -94,7 +98,7 @@ def test_a_chunk_header_has_each_value_where_the_document_says() -> None:
     header = ChunkHeader(1, 2, STORE, 3, 4, -5, 0b11, 6, 4107, 8, 9)
     raw = header.encode()
     assert read("chunk-header", raw) == {
-        "magic": chunk_header.MAGIC, "format": chunk_header.FORMAT, "kind": 1, "flags": 0b11,
+        "magic": chunk_header.MAGIC, "format": 1, "kind": 1, "flags": 0b11,
         "records_from": chunk_header.RECORDS_FROM, "epoch": 3, "number": 2, "store": STORE.bytes, "first_sequence": 4,
         "created": -5, "last_sequence": 6, "end": 4107, "records": 8, "checksum": 9, "crc": crc32c(raw[:124]),
     }  # fmt: skip
@@ -108,7 +112,7 @@ def test_a_chunk_header_has_each_value_where_the_document_says() -> None:
 def test_the_names_of_kinds_states_and_formats_are_those_of_the_code() -> None:
     assert (chunk_header.EVENTS, chunk_header.MESSAGES, chunk_header.QUEUE) == (1, 2, 3)
     assert (chunk_header.COMPLETED, chunk_header.SORTED) == (1, 2)
-    assert chunk_header.FORMAT == data_folder.FORMAT == 1
+    assert chunk_header.FORMAT == data_folder.FORMAT == 2
     assert (index.WIDE_FORMATS, index.FORMAT) == ((1, 2), 3)
     assert table("layout chunk-header")[0][4] == chunk_header.MAGIC.decode()
     assert table("layout chunk-footer")[0][4] == chunk_header.FOOTER_MAGIC.decode()
@@ -132,8 +136,9 @@ def test_the_limits_are_those_of_the_code() -> None:
         "aggregate id, command id": f"1 to {model.ID_BYTES_MAX} bytes of UTF-8",
         "event type": f"1 to {model.TYPE_BYTES_MAX} bytes of UTF-8",
         "data and metadata of one event": f"{model.EVENT_BYTES_MAX:,} bytes",
-        "events of one commit": f"{model.COMMIT_EVENTS_MAX:,}",
-        "events of one commit, encoded": f"{model.COMMIT_BYTES_MAX:,} bytes",
+        "aggregates of one commit": f"{model.WRITES_MAX:,}",
+        "events of one commit, of all its aggregates": f"{model.COMMIT_EVENTS_MAX:,}",
+        "the same, encoded": f"{model.COMMIT_BYTES_MAX:,} bytes",
         "record": f"{record.RECORD_BYTES_MAX:,} bytes",
         "version": f"{model.VERSION_MAX:,}",
         "time": f"{model.TIME_MIN:,} to {model.TIME_MAX:,}",

@@ -95,7 +95,7 @@ def _is_covered(texts: list[str], request: Request) -> bool:
     if isinstance(request, CheckParking):  # asks whether there is any aggregate of which it may park
         return any(text.partition(":")[0] == Permission.PARK for text in texts)
     names = [str(getattr(request, each)) for each in _NAMES if getattr(request, each, None)]
-    names += [str(row[0]) for rows in ("wants", "topics") for row in getattr(request, rows, ())]
+    names += [str(row[0]) for rows in ("wants", "topics", "aggregates") for row in getattr(request, rows, ())]
     inner = [name.partition(opening)[2] for name in names for opening in ("retry:", "dead:", "$parked{") if opening in name]
     return any(not prefix or any(name.startswith(prefix) for name in (*names, *inner)) for prefix in prefixes)
 

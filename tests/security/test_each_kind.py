@@ -34,6 +34,7 @@ from eventstore.protocol.reaction_requests import (
 from eventstore.protocol.request_declaration import DECLARATIONS, Argument, Request
 from eventstore.protocol.requests import (
     Append,
+    CommitJointly,
     Hello,
     ListAggregates,
     Map,
@@ -143,6 +144,11 @@ BY_HAND: Final = [
     Row(by("table-#", ForgetProjection), ("reactions table-#",), recorded=True),
     # ---- events
     Row(by(ACC, lambda name: Append([commit(name, "c-1")])), (f"append {ACC}",)),
+    Row(by(ACC, lambda name: CommitJointly("c-2", None, ((name, None, b"\x00\xa1T\xc4\x00\xc0"),))), (f"append {ACC}",)),
+    Row(
+        lambda n: CommitJointly("c-3", None, ((f"acc-{n}", None, b"\x00\xa1T\xc4\x00\xc0"), (f"acc-{n}{LONG}", None, None))),
+        (f"append {ACC}", f"read {ACC}{LONG}"),
+    ),
     Row(lambda _: ReadAll(), ("read ",)),
     Row(lambda _: ReadAllBackwards(), ("read ",)),
     Row(by(ACC, lambda name: ReadAllBackwards(aggregate_prefix=name)), (f"read {ACC}",)),

@@ -14,7 +14,7 @@ from eventstore.errors import EventStoreError
 from eventstore.model import ANY, VERSION_MAX, Event, NewEvent
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
-from eventstore.records.raw_commit import AppendCondition
+from eventstore.records.raw_commit import AppendCondition, JointWrites
 from eventstore.records.splits import SlotFilter
 from eventstore.settings.store import StoreSettings
 from eventstore.store.append import AppendOutcome, NewCommit
@@ -39,6 +39,17 @@ def raw(
 ) -> NewCommit:
     """Returns a commit as the engine takes it; the time is fixed, so that two runs write the same bytes."""
     return aggregate_id, expected, command_id, when, events_bytes(events or [NewEvent("Happened", command_id.encode())])
+
+
+def together(
+    command_id: str,
+    *writes: tuple[str, AppendCondition, list[NewEvent]],
+    only_if: Sequence[tuple[str, AppendCondition]] = (),
+    when: int | None = 1_000_000,
+) -> NewCommit:
+    """Returns a commit of several aggregates as the engine takes it."""
+    encoded = tuple((name, expected, events_bytes(events)) for name, expected, events in writes)
+    return JointWrites(encoded, tuple(only_if)), ANY, command_id, when, b""
 
 
 @dataclass

@@ -16,6 +16,7 @@ from eventstore_cluster.registry.registry import RegistrySnapshot
 from eventstore_cluster.registry.replica_keys import works
 from eventstore_cluster.registry.replicated_keys import (
     CLUSTER,
+    FORMAT,
     LEADERS,
     SERVING,
     SHARDS,
@@ -82,6 +83,22 @@ class ClusterView:
         change = self.changes.get(number)
         why = "it has no leader" if change is None or change.text is None else f"it has no leader ({change.text})"
         return why if state.in_sync & running else f"{why}, and of those in sync none runs: {', '.join(away)}"
+
+    def held_up(self, format_: int) -> str | None:
+        """Returns which nodes keep the cluster from this format, and why; None if none does."""
+        keeping = {node for key in (*self.shards.values(), *self.preparing.values()) for node in key.state.replicas}
+        older = sorted(name for name, node in self.nodes.items() if node.format < format_)
+        said = [f"{name} runs {self.nodes[name].version}, which knows format {self.nodes[name].format}" for name in older]
+        said += [f"{name} keeps replicas and does not run" for name in sorted(keeping.difference(self.nodes))]
+        return "; ".join(said) or None
+
+    def format_note(self) -> str | None:
+        """Returns what an operator has to know of the cluster's format; None if it is the newest."""
+        if self.cluster.format >= FORMAT:
+            return None
+        why = self.held_up(FORMAT)
+        how = f"`eventstore cluster upgrade` raises it to {FORMAT}" if why is None else f"what holds up {FORMAT}: {why}"
+        return f"The cluster has format {self.cluster.format}; {how}."
 
     def map(self) -> ClusterMap:
         """Returns the map of the cluster. Raises InvalidArgument: its slots are not whole."""

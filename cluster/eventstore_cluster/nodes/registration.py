@@ -28,7 +28,7 @@ from eventstore_cluster.registry.kept_keys import Kept, offer_keys, own_offers
 from eventstore_cluster.registry.node_clocks import clocks_apart
 from eventstore_cluster.registry.node_keys import NODES, NodeKey, fixed_addresses, read_node
 from eventstore_cluster.registry.registry import RegistrySnapshot
-from eventstore_cluster.registry.replicated_keys import SHARDS
+from eventstore_cluster.registry.replicated_keys import FORMAT, SHARDS
 
 _RENEWALS: Final = 3
 """In the time of a lease."""
@@ -65,7 +65,8 @@ class Registration:
         self._name, self._key, self._lease_s = options.name, f"{NODES}{options.name}", options.lease_s
         self._data = options.settings.data
         ports = not options.settings.listen.endswith(":0")
-        self._value = NodeKey(address, uuid.uuid4().hex, __version__, options.zone, self._free_bytes(), ports=ports)
+        run = uuid.uuid4().hex
+        self._value = NodeKey(address, run, __version__, options.zone, self._free_bytes(), ports=ports, format=FORMAT)
         self._lease: Lease | None = None
         self._failing = failing
         self._told = True  # the registry has what `_value` says

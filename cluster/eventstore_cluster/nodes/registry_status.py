@@ -32,7 +32,13 @@ def registry_status(etcd: EtcdOptions, cluster: str, interval_s: float) -> Clust
     found = status_of(view.map(), None, interval_s)
     shards = [_row(view, row) for row in with_troubles(found.shards, view.troubles())]
     return replace(
-        found, nodes=list(view.nodes), shards=shards, clocks=clocks_apart(view.nodes), preparing=preparing, paused=paused
+        found,
+        nodes=list(view.nodes),
+        shards=shards,
+        clocks=clocks_apart(view.nodes),
+        preparing=preparing,
+        paused=paused,
+        format=view.format_note(),
     )
 
 

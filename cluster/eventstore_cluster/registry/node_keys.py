@@ -29,6 +29,7 @@ class NodeKey:
         clock_s: by how many seconds its clock is ahead of etcd's at least; negative if it is behind.
         ports: its replicas listen on the ports above its own, not on free ones.
         failing: its replicas that cannot run.
+        format: the newest format of a cluster that its program knows; 1 if it does not say it.
     """
 
     address: str
@@ -39,6 +40,7 @@ class NodeKey:
     clock_s: float = 0.0
     ports: bool = False
     failing: tuple[Failing, ...] = ()
+    format: int = 1
 
     def value(self) -> Tree:
         return {
@@ -50,6 +52,7 @@ class NodeKey:
             "clock_s": self.clock_s,
             "ports": self.ports,
             "failing": failing_value(self.failing),
+            "format": self.format,
         }
 
 
@@ -79,6 +82,7 @@ def read_node(name: str, value: Tree) -> NodeKey:
             float(found.get("clock_s", 0.0)),
             found.get("ports") is True,
             read_failing(found.get("failing", ())),
+            int(found.get("format", 1)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{NODES}{name}", 0, f"not a node in the registry ({error!r})") from None

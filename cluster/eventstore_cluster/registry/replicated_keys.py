@@ -29,7 +29,7 @@ from eventstore.chunks.documents import DocumentValue as Value
 from eventstore.chunks.documents import Tree, unknown_members
 from eventstore.errors import Corrupt, UnsupportedVersion
 from eventstore.records.cluster_map import SlotRange, read_slots
-from eventstore.store.data_folder import ShardIdentity
+from eventstore.store.data_folder import FIRST_FORMAT, ShardIdentity
 from eventstore_cluster.registry.cluster_requests import REQUESTS, read_requests
 from eventstore_cluster.registry.lineage import LINEAGE_MEMBERS, NO_LINEAGE, Lineage, read_lineage, slots_value
 from eventstore_cluster.registry.node_keys import MOVING, read_asked_by, read_moving, tickets
@@ -43,8 +43,11 @@ LEADERS: Final = "leader/"
 LEFT: Final = "left/"
 SERVING: Final = "serving/"
 UNSERVED: Final = "unserved/"
-FORMAT: Final = 1
-"""Of these keys and of what replicas say to each other. A change that an older program would misread takes the next number."""
+FORMAT: Final = 2
+"""Of these keys, of what replicas say to each other, and of the files of a store (`store.data_folder.FORMAT`). A change that an
+older program would misread takes the next number. A cluster has the number that is in its key, and the newest one when it is
+created; `nodes.upgrading` raises it once every node knows a newer one.
+"""
 NEW: Final = "new"
 """The incarnation of a replica that has never been started: it is empty, so it is in sync with a new shard."""
 _CLUSTER_MEMBERS: Final = frozenset({"uuid", "format", "layout", "replicas", "in_sync_min", "next_shard"})
@@ -81,6 +84,7 @@ class ClusterKey:
         replicas: how many each new shard gets.
         in_sync_min: of new shards.
         next_shard: no shard had this number or a larger one; 0: nothing was split yet.
+        format: of the cluster; see `FORMAT`.
         unknown: members that a newer program has written.
     """
 
@@ -90,12 +94,13 @@ class ClusterKey:
     in_sync_min: int
     next_shard: int = 0
     unknown: Tree = field(default_factory=dict)
+    format: int = FORMAT
 
     def value(self) -> Tree:
         return {
             **self.unknown,
             "uuid": self.uuid.hex,
-            "format": FORMAT,
+            "format": self.format,
             "layout": self.layout,
             "replicas": self.replicas,
             "in_sync_min": self.in_sync_min,
@@ -118,10 +123,10 @@ class ShardKey:
     lineage: Lineage = NO_LINEAGE
     unknown: Tree = field(default_factory=dict)
 
-    def identity(self, cluster: uuid.UUID, number: int) -> ShardIdentity:
-        """Returns what a folder of the shard must say of itself."""
+    def identity(self, cluster: uuid.UUID, number: int, format_: int = FIRST_FORMAT) -> ShardIdentity:
+        """Returns what a folder of the shard must say of itself. `format_`: of the cluster, as far as it is known."""
         own = self.lineage
-        return ShardIdentity(cluster, number, self.slots, self.store, own.splits, own.ancestors, own.broker)
+        return ShardIdentity(cluster, number, self.slots, self.store, own.splits, own.ancestors, own.broker, format_)
 
     def value(self) -> Tree:
         state = self.state
@@ -187,6 +192,7 @@ def read_cluster(value: Tree) -> ClusterKey:
             int(found["in_sync_min"]),
             int(found.get("next_shard", 0)),
             unknown_members(value, _CLUSTER_MEMBERS),
+            written,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(CLUSTER, 0, f"not a cluster in the registry ({error!r})") from None

@@ -57,8 +57,8 @@ class ShardLeadership:
         self._store: EmbeddedStore | None = None
         self._broker: Broker | None = None
         events, messages = logs.events, logs.messages
-        self.events = self._log_of(LogReader(events.folder, commit.HEADER_BYTES), 0, events.last_crc)
-        self.messages = self._log_of(LogReader(messages.folder, message.HEADER_BYTES), 1, messages.last_crc)
+        self.events = self._log_of(LogReader(events.folder, commit.FRAMING), 0, events.last_crc)
+        self.messages = self._log_of(LogReader(messages.folder, message.FRAMING), 1, messages.last_crc)
         self._logs = (self.events, self.messages)
         logs.close()
 

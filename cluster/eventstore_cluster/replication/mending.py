@@ -195,7 +195,7 @@ def drop_sound(of: Verified, number: int, fetched: Path) -> None:
 def _check(of: Verified, number: int, fetched: Path) -> None:
     """Reads the file at `fetched`, and removes it if its content is not the rotten file's. Raises Corrupt, OSError."""
     try:
-        with ChunkCheck(of.folder.files, fetched, of.folder.kind, of.header_bytes) as check:
+        with ChunkCheck(of.folder.files, fetched, of.folder.kind, of.framing) as check:
             check.read_all()
         _check_same(of, number, check.header)
     except BaseException:

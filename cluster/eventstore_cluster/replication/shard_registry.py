@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from eventstore.chunks.documents import Tree
+from eventstore.store.data_folder import FIRST_FORMAT
 from eventstore_cluster.registry.cluster_requests import RECORDED_BY, REQUESTS
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
@@ -26,6 +27,7 @@ from eventstore_cluster.registry.replicated_keys import (
     ServingKey,
     ShardKey,
     leader_value,
+    read_cluster,
     read_shard,
     seen_of,
 )
@@ -79,6 +81,12 @@ class ShardRegistry:
             self.key, self._latest, self._latest_children = read_shard(self._number, value), snapshot, children
         self.revision = max(self.revision, snapshot.revision)
         return seen_of(self._number, snapshot)
+
+    @property
+    def format(self) -> int:
+        """The format of the cluster, as it was read last; the first one if it was not."""
+        value = self._latest.value(CLUSTER)
+        return FIRST_FORMAT if value is None else read_cluster(value).format
 
     def children(self) -> dict[int, ShardKey]:
         """Returns the shards in preparation that are to get slots of this one, as they were read last."""

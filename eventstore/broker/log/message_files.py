@@ -27,7 +27,7 @@ from eventstore.chunks.record import PREFIX, PREFIX_BYTES
 from eventstore.chunks.slab import Ints
 from eventstore.errors import Corrupt
 from eventstore.records import state_record
-from eventstore.records.message import HEADER, HEADER_BYTES, chunk_of, position_of
+from eventstore.records.message import FRAMING, HEADER, HEADER_BYTES, chunk_of, position_of
 from eventstore.records.state_record import QueueKey
 
 _PREFIX: Final = PREFIX.part("mark", "own_mark", "length")
@@ -186,7 +186,7 @@ class MessageFiles:
         if mark != record.MARK or own_mark != HEADER_BYTES - 2 or not HEADER_BYTES < length <= record.RECORD_BYTES_MAX:
             return None
         raw = read_range(file, self.name(chunk), offset, length, False)
-        if record.check(memoryview(raw), HEADER_BYTES) is not None:
+        if record.check(memoryview(raw), FRAMING) is not None:
             return None
         own_position, topic = _OWN_PLACE.unpack_from(raw)
         return raw if own_position == position and topic else None
@@ -203,7 +203,7 @@ class MessageFiles:
             return None
         length = _PREFIX.unpack(prefix)[2] if len(prefix) == PREFIX_BYTES else 0
         raw = read_range(file, self.name(chunk), RECORDS_FROM, min(length, record.RECORD_BYTES_MAX), False)
-        fault = record.check(memoryview(raw), HEADER_BYTES)
+        fault = record.check(memoryview(raw), FRAMING)
         if fault is not None or _OWN_PLACE.unpack_from(raw)[1] != 0:
             raise Corrupt(self.name(chunk), RECORDS_FROM, f"not the state of the queues: {fault or 'a message'}")
         return state_record.decode(raw)

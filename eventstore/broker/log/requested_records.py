@@ -11,7 +11,7 @@ from eventstore.chunks import record
 from eventstore.chunks.record import CRC_FROM, MARK
 from eventstore.chunks.slab import Ints, gather
 from eventstore.errors import Corrupt
-from eventstore.records.message import HEADER, HEADER_BYTES, chunk_of
+from eventstore.records.message import FRAMING, HEADER, HEADER_BYTES, chunk_of
 from eventstore.records.state_record import QueueKey
 
 _TOGETHER_MIN: Final = 16  # fewer are checked faster one by one
@@ -65,7 +65,7 @@ class RequestedRecords(NamedTuple):
         _, byte_offset = chunk_of(position)
         if len(raw) != length or length < HEADER_BYTES:
             raise Corrupt(file, byte_offset + len(raw), "the file ends here; a message was indexed beyond")
-        fault = record.check(memoryview(raw), HEADER_BYTES)
+        fault = record.check(memoryview(raw), FRAMING)
         if fault is not None:
             raise Corrupt(file, byte_offset, fault)
         own_offset, own_position, topic, queue = _OWN_PLACE.unpack_from(raw)

@@ -205,8 +205,8 @@ class ChunkWriter:
         self._begin(begun or self._new_header(segment))
 
     def _new_header(self, segment: Segment) -> ChunkHeader:
-        folder, created = self._folder, int(self._clock() * 1_000_000)
-        return ChunkHeader(folder.kind, segment.chunk, folder.store, self._epoch, segment.first_sequence, created)
+        created = int(self._clock() * 1_000_000)
+        return self._folder.new_header(segment.chunk, self._epoch, segment.first_sequence, created)
 
     def _complete(self) -> None:
         file, completed = self._current(), self.as_completed

@@ -92,7 +92,7 @@ def _describe_header(raw: bytes, name: str, report: FileReport) -> ChunkHeader |
         _, format_, kind, flags, _, epoch, number, store, first, created, last, end, count, checksum, _ = (
             HEADER.struct.unpack_from(raw)
         )
-        report.kind = _KINDS.get(kind, report.kind) if format_ == FORMAT else report.kind
+        report.kind = _KINDS.get(kind, report.kind) if format_ <= FORMAT else report.kind
         report.fields |= {
             "format version": format_,
             "number": number,
@@ -144,7 +144,7 @@ def _describe_ongoing(file: File, name: str, header: ChunkHeader, found: _Record
     key = NO_KEY
     with contextlib.suppress(EventStoreError, OSError):  # a file by itself
         key = read_witness_key(OsFiles(), Path(name).parent)
-    judge = Judge(header.number, commit.HEADER_BYTES, key)
+    judge = Judge(header.number, commit.FRAMING, key)
     try:
         recovered = recover(file, name, header.first_sequence, RECORDS_FROM, judge, found)
     except Corrupt as error:
@@ -168,7 +168,7 @@ def describe_torn_tail(path: Path, records: int) -> FileReport:
         "the copy of a torn tail", {"bytes": len(raw), "cut from event file": number, "at byte": rest.partition("-")[0]}
     )
     found = _Records(records)
-    walked = record.walk(memoryview(raw), 0, record.UNORDERED, commit.HEADER_BYTES)
+    walked = record.walk(memoryview(raw), 0, record.UNORDERED, commit.FRAMING)
     if walked.offsets:
         found(memoryview(raw), 0, walked)
         report.tables.append(ReportTable("commits", "whole commits at its beginning", _COLUMNS, found.shown))

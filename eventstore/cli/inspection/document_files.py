@@ -29,8 +29,8 @@ def describe_document(path: Path) -> FileReport:
     report.fields |= document
     if document.keys() >= _STORE_FIELDS:
         report.kind = "the identity of a store" + copy
-        if document["format"] != FORMAT:
-            report.damage.append(f"format {document['format']}; this program knows format {FORMAT}")
+        if document["format"] not in range(1, FORMAT + 1):
+            report.damage.append(f"format {document['format']}; this program knows formats 1 to {FORMAT}")
         created = document.get("created")
         report.fields["created"] = time_of(created) if isinstance(created, int) else created
     elif document.keys() >= _CHUNKS_FIELDS:

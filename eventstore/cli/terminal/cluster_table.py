@@ -71,6 +71,7 @@ def _attention(found: ClusterStatus) -> list[str]:
         *([] if clocks is None else [clocks]),
         *(found.preparing or ()),
         *(found.paused or ()),
+        *filter(None, (found.format,)),
     ]
 
 

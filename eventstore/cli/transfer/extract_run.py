@@ -16,7 +16,7 @@ from eventstore.cli.transfer.new_folder import new_folder
 from eventstore.client.aio.streams import read_log
 from eventstore.errors import InvalidArgument
 from eventstore.fields import RESERVED
-from eventstore.model import Committed, Event, NewEvent
+from eventstore.model import STORED_FORMAT, Committed, Event, NewEvent
 from eventstore.records.commit import fingerprints_of
 from eventstore.records.cursors import LogCursor, LogPage
 from eventstore.records.raw_commit import RawCommit, encode_commit, with_fingerprint
@@ -111,7 +111,9 @@ async def _commits(events: AsyncIterable[Event], pages: _Pages, done: Extracted)
 def _commit(events: list[Event], fingerprint: bytes | None, done: Extracted) -> RawCommit:
     first = events[0]
     done.events, done.commits = done.events + len(events), done.commits + 1
-    new = [tuple.__new__(NewEvent, (each[8], each.type, each.data, each.metadata)) for each in events]  # the bytes as they are
+    new = [
+        tuple.__new__(NewEvent, (each[8] & STORED_FORMAT, each.type, each.data, each.metadata)) for each in events
+    ]  # the bytes as they are
     raw = encode_commit(first.aggregate_id, new, first.version - 1, first.command_id, first.timestamp)
     return raw if fingerprint is None else (*raw[:4], with_fingerprint(raw[4], fingerprint))
 

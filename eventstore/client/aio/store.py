@@ -43,14 +43,26 @@ from eventstore.client.session.commit_rows import committed_of
 from eventstore.client.session.page_requests import aggregates_request
 from eventstore.errors import ConnectionLost, EventStoreError, OutdatedCode, UnknownOperation
 from eventstore.event_identity import LogPosition
-from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Replicas, Unchanged, sequence_of
+from eventstore.model import (
+    At,
+    Commit,
+    Committed,
+    ExpectedVersion,
+    NewEvent,
+    Replicas,
+    Unchanged,
+    Write,
+    sequence_of,
+)
 from eventstore.position import After, begin_of_read, start_of, stored_start
+from eventstore.protocol.joint_commits import committed_of as joint_result
+from eventstore.protocol.joint_commits import request_of as joint_request
 from eventstore.protocol.reaction_requests import CheckParking, FollowReactions, RecordParking, WaitProjection
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import FindCommand, Version
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import event_filter
-from eventstore.records.raw_commit import CommitResult, encode_commit, encode_commits
+from eventstore.records.raw_commit import CommitResult, encode_commit, encode_commits, encode_joint_commit
 
 A = TypeVar("A")
 
@@ -171,6 +183,39 @@ class NetworkStore(NetworkOpened, NetworkOperated, NetworkConsumers):
         if self._router is not None:
             return await self._router.put_many(appends, commits, encode, itemgetter(0))
         return await self._connection.put_many(self._connection.session.appends, commits, encode)
+
+    @limited
+    async def commit(
+        self,
+        writes: Sequence[Write],
+        *,
+        only_if: Sequence[At] = (),
+        command_id: str | None = None,
+        timestamp: int | datetime | None = None,
+        timeout: float | None = None,
+    ) -> list[Committed]:
+        """Appends the events of one command to up to 1,000 aggregates, to all of them or to none; durable on return. Returns
+        what became of each, in the order of `writes`.
+
+        `only_if`: aggregates that are not written, and the versions that they must have for the others to be written.
+
+        The same command again returns the first outcome.
+
+        Raises:
+            VersionConflict: one of the aggregates is at another version; it is named.
+            CommandIdReused: one of the aggregates has this command id with other content, or with other aggregates beside it.
+            CrossShard: the aggregates are in several shards of a cluster; give their ids the same text in braces.
+            InvalidArgument: a limit is broken, or an aggregate is given twice.
+            UnsupportedVersion: the store has format 1; see the setting `upgrade_format`.
+            ConnectionLost: the server did not come back in time; commit again with the same command id to find out.
+            TimedOut: `outcome` says whether it may be stored; then commit again with the same command id to find out.
+        """
+        raw = encode_joint_commit(writes, only_if, command_id, timestamp)
+        request = joint_request(raw)
+        if self._router is None:
+            return joint_result(raw, await self._connection.call(request))
+        self._router.table.check_one_shard(raw[0].aggregate_ids)
+        return joint_result(raw, await self._router.call(raw[0].aggregate_ids[0], request))
 
     async def send(
         self,

@@ -8,7 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from eventstore.client.address import Address, Addresses, parse_address
-from eventstore.errors import ConnectionLost, InvalidArgument
+from eventstore.errors import ConnectionLost, CrossShard, InvalidArgument
 from eventstore.fields import check_text, shown
 from eventstore.protocol.handshake import Welcome
 from eventstore.records.cluster_map import ClusterMap
@@ -54,6 +54,13 @@ class RoutingTable:
         if refused is not None:
             raise refused
         return self.known.owners[slot_of(aggregate_id)]
+
+    def check_one_shard(self, aggregate_ids: Sequence[str]) -> None:
+        """Raises CrossShard unless one shard owns all of these aggregates; and as `shard_of`."""
+        shards = [self.shard_of(each) for each in aggregate_ids]
+        for aggregate_id, shard in zip(aggregate_ids, shards, strict=True):
+            if shard != shards[0]:
+                raise CrossShard(aggregate_ids[0], aggregate_id, shards[0], shard)
 
     def slot_of_only(self, aggregate_id: str | None) -> int | None:
         """Returns the slot of the aggregate that alone is read; None: all are. Raises as `shard_of`."""

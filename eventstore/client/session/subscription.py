@@ -26,7 +26,7 @@ from eventstore.protocol.reader_start import ReaderStart
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import Subscribe, filter_values
 from eventstore.records.event_filter import EventFilter
-from eventstore.records.event_page import decode_page
+from eventstore.records.event_page import decode_page, settle
 from eventstore.records.splits import NEVER_SPLIT
 
 SubscriptionItem: TypeAlias = Event | CaughtUp
@@ -157,7 +157,9 @@ class SessionSubscription(WantedByReader):
         return items
 
     def _events(self, page: Page, after: int) -> list[Event]:
-        return list(self._accepts.select(decode_page(page.records), after))
+        events = list(self._accepts.select(decode_page(page.records), after))
+        settle(events, page.next or 0)
+        return events
 
     def _last_received(self) -> Event | LogPosition | None:
         """Returns the last event, or place with an identity, of what was received, taken or not; None if there was none."""

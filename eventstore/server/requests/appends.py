@@ -201,5 +201,5 @@ def append_values(outcomes: Sequence[AppendOutcome], count: int) -> list[Scalar]
             assert isinstance(error, EventStoreError)
             values += outcome_values(error, error_text_bytes_max(count))
         else:
-            values += outcome  # type: ignore[arg-type] # without an error it is three ints
+            values += outcome
     return values

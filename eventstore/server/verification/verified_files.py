@@ -10,6 +10,7 @@ from eventstore.broker.opening import message_folder
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import EVENTS, ChunkHeader
+from eventstore.chunks.record import Framing
 from eventstore.chunks.scrubbing import ChunkCheck
 from eventstore.errors import EventStoreError
 from eventstore.records import commit, message
@@ -21,14 +22,14 @@ class Verified:
     """A folder whose files are read.
 
     Attributes:
-        header_bytes: the length of its records' headers.
+        framing: of its records.
         committed_in: returns the file in which what is committed ends, of a replica: its files from there on may be cut back.
             None: no other process decides that.
         on_sound: is called with the number of a file that was read and is good.
     """
 
     folder: ChunkFolder
-    header_bytes: int
+    framing: Framing
     committed_in: Callable[[], int] | None = None
     on_sound: Callable[[int], None] = lambda number: None
 
@@ -51,17 +52,17 @@ class Verified:
 
     def check(self, number: int) -> ChunkCheck:
         """Raises as `ChunkCheck`."""
-        return ChunkCheck(self.folder.files, self.folder.chunk_path(number), self.folder.kind, self.header_bytes)
+        return ChunkCheck(self.folder.files, self.folder.chunk_path(number), self.folder.kind, self.framing)
 
 
 def messages_of(folder: ChunkFolder, committed_in: Callable[[], int] | None = None) -> Verified:
-    return Verified(folder, message.HEADER_BYTES, committed_in)
+    return Verified(folder, message.FRAMING, committed_in)
 
 
 def events_of(
     folder: ChunkFolder, committed_in: Callable[[], int] | None = None, on_sound: Callable[[int], None] = lambda number: None
 ) -> Verified:
-    return Verified(folder, commit.HEADER_BYTES, committed_in, on_sound)
+    return Verified(folder, commit.FRAMING, committed_in, on_sound)
 
 
 def verified_folders(store: EmbeddedStore, broker: Broker | None) -> list[Verified]:

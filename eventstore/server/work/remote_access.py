@@ -111,6 +111,7 @@ def _bare(commits: Sequence[NewCommit]) -> list[RawCommit]:
             with_fingerprint(events[0], events[2]) if isinstance(events, tuple) else events,
         )
         for aggregate_id, expected, command_id, when, events in commits
+        if isinstance(aggregate_id, str)  # handlers write one aggregate each
     ]
 
 

@@ -14,11 +14,11 @@ from typing import Final
 
 from eventstore.arrays import np
 from eventstore.model import ID_BYTES_MAX
-from eventstore.records.commit import HEADER, HEADER_BYTES
+from eventstore.records.commit import HEADER, IDS_FROM, LONG_HEADER_BYTES, OWN_MARK_AT
 from eventstore.store.memory.unsorted_tail import TailFile
 
 _ID_LENGTH_AT: Final = HEADER["id_length"].offset
-_ID_AT: Final = HEADER_BYTES + 2
+_ID_BEHIND_MARK: Final = IDS_FROM + 2
 _GAP_BYTES_MAX: Final = 4 * 1024  # a read covers what is not wanted, rather than beginning again
 _READ_BYTES_MAX: Final = 256 * 1024
 
@@ -80,11 +80,12 @@ def _ids(file: TailFile, ordinals: Sequence[int]) -> Iterator[str]:
         begin, base = place, offsets[place]
         while place + 1 < len(offsets) and _near(base, offsets[place], offsets[place + 1]):
             place += 1
-        data = file.file.read_at(base, offsets[place] - base + _ID_AT + ID_BYTES_MAX)
+        data = file.file.read_at(base, offsets[place] - base + LONG_HEADER_BYTES + 2 + ID_BYTES_MAX)
         place += 1
         for offset in offsets[begin:place]:
             at = offset - base
-            yield data[at + _ID_AT : at + _ID_AT + data[at + _ID_LENGTH_AT]].decode(errors="replace")
+            begin_id = at + data[at + OWN_MARK_AT] + _ID_BEHIND_MARK
+            yield data[begin_id : begin_id + data[at + _ID_LENGTH_AT]].decode(errors="replace")
 
 
 def _near(base: int, offset: int, following: int) -> bool:

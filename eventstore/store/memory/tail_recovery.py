@@ -7,11 +7,11 @@ from array import array
 from eventstore.arrays import np, npt
 from eventstore.chunks.record import Walk
 from eventstore.chunks.slab import gather
-from eventstore.errors import Corrupt
-from eventstore.records.commit import HEADER, HEADER_BYTES
+from eventstore.errors import Corrupt, FolderRefused
+from eventstore.records.commit import HEADER, IDS_FROM, LONG_MARK, UnknownFlags, joint_place_of
 from eventstore.store.memory.unsorted_tail import NO_COMMIT, TailFile, UnsortedTail
 
-_FIELDS = ("length", "count", "first_version", "id_length", "command_length")
+_FIELDS = ("own_mark", "length", "count", "first_version", "id_length", "command_length")
 
 
 class TailRecovery:
@@ -23,11 +23,16 @@ class TailRecovery:
         self._name = name
 
     def __call__(self, data: memoryview, base: int, found: Walk) -> None:
-        """Raises Corrupt if an aggregate's versions have a gap."""
+        """Raises Corrupt if an aggregate's versions have a gap, FolderRefused if a record has flags that are not known."""
         file, raw = self._file, data.tobytes()
         starts = np.array(found.offsets) - base
         headers = gather(raw, starts, HEADER.dtype(*_FIELDS))
-        ids = starts + HEADER_BYTES + 2
+        for place in np.flatnonzero(headers["own_mark"] == LONG_MARK).tolist():
+            try:
+                joint_place_of(raw, int(starts[place]))
+            except UnknownFlags as error:
+                raise FolderRefused(self._name, f"at byte offset {found.offsets[place]} {error}") from None
+        ids = starts + headers["own_mark"] + (IDS_FROM + 2)
         id_ends = ids + headers["id_length"]
         commands = id_ends + 2
         command_ends = commands + headers["command_length"]

@@ -32,7 +32,7 @@ def read_checked(file: File, name: str, start: int, stop: int, cached_only: bool
 
 def check_records(data: bytes, name: str, base: int, sequences: Sequence[int]) -> None:
     """Raises Corrupt unless `data` consists of valid records with exactly these sequences."""
-    found = record.walk(memoryview(data), base, record.UNORDERED, commit.HEADER_BYTES)
+    found = record.walk(memoryview(data), base, record.UNORDERED, commit.FRAMING)
     if found.fault is not None:
         raise Corrupt(name, found.end, found.fault)
     if found.sequences != sequences:
@@ -50,7 +50,7 @@ def read_records(file: File, name: str, start: int, stop: int, first_sequence: i
         NotCached
     """
     data = read_checked(file, name, start, stop, cached_only)
-    found = record.walk(memoryview(data), start, first_sequence, commit.HEADER_BYTES)
+    found = record.walk(memoryview(data), start, first_sequence, commit.FRAMING)
     if found.fault is not None:
         raise Corrupt(name, found.end, found.fault)
     return data

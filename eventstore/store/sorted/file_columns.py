@@ -13,10 +13,10 @@ from eventstore import flat
 from eventstore.arrays import np, npt
 from eventstore.chunks.record import Walk
 from eventstore.chunks.slab import gather
-from eventstore.records.commit import HEADER, HEADER_BYTES
+from eventstore.records.commit import HEADER, IDS_FROM
 from eventstore.store.sorted.command_hash import CommandHash, hash_all
 
-_FIELDS = ("length", "sequence", "count", "time", "first_version", "id_length", "command_length")
+_FIELDS = ("own_mark", "length", "sequence", "count", "time", "first_version", "id_length", "command_length")
 _Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
@@ -54,7 +54,7 @@ class FileColumns:
             command_ids = _encoded(_pick(values, starts + 2))
             for name, hash_of in self._hashes.items():
                 commit[name] = hash_all(hash_of, command_ids)
-        payload_at = offsets + HEADER_BYTES + 4 + headers["id_length"] + headers["command_length"] + base
+        payload_at = offsets + headers["own_mark"] + (IDS_FROM + 4) + headers["id_length"] + headers["command_length"] + base
         self._parts.append({**commit, **self._events(values, starts, counts, payload_at)})
 
     def _events(

@@ -23,7 +23,7 @@ from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM, SORTED, ChunkHe
 from eventstore.chunks.record import UNORDERED
 from eventstore.chunks.recovery import read_records
 from eventstore.errors import Corrupt
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING
 from eventstore.store.sorted import command_hash, index_format
 from eventstore.store.sorted.command_hash import CommandHash, hash_with
 from eventstore.store.sorted.file_columns import FileColumns, within_group
@@ -133,7 +133,7 @@ def read_columns(file: File, name: str, header: ChunkHeader, hash_of: CommandHas
     check_footer(file.read_at(header.end, FOOTER_BYTES), header, name)
     collected = FileColumns(commit_command=hash_of)
     first = UNORDERED if header.sorted else header.first_sequence
-    found, fault = read_records(file, name, RECORDS_FROM, header.end, first, HEADER_BYTES, collected)
+    found, fault = read_records(file, name, RECORDS_FROM, header.end, first, FRAMING, collected)
     if fault is not None:
         raise Corrupt(name, found.end, fault)
     if found.checksum & (2**64 - 1) != header.checksum or found.records != header.records:

@@ -12,7 +12,7 @@ from eventstore.chunks.files import File
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.slab import Ints
-from eventstore.records.commit import decode
+from eventstore.records.commit import JointPlace, decode
 from eventstore.store.verification.file_contents import FileContents
 from eventstore.store.verification.findings import Findings
 
@@ -31,6 +31,7 @@ def check_commits(folder: ChunkFolder, contents: FileContents, findings: Finding
         _check_sequences(contents, header, findings)
         _check_versions(contents, findings)
         _check_commands(folder, contents, findings)
+        _check_joint_commits(contents, findings)
         if header.sorted:
             _check_sorted(contents, findings)
     elif header.completed and not contents.damaged:
@@ -115,6 +116,23 @@ def command_of(file: File, offset: int, length: int) -> tuple[str, str]:
     """Returns aggregate id and command id of the commit at `offset`, which was checked before."""
     view = decode(file.read_at(offset, length))
     return view.aggregate_id, view.command_id
+
+
+def _check_joint_commits(contents: FileContents, findings: Findings) -> None:
+    """Checks that each joint commit has all its records, which agree about it. In a damaged file some may be missing."""
+    commits: dict[int, list[tuple[int, JointPlace]]] = {}
+    for offset, sequence, place in contents.joint:
+        commits.setdefault(sequence - place.events_before, []).append((offset, place))
+    for sequence, found in commits.items():
+        found.sort(key=lambda each: each[1].place)
+        offset, first = found[0]
+        same = {(each.records, each.events, each.digest) for _, each in found}
+        before = [each.events_before for _, each in found]
+        if len(same) > 1 or len(found) > first.records or sorted(set(before)) != before:
+            findings.add(contents.name, offset, f"the records of the joint commit at sequence {sequence} contradict each other")
+        elif len(found) < first.records and not contents.damaged:
+            what = f"the joint commit at sequence {sequence} has {len(found)} of {first.records} records"
+            findings.add(contents.name, offset, what)
 
 
 def _check_sorted(contents: FileContents, findings: Findings) -> None:

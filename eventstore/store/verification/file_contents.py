@@ -18,10 +18,10 @@ from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM, ChunkHeader, check_footer, decode_header
 from eventstore.chunks.header import HEADER_BYTES as CHUNK_HEADER_BYTES
 from eventstore.chunks.recovery import OnRecords, read_records, recover
-from eventstore.chunks.slab import Ints
+from eventstore.chunks.slab import Ints, gather
 from eventstore.chunks.witness import NO_KEY, Judge
 from eventstore.errors import Corrupt, EventStoreError, ReadFailed
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING, HEADER, LONG_MARK, JointPlace, joint_place_of
 from eventstore.store.sorted.command_hash import CommandHash, hash_with
 from eventstore.store.sorted.file_columns import FileColumns
 from eventstore.store.sorted.file_names import INDEX
@@ -56,6 +56,7 @@ class FileContents:
         ordinals: for each commit the position of its aggregate in `ids`.
         ids: sorted.
         faults: what lies between the records.
+        joint: the records of joint commits, each with its byte offset and sequence.
     """
 
     number: int
@@ -67,6 +68,7 @@ class FileContents:
     ordinals: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     types: list[str] = field(default_factory=list)
     faults: list[DamagedBytes] = field(default_factory=list)
+    joint: list[tuple[int, int, JointPlace]] = field(default_factory=list)
 
     def ints(self, column: str) -> Ints:
         return self.columns[column].astype(np.int64)
@@ -80,13 +82,16 @@ class _Collector:
         self.columns = FileColumns(**hashes)
         self.collected = 0
         self.checksum = 0
+        self.joint: list[tuple[int, int, JointPlace]] = []
         self._name = name
         self._findings = findings
         self._on_bytes = on_bytes
 
     def __call__(self, data: memoryview, base: int, found: record.Walk) -> None:
         try:
+            joint = _joint_places(data, base, found)
             self.columns(data, base, found)
+            self.joint += joint
             self.collected += len(found.offsets)
         except _MALFORMED:
             self._one_by_one(data, base, found)
@@ -98,10 +103,19 @@ class _Collector:
         for start, stop, sequence in zip(found.offsets, stops, found.sequences, strict=True):
             single = record.Walk([start], [sequence], stop, 0, 0, 0, None)
             try:
+                joint = _joint_places(data[start - base : stop - base], start, single)
                 self.columns(data[start - base : stop - base], start, single)
+                self.joint += joint
                 self.collected += 1
             except _MALFORMED as error:
                 self._findings.add(self._name, start, f"the checksum is right, but this is not a commit: {error}")
+
+
+def _joint_places(data: memoryview, base: int, found: record.Walk) -> list[tuple[int, int, JointPlace]]:
+    offsets = np.array(found.offsets, np.int64)
+    long = np.flatnonzero(gather(data, offsets - base, HEADER.dtype("own_mark"))["own_mark"] == LONG_MARK).tolist()
+    places = ((found.offsets[each], found.sequences[each], joint_place_of(data, found.offsets[each] - base)) for each in long)
+    return [(offset, sequence, place) for offset, sequence, place in places if place is not None]
 
 
 def read_contents(
@@ -201,7 +215,7 @@ def walk_on(file: File, name: str, stop: int, on_records: OnRecords) -> list[Dam
     faults: list[DamagedBytes] = []
     position: int | None = RECORDS_FROM
     while position is not None and position < stop:
-        found, fault = read_records(file, name, position, stop, record.UNORDERED, HEADER_BYTES, on_records)
+        found, fault = read_records(file, name, position, stop, record.UNORDERED, FRAMING, on_records)
         if fault is None:
             break
         position = _next_record(file, found.end + 1, stop) if len(faults) < FINDINGS_MAX else None
@@ -214,7 +228,7 @@ def _next_record(file: File, start: int, stop: int) -> int | None:
     step = _SEARCH_BYTES - record.RECORD_BYTES_MAX
     for base in range(start, stop, step):
         data = memoryview(file.read_at(base, min(_SEARCH_BYTES, stop - base)))
-        found = record.find_valid(data, 0, HEADER_BYTES)
+        found = record.find_valid(data, 0, FRAMING)
         if found:
             return base + found[0][0]
     return None
@@ -248,7 +262,7 @@ def _read_ongoing(
     with contextlib.suppress(EventStoreError, OSError):  # a damaged document is reported by the survey
         key = folder.read_key()
     try:
-        recovered = recover(file, name, header.first_sequence, known_end, Judge(header.number, HEADER_BYTES, key), collector)
+        recovered = recover(file, name, header.first_sequence, known_end, Judge(header.number, FRAMING, key), collector)
     except Corrupt as error:
         again = _Collector(name, findings, lambda _: None, collector.hashes)
         inside = [fault for fault in walk_on(file, name, file.size(), again) if fault.until is not None]
@@ -274,7 +288,7 @@ def _fill(contents: FileContents, collector: _Collector) -> None:
     contents.columns = gathered.finish()
     if collector.hashes:
         contents.columns.setdefault("commit_shared", contents.columns["commit_command"])
-    contents.types = list(gathered.types)
+    contents.types, contents.joint = list(gathered.types), collector.joint
     own = contents.columns["commit_ordinal"].astype(np.int64)
     names = list(gathered.ordinals)
     order = sorted(np.unique(own).tolist(), key=names.__getitem__)

@@ -15,13 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from eventstore.model import DATA_IS_JSON
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import HEADER, IDS_FROM, OWN_MARK_AT
 from pyspark_eventstore.files.rows import FileRows
 from pyspark_eventstore.source.table import COLUMNS
 
 ROWS_MAX: Final = 8_192  # 2,000 to 8,000 are fastest; larger ones leave the processor's caches
 SPAN_BYTES_MAX: Final = 64 * 1024 * 1024
-_ID_LENGTH_AT: Final = 48
+_ID_LENGTH_AT: Final = HEADER["id_length"].offset
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -140,7 +140,7 @@ def command_ids(rows: FileRows) -> pa.Array:
     commits = records[begins]
     raw = np.frombuffer(rows.data, np.uint8)
     id_lengths, lengths = raw[commits + _ID_LENGTH_AT], raw[commits + _ID_LENGTH_AT + 1]
-    starts = commits + HEADER_BYTES + 2 + id_lengths + 2 + rows.base
+    starts = commits + raw[commits + OWN_MARK_AT] + (IDS_FROM + 4) + id_lengths + rows.base
     chosen = pa.array((2 * np.cumsum(begins) - 1).astype(np.int32))
     return _gather(rows, starts, lengths, chosen).view(pa.string())
 

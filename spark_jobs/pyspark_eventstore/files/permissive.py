@@ -14,7 +14,7 @@ from eventstore.chunks import record
 from eventstore.chunks.files import File
 from eventstore.chunks.header import FOOTER_BYTES, FOOTER_MAGIC, ChunkHeader, check_footer
 from eventstore.errors import Corrupt
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING
 from pyspark_eventstore.files.arrow_batches import BatchBuilder, corrupt_batch
 from pyspark_eventstore.files.read_metrics import ReadMetrics
 from pyspark_eventstore.files.unsorted_rows import SLAB_BYTES, Slab, Taken, select, take_apart
@@ -62,7 +62,7 @@ def _good_runs(file: File, start: int, stop: int, faults: list[Fault], *, comple
     while start < stop:
         size = min(wanted_bytes, stop - start)
         data = memoryview(file.read_at(start, size))
-        found = record.walk(data, start, record.UNORDERED, HEADER_BYTES)
+        found = record.walk(data, start, record.UNORDERED, FRAMING)
         if found.offsets:
             yield data, start, found
         at_end = start + size >= stop or len(data) < size
@@ -91,7 +91,7 @@ def _next_good(file: File, start: int, stop: int) -> int | None:
     """Returns the offset of the first valid record at or after `start`."""
     window = record.RECORD_BYTES_MAX + SLAB_BYTES
     for base in range(start, stop, SLAB_BYTES):
-        found = record.find_valid(file.read_at(base, min(window, stop - base)), 0, HEADER_BYTES)
+        found = record.find_valid(file.read_at(base, min(window, stop - base)), 0, FRAMING)
         if found:
             return base + found[0][0]
     return None

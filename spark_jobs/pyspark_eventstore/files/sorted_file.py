@@ -21,7 +21,7 @@ from eventstore.chunks.files import OsFiles
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.record import CRC_FROM, UNORDERED, walk
 from eventstore.errors import Corrupt
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING
 from eventstore.records.event_filter import LOG_RECORDS
 from eventstore.records.splits import SlotFilter
 from eventstore.store.sorted.event_index import EventIndex
@@ -216,7 +216,7 @@ class SortedFile:
                     stop = self._stop(begin, end)
                     start_byte, stop_byte = index.extent(begin, stop)
                     data = memoryview(file.read_at(start_byte, stop_byte - start_byte))
-                    found = walk(data, start_byte, UNORDERED, HEADER_BYTES)
+                    found = walk(data, start_byte, UNORDERED, FRAMING)
                     if found.fault is not None:
                         raise Corrupt(self._name, found.end, found.fault)
                     metrics.bytes_read += len(data)
@@ -282,7 +282,7 @@ class _RecordCheck:
             self._blame(int(starts[bad[0]]), int(ends[bad[0]]))
 
     def _blame(self, start: int, end: int) -> None:
-        found = walk(self._data[start:end], start, UNORDERED, HEADER_BYTES)
+        found = walk(self._data[start:end], start, UNORDERED, FRAMING)
         raise Corrupt(self._name, found.end, found.fault or "valid records, but not those that were sorted")
 
     def _single(self, chosen: Ints) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from eventstore.chunks import record
 from eventstore.chunks.files import File
 from eventstore.errors import Corrupt
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING
 from eventstore.records.event_filter import LOG_RECORDS
 from eventstore.store.sorted.file_columns import FileColumns, within_group
 from pyspark_eventstore.files.arrow_batches import cuts, text_array
@@ -39,7 +39,7 @@ def slabs(file: File, name: str, start: int, stop: int, sequence: int, metrics: 
     wanted_bytes = SLAB_BYTES
     while start < stop:
         data = memoryview(file.read_at(start, min(wanted_bytes, stop - start)))
-        found = record.walk(data, start, sequence, HEADER_BYTES)
+        found = record.walk(data, start, sequence, FRAMING)
         at_end = start + len(data) >= stop or len(data) < min(wanted_bytes, stop - start)
         if found.fault is not None and (at_end or not found.wants):
             raise Corrupt(name, found.end, found.fault)

@@ -21,7 +21,7 @@ from eventstore.chunks.recovery import read_records
 from eventstore.chunks.witness import Judge
 from eventstore.errors import Corrupt, FolderRefused
 from eventstore.fields import counted
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING
 from eventstore.store.data_folder import ENDING
 from pyspark_eventstore.source.data_folders import DataFolder, find_data_folders
 
@@ -198,7 +198,7 @@ def _ongoing(
         fault = _walk(file, name, progress)
         end, last = progress.end, progress.next_sequence - 1
         if fault is not None:
-            judge = Judge(header.number, HEADER_BYTES, folder.read_key())
+            judge = Judge(header.number, FRAMING, folder.read_key())
             damage = _damage(file, name, progress, known_end, judge)
             if damage is not None and not permissive:
                 raise Corrupt(name, end, f"{fault}, {damage}")
@@ -218,7 +218,7 @@ def _walk(file: File, name: str, progress: WalkProgress) -> str | None:
     fault: str | None = None
     for _ in range(_ROUNDS_MAX):
         size = file.size()
-        found, fault = read_records(file, name, progress.end, size, progress.next_sequence, HEADER_BYTES, progress.marks)
+        found, fault = read_records(file, name, progress.end, size, progress.next_sequence, FRAMING, progress.marks)
         stuck = found.end == progress.end
         progress.end, progress.next_sequence = found.end, found.next_sequence
         if stuck or found.end >= size:
@@ -236,7 +236,7 @@ def _damage(file: File, name: str, progress: WalkProgress, known_end: int, judge
     if durable <= end:
         return None
     # A later record was written after these bytes: they will not change any more.
-    again, fault = read_records(file, name, end, file.size(), record.UNORDERED, HEADER_BYTES, lambda *_: None)
+    again, fault = read_records(file, name, end, file.size(), record.UNORDERED, FRAMING, lambda *_: None)
     return None if fault is None or again.end > end else f"though the file was durable up to byte {durable}"
 
 
@@ -252,7 +252,7 @@ def _only_zeros(file: File, start: int) -> bool:
 def _last_sequence(file: File, last: int) -> int:
     """Returns the largest sequence of any valid record in a damaged file."""
     data = file.read_at(RECORDS_FROM, max(file.size() - RECORDS_FROM, 0))
-    for position, _ in record.find_valid(data, 0, HEADER_BYTES):
+    for position, _ in record.find_valid(data, 0, FRAMING):
         sequence, count = _SEQUENCES.unpack_from(data, position)
         last = max(last, sequence + count - 1)
     return last

@@ -21,7 +21,7 @@ from eventstore.chunks.header import RECORDS_FROM
 from eventstore.chunks.recovery import read_records
 from eventstore.errors import FolderRefused
 from eventstore.following.checkpoint import Checkpoint
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING
 from pyspark_eventstore.source.data_folders import DataFolder, find_data_folders
 from pyspark_eventstore.source.identities import check_named, check_places, check_stores, ends_of, place_in
 from pyspark_eventstore.source.lineage import SnapshotLineage
@@ -209,7 +209,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             opened = data_folder.folder.files.open(path)
             try:
                 if not data_folder.folder.read_header(file.number).sorted:
-                    read_records(opened, str(path), RECORDS_FROM, file.end, file.first_sequence, HEADER_BYTES, marks)
+                    read_records(opened, str(path), RECORDS_FROM, file.end, file.first_sequence, FRAMING, marks)
             finally:
                 opened.close()
             self._marks = {key: marks}  # one is enough: files are read one after the other

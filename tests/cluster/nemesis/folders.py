@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from eventstore.chunks.header import EVENTS, HEADER_BYTES, MESSAGES, RECORDS_FROM, decode_header
-from eventstore.chunks.record import PREFIX, UNORDERED, walk
+from eventstore.chunks.record import PREFIX, UNORDERED, Framing, walk
 from eventstore.records import commit, message
 
-_KINDS: Final = (("events", EVENTS, commit.HEADER_BYTES), ("broker/messages", MESSAGES, message.HEADER_BYTES))
+_KINDS: Final = (("events", EVENTS, commit.FRAMING), ("broker/messages", MESSAGES, message.FRAMING))
 _IDENTITY: Final = PREFIX.part("crc", "sequence")
 
 
@@ -23,8 +23,8 @@ class Chunk(NamedTuple):
 def differences(folders: list[Path]) -> list[str]:
     """Returns where the replicas in these folders differ. Of folders that are in use: perhaps what is not so a moment later."""
     found = []
-    for name, kind, header_bytes in _KINDS:
-        replicas = [_chunks(folder / name, kind, header_bytes) for folder in folders]
+    for name, kind, framing in _KINDS:
+        replicas = [_chunks(folder / name, kind, framing) for folder in folders]
         numbers = sorted(set().union(*replicas))
         for number in numbers:
             first, *others = [replica.get(number) for replica in replicas]
@@ -34,15 +34,15 @@ def differences(folders: list[Path]) -> list[str]:
     return found
 
 
-def _chunks(folder: Path, kind: int, header_bytes: int) -> dict[int, Chunk]:
-    return {int(path.stem): _chunk(path, kind, header_bytes) for path in sorted(folder.glob(f"*.{folder.name}"))}
+def _chunks(folder: Path, kind: int, framing: Framing) -> dict[int, Chunk]:
+    return {int(path.stem): _chunk(path, kind, framing) for path in sorted(folder.glob(f"*.{folder.name}"))}
 
 
-def _chunk(path: Path, kind: int, header_bytes: int) -> Chunk:
+def _chunk(path: Path, kind: int, framing: Framing) -> Chunk:
     raw = path.read_bytes()
     header = decode_header(raw[:HEADER_BYTES], str(path), kind)
     records = memoryview(raw)[RECORDS_FROM : header.end if header.completed else None]
-    walked = walk(records, RECORDS_FROM, UNORDERED, header_bytes)
+    walked = walk(records, RECORDS_FROM, UNORDERED, framing)
     found = [_IDENTITY.unpack_from(raw, offset) for offset in walked.offsets]
     fault = walked.fault if header.completed else None
     said = (

@@ -13,7 +13,7 @@ import pytest
 
 from eventstore.chunks.folder import Ancestor, ChunkFolder
 from eventstore.errors import Corrupt, FolderRefused, Poisoned, StorageFull
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING
 from eventstore.store.data_folder import event_folder
 from eventstore_cluster.replica.epochs import Beginning, LastEpoch
 from eventstore_cluster.replica.places import NOWHERE, LogEnd
@@ -38,7 +38,7 @@ class Leader:
 
     def __post_init__(self) -> None:
         self.store = Stepped(self.disk, self.directory / f"epoch-{self.epoch}", epoch=self.epoch)
-        self.reader = LogReader(self.folder, HEADER_BYTES)
+        self.reader = LogReader(self.folder, FRAMING)
 
     @property
     def folder(self) -> ChunkFolder:
@@ -65,7 +65,7 @@ def opened(disk: SimulatedDisk, leader: Leader) -> FollowerLog:
     if not disk.exists(EVENTS):
         disk.make_folder(DATA)
         folder.create()
-    return FollowerLog(folder, HEADER_BYTES, size_bytes=8192, preallocate_bytes=4096)
+    return FollowerLog(folder, FRAMING, size_bytes=8192, preallocate_bytes=4096)
 
 
 def pull(log: FollowerLog, leader: Leader, until: LogEnd | None = None, bytes_max: int = _BYTES) -> None:
@@ -361,7 +361,7 @@ def test_a_cut_at_the_end_of_what_a_shard_began_with_leaves_that_as_it_is(leader
     end = last, header.end
 
     def begun(disk: SimulatedDisk) -> FollowerLog:
-        return FollowerLog(replace(folder, files=disk), HEADER_BYTES, size_bytes=8192, preallocate_bytes=4096)
+        return FollowerLog(replace(folder, files=disk), FRAMING, size_bytes=8192, preallocate_bytes=4096)
 
     leader.store.opened.close()
     for nth in range(1, crashes_of(disk, lambda each: begun(each).cut(end)) + 1):

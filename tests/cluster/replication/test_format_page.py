@@ -15,7 +15,7 @@ from eventstore.chunks.files import OsFiles
 from eventstore.chunks.opening import LOCK
 from eventstore.model import NewEvent
 from eventstore.records.cluster_map import ALL_SLOTS
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING
 from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import event_folder
 from eventstore.store.opening import open_folder
@@ -107,7 +107,7 @@ def test_a_log_that_is_cut_to_nothing_has_an_intent_without_a_header(disk: Simul
 
 
 def opened(disk: SimulatedDisk) -> FollowerLog:
-    return FollowerLog(event_folder(disk, DATA, STORE), HEADER_BYTES, size_bytes=8192, preallocate_bytes=4096)
+    return FollowerLog(event_folder(disk, DATA, STORE), FRAMING, size_bytes=8192, preallocate_bytes=4096)
 
 
 def test_a_completed_chunk_at_the_end_is_made_ongoing_again_and_an_empty_one_is_removed(disk: SimulatedDisk) -> None:

@@ -13,7 +13,7 @@ import trio.testing
 import eventstore as es
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import CommandIdReused, EventStoreError, NotEnoughReplicas
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING
 from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import event_folder, read_identity
 from eventstore.store.embedded import EmbeddedStore
@@ -33,7 +33,7 @@ class Led:
         self.held = False
         self.refusal: EventStoreError | None = None
         self.ends: list[LogEnd] = [end]
-        self.reader = LogReader(event_folder(OsFiles(), folder, read_identity(OsFiles(), folder)), HEADER_BYTES)
+        self.reader = LogReader(event_folder(OsFiles(), folder, read_identity(OsFiles(), folder)), FRAMING)
         self.log = LeaderLog(
             self.reader, lambda: self.store.engine.writer.key, end, last_crc,
             grown=lambda: self.ends.append(self.log.end), durable=self.commit, failed=self._fail,

@@ -10,7 +10,7 @@ import pytest
 
 from eventstore.chunks.documents import write_file
 from eventstore.errors import FolderRefused
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING
 from eventstore.store.data_folder import read_event_folder, read_store
 from eventstore_cluster.replication.logs.follower_log import FollowerLog
 from eventstore_cluster.replication.lost_files import LostFiles
@@ -50,7 +50,7 @@ def lost(disk: SimulatedDisk) -> list[int]:
 
 
 def opened(disk: SimulatedDisk) -> FollowerLog:
-    return FollowerLog(read_event_folder(disk, DATA), HEADER_BYTES, size_bytes=8192, preallocate_bytes=4096)
+    return FollowerLog(read_event_folder(disk, DATA), FRAMING, size_bytes=8192, preallocate_bytes=4096)
 
 
 def test_sorted_files_that_are_missing_may_be_fetched_and_later_ones_only_if_all_before_are_sorted(disk: SimulatedDisk) -> None:

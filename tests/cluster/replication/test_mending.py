@@ -15,7 +15,7 @@ from eventstore.chunks.header import EVENTS, MESSAGES
 from eventstore.chunks.header import HEADER_BYTES as HEADER_LENGTH
 from eventstore.chunks.scrubbing import ChunkCheck
 from eventstore.errors import Corrupt
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING
 from eventstore.server.verification.verified_files import Verified, events_of
 from eventstore.settings.server import ServerSettings
 from eventstore.store.data_folder import read_event_folder
@@ -52,7 +52,7 @@ def of(disk: SimulatedDisk) -> Verified:
 
 def fault(disk: SimulatedDisk, path: Path = FIRST) -> str | None:
     try:
-        with ChunkCheck(disk, path, EVENTS, HEADER_BYTES) as check:
+        with ChunkCheck(disk, path, EVENTS, FRAMING) as check:
             check.read_all()
     except Corrupt as error:
         return error.message

@@ -10,7 +10,7 @@ from pathlib import Path
 from eventstore.broker.broker import Broker, open_broker
 from eventstore.broker.opening import BrokerIdentity, message_folder, open_broker_folder
 from eventstore.chunks.files import OsFiles
-from eventstore.records.message import HEADER_BYTES
+from eventstore.records.message import FRAMING
 from eventstore.settings.broker import BrokerSettings
 from eventstore_cluster.replica.places import LogEnd
 from eventstore_cluster.replication.logs.follower_log import FollowerLog
@@ -40,11 +40,11 @@ def follower(path: Path) -> FollowerLog:
     if not path.exists():
         open_broker_folder(path, SETTINGS, identity=BROKER).close()
     folder = message_folder(OsFiles(), path, BROKER.store)
-    return FollowerLog(folder, HEADER_BYTES, size_bytes=SETTINGS.chunk_size_bytes, preallocate_bytes=4096)
+    return FollowerLog(folder, FRAMING, size_bytes=SETTINGS.chunk_size_bytes, preallocate_bytes=4096)
 
 
 def pull(log: FollowerLog, broker: Broker, pieces: int = 10_000) -> None:
-    reader = LogReader(broker.engine.files.folder, HEADER_BYTES)
+    reader = LogReader(broker.engine.files.folder, FRAMING)
     for _ in range(pieces):
         piece = reader.after(log.tail.end, log.last_crc, end_of(broker), 700)
         if piece is None:
@@ -94,4 +94,4 @@ async def test_a_follower_that_is_behind_what_the_leader_deleted_goes_on_after_i
         assert behind.tail.end == end_of(broker)
         for log in (behind, new):
             log.close()
-            assert FollowerLog(log.folder, HEADER_BYTES, size_bytes=6096, preallocate_bytes=4096).tail == log.tail
+            assert FollowerLog(log.folder, FRAMING, size_bytes=6096, preallocate_bytes=4096).tail == log.tail

@@ -17,7 +17,7 @@ from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.opening import OpenedChunks
 from eventstore.chunks.record import PREFIX
 from eventstore.chunks.writing.writer import ChunkWriter
-from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.commit import FRAMING
 from eventstore.store.data_folder import event_folder
 from eventstore.store.sorted.sorting import sort_file, switch
 from eventstore_cluster.replica.places import LogEnds
@@ -72,9 +72,9 @@ class ByteDisk(Disk):
         self._writer: ChunkWriter | None = None
         self._doing: Callable[[], None] | None = None
         self._cut_to: int | None = None
-        self._log = FollowerLog(self._folder(), HEADER_BYTES, size_bytes=_SIZE_BYTES, preallocate_bytes=4096)
+        self._log = FollowerLog(self._folder(), FRAMING, size_bytes=_SIZE_BYTES, preallocate_bytes=4096)
         self.sorted = self._log.sorted_through
-        self._reader = LogReader(self._folder(), HEADER_BYTES)
+        self._reader = LogReader(self._folder(), FRAMING)
 
     # a leader
 
@@ -82,7 +82,7 @@ class ByteDisk(Disk):
         """Opens the log for writing."""
         self._log.close()
         opened = OpenedChunks(
-            self._folder(), HEADER_BYTES, size_bytes=_SIZE_BYTES, preallocate_bytes=4096, sync=True, clock=lambda: 1.0,
+            self._folder(), FRAMING, size_bytes=_SIZE_BYTES, preallocate_bytes=4096, sync=True, clock=lambda: 1.0,
             epoch=epoch,
         )  # fmt: skip
         for header in opened.headers[-1:]:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from eventstore.chunks import record
 from eventstore.chunks.header import RECORDS_FROM
-from eventstore.records.commit import HEADER, HEADER_BYTES
+from eventstore.records.commit import FRAMING, HEADER, HEADER_BYTES
 from pyspark_eventstore.jobs.verify import FileFault, told, verify_shards
 from pyspark_eventstore.main import run
 from tests.processes import run_to_end
@@ -39,7 +39,7 @@ def data_folder(sound: Path, tmp_path: Path) -> Path:
 def records(path: Path) -> list[tuple[int, int, int]]:
     """(byte offset, length, sequence) of every record of a file."""
     raw = memoryview(path.read_bytes())
-    found = record.walk(raw[RECORDS_FROM:], RECORDS_FROM, record.UNORDERED, HEADER_BYTES)
+    found = record.walk(raw[RECORDS_FROM:], RECORDS_FROM, record.UNORDERED, FRAMING)
     ends = [*found.offsets[1:], found.end]
     return [(start, end - start, first) for start, end, first in zip(found.offsets, ends, found.sequences, strict=True)]
 

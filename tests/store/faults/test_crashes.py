@@ -17,12 +17,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from eventstore.model import Event, NewEvent
+from eventstore.model import ANY, Event, NewEvent
 from eventstore.store.append import COMMITTED, DUPLICATE, NewCommit
 from eventstore.store.event_checks import EventsCheck
 from tests.crash_harness import RUNS, after_each_crash, crash_in_recovery
 from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedDisk
-from tests.store.stepped import Stepped, forget_directory, raw, spare_the_probe
+from tests.store.stepped import Stepped, forget_directory, raw, spare_the_probe, together
 
 count_events = EventsCheck()
 
@@ -37,13 +37,31 @@ def batches() -> list[list[NewCommit]]:
             count = rng.choice((1, 1, 1, 2, 5))
             size = 9_000 if (batch, place) == (11, 0) else rng.choice((0, 10, 60, 300))
             events = [NewEvent(rng.choice(("Placed", "Paid")), bytes([number]) * size, b"m") for number in range(count)]
-            commits.append(raw(f"order-{rng.randint(1, 6)}", f"command-{batch}-{place}", *events))
+            command = f"command-{batch}-{place}"
+            if (batch + place) % 3:
+                commits.append(raw(f"order-{rng.randint(1, 6)}", command, *events))
+            else:
+                names = rng.sample(range(1, 7), rng.randint(2, 4))
+                commits.append(together(command, *((f"order-{name}", ANY, events[: 1 + name % 2]) for name in names)))
         made.append(commits)
     return made
 
 
+def members(commit: NewCommit) -> list[tuple[str, bytes]]:
+    """Returns the aggregates of a commit with their events."""
+    if isinstance(commit[0], str):
+        assert isinstance(commit[4], bytes)
+        return [(commit[0], commit[4])]
+    return [(name, events) for name, _, events in commit[0].writes if isinstance(events, bytes)]
+
+
 BATCHES = batches()
-EVENTS_OF = {(commit[0], commit[2]): count_events(commit[4])[0] for batch in BATCHES for commit in batch}
+EVENTS_OF = {
+    (aggregate_id, commit[2]): count_events(events)[0]
+    for batch in BATCHES
+    for commit in batch
+    for aggregate_id, events in members(commit)
+}
 SORT_AFTER = (9, 16)
 REOPEN_AFTER = 13
 
@@ -94,7 +112,9 @@ class Life:
         for number, batch in enumerate(BATCHES):
             for commit, outcome in zip(batch, store.append(*batch), strict=True):
                 assert outcome[0] in (COMMITTED, DUPLICATE), outcome
-                self.acknowledged[commit[0], commit[2]] = (outcome[1], outcome[2])  # type: ignore[assignment] # two ints
+                places = [outcome[1:]] if isinstance(commit[0], str) else outcome[1]
+                for (aggregate_id, _), (version, sequence) in zip(members(commit), places, strict=True):
+                    self.acknowledged[aggregate_id, commit[2]] = version, sequence
             store.engine.writer.zero_ahead.step()
             if number in SORT_AFTER:
                 store.sort()
@@ -122,6 +142,7 @@ def judge(store: Stepped, acknowledged: dict[Command, tuple[int, int]]) -> None:
         assert view is not None
         assert (view.last_version, view.last_sequence) == (version, sequence)
     assert state == reference[: len(state)], "byte for byte"
+    assert not state or not state[-1].commit_continues, "several aggregates whole or not at all"
     assert len(state) == sum(EVENTS_OF[command] for command in by_command), "each commit whole or not at all"
     for aggregate_id, version in versions.items():
         assert store.engine.version(aggregate_id) == version

@@ -103,7 +103,7 @@ def test_an_event_file_of_a_newer_format_is_refused(opened: Maker, closed: Simul
 
 
 def test_a_store_of_a_newer_format_is_refused(opened: Maker, closed: SimulatedDisk) -> None:
-    closed.replace(STORE, json.dumps({**document(closed, STORE), "format": 2}).encode())
+    closed.replace(STORE, json.dumps({**document(closed, STORE), "format": 3}).encode())
     refuses(opened, closed, "store.json")
 
 

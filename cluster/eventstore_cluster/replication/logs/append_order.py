@@ -6,7 +6,7 @@ from eventstore.arrays import np
 from eventstore.chunks import slab
 from eventstore.chunks.files import File
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
-from eventstore.chunks.record import PREFIX, UNORDERED, Walk
+from eventstore.chunks.record import PREFIX, UNORDERED, Framing, Walk
 from eventstore.chunks.recovery import read_records
 from eventstore.errors import Corrupt
 
@@ -16,7 +16,7 @@ _PLACED = ("length", "sequence")
 class AppendOrder:
     """Keeps where each record is, and a map of the file."""
 
-    def __init__(self, header: ChunkHeader, file: File, name: str, header_bytes: int) -> None:
+    def __init__(self, header: ChunkHeader, file: File, name: str, framing: Framing) -> None:
         """Reads all records. Raises Corrupt, ReadFailed."""
         offsets: list[slab.Ints] = []
         rows: list[slab.SlabRows] = []
@@ -26,7 +26,7 @@ class AppendOrder:
             offsets.append(places)
             rows.append(slab.gather(data, places - base, PREFIX.dtype(*_PLACED)))
 
-        end, fault = read_records(file, name, RECORDS_FROM, header.end, UNORDERED, header_bytes, note)
+        end, fault = read_records(file, name, RECORDS_FROM, header.end, UNORDERED, framing, note)
         if fault is not None:
             raise Corrupt(name, end.end, fault)
         found = np.concatenate(rows)

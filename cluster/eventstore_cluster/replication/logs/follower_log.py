@@ -17,7 +17,7 @@ from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.front import Segment
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
 from eventstore.chunks.opening import OpenedChunks
-from eventstore.chunks.record import PREFIX, Walk
+from eventstore.chunks.record import PREFIX, Framing, Walk
 from eventstore.chunks.record import walk as record_walk
 from eventstore.errors import Corrupt, FolderRefused
 from eventstore_cluster.replica.epochs import LogTail
@@ -38,18 +38,18 @@ class FollowerLog:
         sorted_through: the number of the last chunk that was sorted when the log was opened.
     """
 
-    def __init__(self, folder: ChunkFolder, header_bytes: int, *, size_bytes: int, preallocate_bytes: int) -> None:
+    def __init__(self, folder: ChunkFolder, framing: Framing, *, size_bytes: int, preallocate_bytes: int) -> None:
         """Opens the log of a locked folder; finishes what was interrupted, and cuts off a torn tail.
 
         Raises:
             FolderRefused, Corrupt
         """
         self.folder = folder
-        self._header_bytes = header_bytes
+        self._framing = framing
         self._open = partial(
             OpenedChunks,
             folder,
-            header_bytes,
+            framing,
             size_bytes=size_bytes,
             preallocate_bytes=preallocate_bytes,
             sync=True,
@@ -108,7 +108,7 @@ class FollowerLog:
 
     def _load(self) -> OpenedChunks:
         opened = self._open()
-        self._end = LogEndReader(self._header_bytes)
+        self._end = LogEndReader(self._framing)
         self.sorted_through = max((header.number for header in opened.headers if header.sorted), default=0)
         for header, following in zip_longest(opened.headers, opened.headers[1:]):
             if following is not None and following.epoch == header.epoch:  # epochs only grow, so it holds no other one
@@ -167,12 +167,14 @@ class FollowerLog:
                     self._name(piece), offset, f"chunk {chunk} ends otherwise at the leader; remove this replica's folder"
                 )
         if len(piece.data) > _FEW_BYTES:
-            found = slab.walk(piece.data, piece.offset, self._next_sequence, self._header_bytes)
+            found = slab.walk(piece.data, piece.offset, self._next_sequence, self._framing)
         else:
-            found = record_walk(memoryview(piece.data), piece.offset, self._next_sequence, self._header_bytes)
+            found = record_walk(memoryview(piece.data), piece.offset, self._next_sequence, self._framing)
         if not follows or found.fault is not None or not found.offsets:
             what = found.fault if follows and found.fault is not None else f"the log ends at byte {offset} of chunk {chunk}"
             raise Corrupt(self._name(piece), found.end if follows else piece.offset, f"not what follows: {what}")
+        if self._framing.whole(piece.data, piece.offset, found) < len(found.offsets):
+            raise Corrupt(self._name(piece), found.end, "the leader sends a part of a commit of several aggregates")
         return found
 
     def _name(self, piece: Piece) -> str:

@@ -72,13 +72,13 @@ class FollowerLogs:
         store, own = settings.store_settings, settings.broker_settings
         self.events = FollowerLog(
             event_folder(files, self.folder, self.shard.store, self.shard.ancestors),
-            commit.HEADER_BYTES,
+            commit.FRAMING,
             size_bytes=store.file_size_bytes,
             preallocate_bytes=store.preallocate_bytes,
         )
         self.messages = FollowerLog(
             message_folder(files, self.folder / BROKER_FOLDER, identity.store),
-            message.HEADER_BYTES,
+            message.FRAMING,
             size_bytes=own.chunk_size_bytes,
             preallocate_bytes=own.preallocate_bytes,
         )

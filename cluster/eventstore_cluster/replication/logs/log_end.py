@@ -6,7 +6,7 @@ from eventstore.arrays import np
 from eventstore.chunks import slab
 from eventstore.chunks.files import File
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
-from eventstore.chunks.record import PREFIX, UNORDERED, Walk
+from eventstore.chunks.record import PREFIX, UNORDERED, Framing, Walk
 from eventstore.chunks.recovery import read_records
 from eventstore.errors import Corrupt
 from eventstore_cluster.replica.epochs import LogTail
@@ -19,11 +19,11 @@ class LogEndReader:
     """The end of a log of one kind, moved on by the records that follow.
 
     Attributes:
-        header_bytes: the length of their headers.
+        framing: of the records.
     """
 
-    def __init__(self, header_bytes: int) -> None:
-        self.header_bytes = header_bytes
+    def __init__(self, framing: Framing) -> None:
+        self.framing = framing
         self.tail = LogTail()
         self.last_crc = 0
 
@@ -53,7 +53,7 @@ class LogEndReader:
         def note(data: memoryview, base: int, found: Walk) -> None:
             every.append(slab.gather(data, np.array(found.offsets) - base, PREFIX.dtype(*_COLUMNS)))
 
-        end, fault = read_records(file, name, RECORDS_FROM, header.end, UNORDERED, self.header_bytes, note)
+        end, fault = read_records(file, name, RECORDS_FROM, header.end, UNORDERED, self.framing, note)
         if fault is not None:
             raise Corrupt(name, end.end, fault)
         rows = np.concatenate(every)

@@ -8,7 +8,7 @@ from typing import Final
 from eventstore.chunks import slab
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
-from eventstore.chunks.record import PREFIX, TRAILER, UNORDERED
+from eventstore.chunks.record import PREFIX, TRAILER, UNORDERED, Framing
 from eventstore.errors import Corrupt
 from eventstore_cluster.replica.places import NOWHERE, LogEnd
 from eventstore_cluster.replication.logs.append_order import AppendOrder
@@ -23,11 +23,11 @@ class Differs(Exception):
 
 
 class LogReader:
-    """Reads records, whose headers have `header_bytes`, on any thread."""
+    """Reads records on any thread."""
 
-    def __init__(self, folder: ChunkFolder, header_bytes: int) -> None:
+    def __init__(self, folder: ChunkFolder, framing: Framing) -> None:
         self._folder = folder
-        self._header_bytes = header_bytes
+        self._framing = framing
         self._orders: dict[int, AppendOrder] = {}
         self._one_at_a_time = threading.Lock()
 
@@ -65,17 +65,17 @@ class LogReader:
         return Piece(number, RECORDS_FROM, data, header.reopened(), completed)
 
     def _read(self, header: ChunkHeader, offset: int, written: LogEnd, bytes_max: int) -> bytes:
-        """Returns whole records from `offset` on."""
+        """Returns records from `offset` on, at least one, and none without those that belong to it."""
         end = written[1] if written[0] == header.number else header.end
         wanted = min(end - offset, bytes_max)
         while True:
             data = self._order(header).records(offset, wanted) if header.sorted else self._bytes(header, offset, wanted)
-            found = slab.walk(data, offset, UNORDERED, self._header_bytes)
-            if found.offsets:
-                return data[: found.end - offset]
-            if not found.wants or wanted == end - offset:
-                raise Corrupt(str(self._folder.chunk_path(header.number)), offset, found.fault or "no record")
-            wanted = min(end - offset, found.wants)
+            found = slab.walk(data, offset, UNORDERED, self._framing)
+            if many := self._framing.whole(data, offset, found):
+                return data[: (found.end if many == len(found.offsets) else found.offsets[many]) - offset]
+            if (found.fault is not None and not found.wants) or wanted == end - offset:
+                raise Corrupt(str(self._folder.chunk_path(header.number)), offset, found.fault or "no whole commit")
+            wanted = min(end - offset, max(found.wants, 2 * wanted))
 
     def _crc_before(self, header: ChunkHeader, offset: int) -> int:
         """Returns the CRC of the record that ends at `offset`; raises Differs if none does."""
@@ -111,6 +111,6 @@ class LogReader:
         path = self._folder.chunk_path(header.number)
         file = self._folder.files.open(path)
         try:
-            return AppendOrder(header, file, str(path), self._header_bytes)
+            return AppendOrder(header, file, str(path), self._framing)
         finally:
             file.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -100,6 +101,29 @@ def status(
         from eventstore.errors import ConnectionLost
 
         raise ConnectionLost(lost)
+
+
+@cluster.command("upgrade", cls=PlainCommand)
+@offers_etcd
+def upgrade(as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
+    """Raise the format of a cluster with replicas to the newest, once the programs of all nodes know it.
+
+    From then on files are begun in this format, in which commits may have several aggregates. It cannot be taken back: nodes
+    with an older program are refused. A node that holds it up is named, and nothing is changed.
+
+    \b
+    Example:
+      eventstore cluster upgrade --etcd http://127.0.0.1:2379
+    """
+    from eventstore_cluster.nodes.upgrading import upgrade as raise_format
+
+    done = raise_format(required_etcd(etcd), etcd.cluster)
+    if as_json:
+        print_json(asdict(done))
+    elif done.before == done.format:
+        print(f"The cluster has format {done.format} already.")
+    else:
+        print(f"The cluster has format {done.format} now; it had {done.before}.")
 
 
 @cluster.command("top", cls=PlainCommand)

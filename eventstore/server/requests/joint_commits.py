@@ -1,0 +1,110 @@
+"""Commits of several aggregates: those of one turn become one batch for the store.
+
+They do not go through the mailboxes, since each is about several of them. A command that was handled ahead of the disk, and
+decided on what such a commit has changed, is in conflict with it and handled again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from eventstore.errors import CrossShard, EventStoreError, ShuttingDown
+from eventstore.protocol import encode_answer, encode_error
+from eventstore.protocol.joint_commits import raw_of
+from eventstore.protocol.requests import CommitJointly, CommittedJointly, WrittenPlace
+from eventstore.records.raw_commit import RawJointCommit
+from eventstore.server.feature import Feature
+from eventstore.server.mailbox_wiring import ArrivalOrder
+from eventstore.server.net.connection import ServerConnection
+from eventstore.server.net.gate import Gate
+from eventstore.server.requests.owned_slots import OwnedSlots
+from eventstore.store.append import AppendOutcome
+from eventstore.store.committer import to_results
+from eventstore.store.embedded import EmbeddedStore
+
+_log = logging.getLogger(__name__)
+
+
+class JointCommitBatcher:
+    """Collects the commits of a turn. While `stopping`, new ones are refused and those under way are finished."""
+
+    def __init__(
+        self, gate: Gate, store: EmbeddedStore, order: ArrivalOrder, slots: OwnedSlots | None, nursery: trio.Nursery
+    ) -> None:
+        self._gate = gate
+        self._store = store
+        self._order = order
+        self._slots = slots
+        self._nursery = nursery
+        self._waiting: list[tuple[ServerConnection, int, RawJointCommit]] = []
+        self.stopping = False
+        self.feature = Feature(routes={CommitJointly: self.commit}, stop=self._stop)
+
+    def _stop(self) -> None:
+        self.stopping = True
+
+    def commit(self, connection: ServerConnection, request_id: int, request: Any) -> None:
+        """Takes a COMMIT_JOINTLY; it is answered when it is durable.
+
+        Raises:
+            ShuttingDown
+            CrossShard, Elsewhere: this shard does not own all the aggregates.
+        """
+        if self.stopping:
+            raise ShuttingDown("the server is stopping; connect again later")
+        raw = raw_of(request)
+        if self._slots is not None:
+            check_one_shard(self._slots, raw[0].aggregate_ids)
+        self._order.switch_to(self)
+        self._gate.owe(connection)
+        self._waiting.append((connection, request_id, raw))
+
+    def hand_over(self) -> None:
+        """Hands the commits to the store; those on aggregates that take long to look up follow when these are loaded."""
+        waiting, self._waiting = self._waiting, []
+        names = {name for _, _, raw in waiting for name in raw[0].aggregate_ids}
+        if self._store.engine.unloaded(names):
+            self._nursery.start_soon(self._loaded_first, names, waiting)
+        else:
+            self._submit(waiting)
+
+    async def _loaded_first(self, names: set[str], waiting: Sequence[tuple[ServerConnection, int, RawJointCommit]]) -> None:
+        await self._store.load(names)
+        self._submit(waiting)
+
+    def _submit(self, waiting: Sequence[tuple[ServerConnection, int, RawJointCommit]]) -> None:
+        def deliver(outcomes: Sequence[AppendOutcome]) -> None:
+            durability = self._store.committer.durability()
+            for (connection, request_id, raw), outcome in zip(waiting, outcomes, strict=True):
+                self._gate.answer(connection, _answer(request_id, raw, outcome, durability))
+            self._gate.flush()
+
+        try:
+            self._store.committer.submit([raw for _, _, raw in waiting], deliver, waiting[0][0])
+        except Exception:  # a bug of ours that one client triggered; only the connections of its batch are affected
+            _log.exception("a commit failed; its connections are closed")
+            for connection, _, _ in waiting:
+                self._gate.drop(connection)
+        self._store.committer.kick()
+
+
+def check_one_shard(slots: OwnedSlots, aggregate_ids: Sequence[str]) -> None:
+    """Raises Elsewhere if another shard owns all of these aggregates, and CrossShard if it owns some."""
+    refused = slots.refusals(aggregate_ids)
+    if not refused:
+        return
+    own = next((name for place, name in enumerate(aggregate_ids) if place not in refused), None)
+    place, error = next(iter(refused.items()))
+    raise error if own is None else CrossShard(own, aggregate_ids[place])
+
+
+def _answer(request_id: int, raw: RawJointCommit, outcome: AppendOutcome, durability: int) -> bytes:
+    results = to_results(raw, outcome, durability)
+    if isinstance(results, EventStoreError):
+        return encode_error(request_id, results)
+    places = tuple(WrittenPlace(each.version, each.sequence) for each in results)
+    return encode_answer(request_id, CommitJointly, CommittedJointly(results[0].duplicate, durability, places))
