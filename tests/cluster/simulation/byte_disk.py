@@ -17,7 +17,7 @@ from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.opening import OpenedChunks
 from eventstore.chunks.record import PREFIX
 from eventstore.chunks.writing.writer import ChunkWriter
-from eventstore.records.commit import FRAMING
+from eventstore.records.commit import FRAMING, joint_place_of
 from eventstore.store.data_folder import event_folder
 from eventstore.store.sorted.sorting import sort_file, switch
 from eventstore_cluster.replica.places import LogEnds
@@ -37,6 +37,15 @@ _OPERATIONS: Final = ((1, 3), (20, 24), (1, 30))
 """Where a crash comes, by the number of operations: a small write, one after the key of a new leader was kept, anywhere."""
 _MODES: Final = (*CRASH_MODES, "sectors", "sectors")
 _CRC: Final = PREFIX.part("crc", stop=PREFIX["crc"].end).unpack_from
+
+
+def _joint(events: list[Record], first: int, at: int) -> tuple[int, int] | None:
+    """Returns of how many records of a joint commit the one at `at` is which; None: it stands alone. Half of what is appended
+    at once, into one chunk, is a joint commit. `first`: where these events begin.
+    """
+    begin = max(first, at - at % IN_A_CHUNK)
+    end = min(first + len(events), at - at % IN_A_CHUNK + IN_A_CHUNK)
+    return (end - begin, at - begin) if end - begin > 1 and events[begin - first][1] % 2 else None
 
 
 class Shipment(list[Record]):
@@ -100,13 +109,15 @@ class ByteDisk(Disk):
             if isinstance(events, Shipment):
                 data = b"".join(piece.data for piece in events.payload.pieces)
                 self._raw += [data[at : at + RECORD_BYTES] for at in range(0, len(data), RECORD_BYTES)]
+                self._check_end(len(self._raw))
                 shipped = events.payload
                 self._doing = lambda: self._log.store(shipped)
             return
         for at, record in enumerate(events, first):
             if at % IN_A_CHUNK == 0:
                 self._front.begin_chunk()
-            self._raw.append(raw := framed(record, at + 1, self._front.witness(), self._front.durable))
+            joint = _joint(events, first, at)
+            self._raw.append(raw := framed(record, at + 1, self._front.witness(), self._front.durable, joint))
             self._front.extend([raw], _CRC(raw)[0], len(raw), 1)
 
     def _write(self) -> None:
@@ -150,10 +161,21 @@ class ByteDisk(Disk):
         elif at % IN_A_CHUNK == 0 or at == len(self._raw):
             return [[], *others]
         else:
-            end = min(at + most, at - at % IN_A_CHUNK + IN_A_CHUNK)
+            end = min(at + most, at - at % IN_A_CHUNK + IN_A_CHUNK, len(self._raw))
+            while self._is_within(end):  # a leader sends whole batches from memory
+                end += 1
             piece = Piece(*start[0], b"".join(self._raw[at:end]))
         records = self.records[0][at : at + len(piece.data) // RECORD_BYTES]
         return [Shipment(records, Payload(self._writer.key, (piece,))), *others]
+
+    def _is_within(self, at: int) -> bool:
+        """Whether a log of so many records would end within a joint commit."""
+        joint = joint_place_of(self._raw[at - 1]) if at else None
+        return joint is not None and joint.place + 1 < joint.records
+
+    def _check_end(self, at: int) -> None:
+        if self._is_within(at):
+            raise Broken(f"the log ends within a joint commit, after {at} records")
 
     # a follower
 
@@ -169,6 +191,7 @@ class ByteDisk(Disk):
         self._cut_log(ends)
         super().cut(ends)
         del self._raw[count(ends[0]) :]
+        self._check_end(len(self._raw))
 
     def sort(self, committed: LogEnds) -> None:
         """Sorts the next file, if that may be."""
@@ -217,6 +240,7 @@ class ByteDisk(Disk):
         left = count(end)
         if left < synced and left != cut_to:
             raise Broken(f"the log ends after {left} records, of which {synced} were synced, when it was cut to {cut_to}")
+        self._check_end(left)
         if place(left) != end or self._log.last_crc != self._crc(left):
             raise Broken(f"the log ends at {end} with another record than it had")
         del self.records[0][left:], self._raw[left:]

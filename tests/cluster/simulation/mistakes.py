@@ -10,7 +10,7 @@ from unittest import mock
 
 from eventstore.broker.groups.offsets_document import OffsetsDocument
 from eventstore.chunks.folder import ChunkFolder
-from eventstore.chunks.record import Walk
+from eventstore.chunks.record import Framing, Walk
 from eventstore.event_identity import LogPosition as ReaderPlace
 from eventstore.records.cluster_map import ALL_SLOTS, SlotRange
 from eventstore.server.requests.owned_slots import OwnedSlots
@@ -264,6 +264,10 @@ def _may_always_sort(committed: LogEnds, number: int) -> bool:
     return True
 
 
+def _counts_all(framing: Framing, data: bytes | memoryview, base: int, found: Walk) -> int:
+    return len(found.offsets)
+
+
 def _all_at_once(log: FollowerLog, piece: Piece, found: Walk) -> Iterator[tuple[int, int]]:
     yield 0, len(found.offsets)
 
@@ -344,6 +348,7 @@ MISTAKES = (
     ),
     Mistake("R7", "a cut is not noted before it begins", cutting, "cut", _cuts_without_a_note, 150, 45, logs=True),
     Mistake("R8", "a follower syncs several batches at once", FollowerLog, "_batches", _all_at_once, 400, 28, logs=True),
+    Mistake("G2", "a log ends anywhere within a joint commit", Framing, "whole", _counts_all, 100, logs=True),
     Mistake("R9", "a wiped folder keeps its place in the set", Disk, "wipe", _wiped_under_its_name),
     Mistake("R10", "a leader reads before its epoch's record is committed", Replica, "may_read", _reads_before_open),
     Mistake("R11", "a leader reads without looking at its lease", Replica, "may_read", _reads_without_lease, first=25),
