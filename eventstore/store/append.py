@@ -292,11 +292,11 @@ class Appender:
 
     @staticmethod
     def _is_same(write: _Write, view: CommitView, digest: bytes | None) -> bool:
-        if (None if view.joint is None else view.joint.digest) == digest:
-            return digest is not None or view.events == write.events
         # A command that is handled again may decide otherwise; its fingerprint says that it is the same.
-        same = write.fingerprint != NO_FINGERPRINT and view.fingerprint == write.fingerprint
-        return same and (view.joint is None) == (digest is None)
+        handled = write.fingerprint != NO_FINGERPRINT and view.fingerprint == write.fingerprint
+        if view.joint is None:  # it stands alone: also one that was imported, which no longer knows of the others
+            return handled or view.events == write.events
+        return digest is not None and (handled or view.joint.digest == digest)
 
     def _write_jointly(
         self, writes: Sequence[_Write], versions: Sequence[int], command: bytes, when: int

@@ -125,6 +125,13 @@ def test_another_content_or_another_set_under_the_same_id_is_refused(store: Step
     assert [each.aggregate_id for each in store.read_all()] == ["a", "b", "z"]
 
 
+def test_what_was_imported_aggregate_by_aggregate_is_a_repetition(store: Stepped) -> None:
+    store.append(raw("a", "c-1", A), raw("b", "c-1", B))
+    assert store.append(together("c-1", ("b", 7, [B]), ("a", 7, [A]))) == [(DUPLICATE, ((1, 2), (1, 1)), 2)]
+    ((status, error, _),) = store.append(together("c-1", ("a", 1, [A]), ("b", 1, [A])))
+    assert (status, type(error)) == (REFUSED, CommandIdReused)
+
+
 def test_one_aggregate_alone_is_an_append(store: Stepped) -> None:
     (first,) = store.append(together("c-1", ("a", 0, [A]), only_if=[("b", 0)]))
     assert first == (COMMITTED, ((1, 1),), 1)
