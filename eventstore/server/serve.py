@@ -214,7 +214,7 @@ async def _listening(
         door = security.doorkeeper(gate, store)
         appends = appends_of(slots, door)(gate, mailboxes, replies, order)
         commands = commands_of(slots, door)(gate, domain, mailboxes, replies, waiting, order)
-        joint = JointCommitBatcher(gate, store, order, slots, nursery)
+        joint = JointCommitBatcher(gate, store, mailboxes, order, slots, nursery)
         layout = ServedLayout(store.engine, lambda: maps.current.version)
         reads = ReadRequests(gate, store.engine, nursery, layout)
         subscriptions = ServedSubscriptions(gate, store.committer, nursery, layout)

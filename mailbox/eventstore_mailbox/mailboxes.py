@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, cast
 from weakref import WeakSet
@@ -88,6 +88,12 @@ class Mailboxes(Generic[C, A, X, O]):
             Stopping: it was not accepted.
         """
         return cast("Entry[C, O]", await self._driver.execute(cast("AnyEntry", entry)))
+
+    def forget(self, aggregate_ids: Iterable[str]) -> None:
+        """Drops aggregates from memory, because the store has changes of them, already readable, that did not come from here.
+        A command that is not handled yet is handled on an aggregate restored after this call.
+        """
+        self._machine.forget(aggregate_ids)
 
     @property
     def fast_path_full(self) -> bool:

@@ -329,3 +329,34 @@ def test_an_aggregate_whose_restore_is_retried_waits_or_is_restored_and_not_both
     assert figures() == (0, 1)
     worker.restore()
     assert figures() == (0, 0)
+
+
+def test_what_others_have_changed_is_forgotten_whatever_is_under_way() -> None:
+    store = HistoryStore()
+    worker = warm(store, "idle", "handling", "busy")
+    requests = [
+        Request("restoring", "1", "nothing"),
+        Request("handling", "1", "slow nothing"),
+        Request("handling", "2", "nothing"),
+        Request("busy", "1"),
+    ]
+    worker.submit(*requests)
+    names = ["idle", "restoring", "handling", "busy"]
+    for name in (*names, "unknown"):
+        store.append([(name, None, "theirs", None)])
+    worker.machine.forget([*names, "unknown"])
+    worker.check_invariants()
+    later = [Request(name, "3", "nothing") for name in names]
+    worker.submit(*later)
+    worker.finish()
+    assert [(each.aggregate_id, each.seen) for each in (*requests, *later)] == [
+        ("restoring", ("theirs",)),
+        ("handling", ("first",)),  # began before
+        ("handling", ("first", "theirs")),
+        ("busy", ("first", "theirs")),
+        ("idle", ("first", "theirs")),
+        ("restoring", ("theirs",)),
+        ("handling", ("first", "theirs")),
+        ("busy", ("first", "theirs", "1")),
+    ]
+    worker.assert_empty()

@@ -1,7 +1,8 @@
 """Commits of several aggregates: those of one turn become one batch for the store.
 
 They do not go through the mailboxes, since each is about several of them. A command that was handled ahead of the disk, and
-decided on what such a commit has changed, is in conflict with it and handled again.
+decided on what such a commit has changed, is in conflict with it and handled again. One that is refused or changes nothing
+cannot conflict, so the mailboxes forget the aggregates before the commit is acknowledged.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from eventstore.protocol.joint_commits import raw_of
 from eventstore.protocol.requests import CommitJointly, CommittedJointly, WrittenPlace
 from eventstore.records.raw_commit import RawJointCommit
 from eventstore.server.feature import Feature
-from eventstore.server.mailbox_wiring import ArrivalOrder
+from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.owned_slots import OwnedSlots
-from eventstore.store.append import AppendOutcome
+from eventstore.store.append import COMMITTED, AppendOutcome
 from eventstore.store.committer import to_results
 from eventstore.store.embedded import EmbeddedStore
 
@@ -33,9 +34,16 @@ class JointCommitBatcher:
     """Collects the commits of a turn. While `stopping`, new ones are refused and those under way are finished."""
 
     def __init__(
-        self, gate: Gate, store: EmbeddedStore, order: ArrivalOrder, slots: OwnedSlots | None, nursery: trio.Nursery
+        self,
+        gate: Gate,
+        store: EmbeddedStore,
+        mailboxes: ServerMailboxes,
+        order: ArrivalOrder,
+        slots: OwnedSlots | None,
+        nursery: trio.Nursery,
     ) -> None:
         self._gate = gate
+        self._mailboxes = mailboxes
         self._store = store
         self._order = order
         self._slots = slots
@@ -80,6 +88,8 @@ class JointCommitBatcher:
         def deliver(outcomes: Sequence[AppendOutcome]) -> None:
             durability = self._store.committer.durability()
             for (connection, request_id, raw), outcome in zip(waiting, outcomes, strict=True):
+                if outcome[0] == COMMITTED:
+                    self._mailboxes.forget(write[0] for write in raw[0].writes)
                 self._gate.answer(connection, _answer(request_id, raw, outcome, durability))
             self._gate.flush()
 

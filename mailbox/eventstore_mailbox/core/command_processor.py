@@ -25,6 +25,7 @@ from eventstore_mailbox.core.state import (
     FAILED,
     HANDLER_ENDS,
     HANDLER_STARTS,
+    HANDLING,
     LOOK_UP_ENDS,
     MAYBE_REPEATED,
     NEW,
@@ -33,6 +34,7 @@ from eventstore_mailbox.core.state import (
     READY,
     REFRESHED,
     RESTORE_ENDS,
+    RESTORING,
     UNCHANGED,
     WAITING,
     AggregateQueue,
@@ -77,6 +79,15 @@ class CommandProcessor:
         """Continues with a lane. Precondition: the lane is READY."""
         lane.mailbox.resumed.append(lane)
         self.schedule(lane.mailbox)
+
+    def forget(self, lane: AggregateQueue) -> None:
+        """Drops the aggregate of a lane; at the end of what is under way, if that has begun with it."""
+        if lane.first is None:
+            self._lanes.close(lane)
+        elif lane.state in (RESTORING, HANDLING):
+            lane.outdated = True
+        else:
+            lane.aggregate = None
 
     def run(self, until: float) -> None:
         """Serves the mailboxes until nothing is left to do or the time is over; runs at least one command."""
@@ -227,6 +238,8 @@ class CommandProcessor:
                     lane.mailbox.events.add(lane, entry, change)
             except Exception as raised:
                 self._raised(lane, entry, raised)
+        if lane.outdated:
+            lane.outdated, lane.aggregate = False, None
         if lane.state == READY:
             self.resume(lane)
 
@@ -253,10 +266,11 @@ class CommandProcessor:
         lane.state = QUEUE_TRANSITIONS[lane.state, RESTORE_ENDS]
         if lane.to_load:
             lane.to_load = False
-        else:
+        elif not lane.outdated:
             if self._ports.refresh is not None and lane.cursor is not None:
                 lane.cursor.status = REFRESHED
             self._lanes.admit(lane, aggregate)
+        lane.outdated = False
         self.resume(lane)
 
     def unrestorable(self, lane: AggregateQueue, error: BaseException) -> None:

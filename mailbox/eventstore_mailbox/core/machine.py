@@ -12,7 +12,7 @@ applied, so the disk does not wait for bookkeeping.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from eventstore_mailbox.core import invariants
@@ -136,6 +136,13 @@ class Machine:
         if self.stopping:
             raise self.refuse()
         return self._appends.append(changes, deliver, source, deliver_some, size_bytes)
+
+    def forget(self, aggregate_ids: Iterable[str]) -> None:
+        """Drops aggregates from memory: the store has changes of them that did not come from here."""
+        for aggregate_id in aggregate_ids:
+            lane = self.lanes.by_id.get(aggregate_id)
+            if lane is not None:
+                self.processor.forget(lane)
 
     def stop(self) -> None:
         """Accepts no more commands. Commands that were accepted are finished."""

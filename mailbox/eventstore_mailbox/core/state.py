@@ -176,6 +176,7 @@ class AggregateQueue:
         resident: on the clock.
         last_draft: number of the last draft that has a handler's change of this aggregate.
         to_load: its first plain append waits until the store has loaded the aggregate.
+        outdated: what is being restored, or handles a command, lacks changes of others and is dropped when that ends.
         stale: the aggregate on which the command at the cursor failed or changed nothing, until it is refreshed.
     """
 
@@ -190,6 +191,7 @@ class AggregateQueue:
         "last",
         "last_draft",
         "mailbox",
+        "outdated",
         "referenced",
         "resident",
         "stale",
@@ -208,7 +210,7 @@ class AggregateQueue:
         self.in_flight = 0
         self.fast_path_calls = 0
         self.last_draft = NO_DRAFT
-        self.referenced = self.to_load = False
+        self.referenced = self.to_load = self.outdated = False
         self.resident = False
         self.stale: object = None
         self.ids: dict[str, AnyEntry] | None = None

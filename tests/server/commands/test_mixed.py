@@ -91,6 +91,19 @@ def test_a_command_without_events_sees_events_appended_by_others(host: Begin) ->
         assert store.send(Raise("a", 8)) == Unchanged("a")
 
 
+def test_a_command_without_events_sees_what_a_commit_of_several_aggregates_changed(host: Begin) -> None:
+    domain = host()
+    with domain.connect() as store, es.blocking.connect(domain.store_address) as other:
+        store.send(Add("a-{1}", 10))
+        store.send(Add("b-{1}", 10))
+        other.commit([es.Write("a-{1}", [added(-8, 10)], 1), es.Write("b-{1}", [added(-8, 10)], 1)])
+        for name in ("a-{1}", "b-{1}"):
+            assert store.send(AddBelow(name, 1, 5)).version == 3  # it would be refused at 10
+        other.commit([es.Write("a-{1}", [added(-3, 3)], 3), es.Write("b-{1}", [added(-3, 3)], 3)])
+        for name in ("a-{1}", "b-{1}"):
+            assert isinstance(store.send(Raise(name, 2)), es.Committed)  # and at 3 there would be nothing to do
+
+
 def test_commands_after_a_refused_one_keep_their_order(host: Begin) -> None:
     with host().connect() as store:
         commands = [Add("a", 4), AddBelow("a", 2, 5), Add("a", -4), AddBelow("a", 2, 5), Raise("a", 1), Add("a", 1)]
