@@ -163,6 +163,7 @@ def encode_joint_commit(
         asserted.append((each.aggregate_id, _checked_version(each.version)))
     joint = JointWrites(tuple(encoded), tuple(asserted))
     check_joint_writes(joint)
+    check_joint_total("commit", COMMIT_BYTES_MAX, sum(len(events) for _, _, events in encoded))  # must fit into a frame
     return joint, ANY, command_id, timestamp, b""
 
 
@@ -178,6 +179,13 @@ def check_joint_writes(joint: JointWrites) -> None:
         twice = next(name for name, count in Counter(names).items() if count > 1)
         what = f"aggregate {twice!r} is in one commit twice; give all its events, or what is asserted of it, once"
         raise InvalidArgument(what, field="aggregate_id", value=twice)
+
+
+def check_joint_total(field: str, limit: int, value: int) -> None:
+    """Raises InvalidArgument: what all aggregates get together is too much."""
+    if value > limit:
+        what = f"the {field} of all aggregates of one commit come to {value}, the limit is {limit}"
+        raise InvalidArgument(what, field=field, limit=limit, value=value)
 
 
 def _all_of(field: str, given: Sequence[T], kind: type[T]) -> list[T]:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from eventstore.checksum import crc32c
 from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.record import MARK, THROUGH_CRC, TRAILER, TRAILER_MARK
-from eventstore.errors import CommandIdReused, EventStoreError, InvalidArgument, Poisoned, UnsupportedVersion
+from eventstore.errors import CommandIdReused, EventStoreError, Poisoned, UnsupportedVersion
 from eventstore.fields import RESERVED, check_int, reserved_id_refused
 from eventstore.model import (
     ANY,
@@ -54,6 +54,7 @@ from eventstore.records.raw_commit import (
     JointWrites,
     OnAllReplicas,
     Packed,
+    check_joint_total,
     check_joint_writes,
     split_fingerprint,
 )
@@ -262,11 +263,8 @@ class Appender:
             if isinstance(given, bytes) and aggregate_id[0] == RESERVED:
                 raise reserved_id_refused(aggregate_id)
             writes.append(_Write(aggregate_id, ids, *(self._checked(given) if isinstance(given, bytes) else given)))
-        events_count, size = sum(each.events_count for each in writes), sum(len(each.events) for each in writes)
-        for field, limit, value in (("events", COMMIT_EVENTS_MAX, events_count), ("commit", COMMIT_BYTES_MAX, size)):
-            if value > limit:
-                what = f"the {field} of all aggregates of one commit come to {value}, the limit is {limit}"
-                raise InvalidArgument(what, field=field, limit=limit, value=value)
+        check_joint_total("events", COMMIT_EVENTS_MAX, sum(each.events_count for each in writes))
+        check_joint_total("commit", COMMIT_BYTES_MAX, sum(len(each.events) for each in writes))
         return writes
 
     def _asserted_version(self, aggregate_id: str) -> int:

@@ -78,6 +78,7 @@ async def test_bad_arguments_are_refused_by_field(subject: Subject) -> None:
         ([es.Write("a", [event(1)], -1)], [], "expected_version"),
         ([good], [es.At("b-{1}", "0")], "expected_version"),
         ([es.Write(f"{number}-{{1}}", [event(1)], 0) for number in range(1001)], [], "writes"),
+        ([es.Write(f"{number}-{{1}}", [es.NewEvent("Big", bytes(4_000_000))], 0) for number in range(5)], [], "commit"),
     ):
         with pytest.raises(es.InvalidArgument) as error:
             await subject.store.commit(writes, only_if=only_if)
