@@ -165,6 +165,12 @@ def joint_place_of(records: bytes | memoryview, position: int = 0) -> JointPlace
     return JointPlace(*place) if flags & IN_JOINT_COMMIT else None
 
 
+def first_sequence(records: bytes | memoryview, position: int = 0) -> int:
+    """Returns the sequence of the first event of the record at `position`."""
+    found: int = _FINGERPRINTS.unpack_from(records, position)[1]
+    return found
+
+
 def fingerprints_of(records: bytes | memoryview) -> dict[int, bytes]:
     """Returns the fingerprints of commits in a page of whole records that have one, by the sequence of their first events."""
     found, position = dict[int, bytes](), 0

@@ -57,3 +57,10 @@ async def test_pages_that_end_within_a_commit_are_read_on(tmp_path: Path) -> Non
         await store.append("last", [big], 0)
         batches = await followed(store, 4, 21)
     assert {batch.position for batch in batches} <= {20, 21}
+
+
+async def test_what_a_filter_leaves_out_behind_the_end_of_a_page_is_not_waited_for(tmp_path: Path) -> None:
+    async with es.open_store(tmp_path, es.StoreSettings(page_bytes=4096)) as store:
+        await store.commit([es.Write("a", [es.NewEvent("A", bytes(8192))], 0), es.Write("b", [es.NewEvent("B", b"")], 0)])
+        batches = await followed(store, 100, 2, ["A"])
+    assert [event.type for batch in batches for event in batch.events] == ["A"]

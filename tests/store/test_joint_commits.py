@@ -12,6 +12,8 @@ from eventstore.chunks.header import FOOTER_BYTES, FOOTER_MAGIC
 from eventstore.errors import CommandIdReused, Corrupt, InvalidArgument, UnsupportedVersion
 from eventstore.model import ANY, EXISTS, Event, NewEvent
 from eventstore.records.commit import decode, joint_place_of
+from eventstore.records.event_filter import EventFilter
+from eventstore.records.event_page import decode_page, settle
 from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED
 from tests.simulated_disk import SimulatedDisk
 from tests.store.stepped import DATA, EVENTS, SMALL, Stepped, raw, together
@@ -188,6 +190,31 @@ def test_a_store_of_format_1_refuses_them_until_it_is_upgraded(tmp_path: Path) -
     last = Stepped(disk, tmp_path / "lmdb")
     assert last.append(together("c-2", ("a", 2, [A]), ("b", 0, [A])))[0][0] == DUPLICATE
     last.abandon()
+
+
+@pytest.mark.parametrize("sorted_first", [False, True])
+@pytest.mark.parametrize("types", [None, {"A"}, {"B"}, {"C"}, {"A", "C"}])
+def test_a_page_that_ends_within_a_commit_is_followed_by_more_of_it(
+    store: Stepped, types: set[str] | None, sorted_first: bool
+) -> None:
+    number = 0
+    while number < 3 or not store.unsorted():
+        number += 1
+        store.append(together(f"c-{number}", ("a", ANY, [A]), ("b", ANY, [C, B]), ("c", ANY, [A])), raw("d", f"d-{number}", C))
+    if sorted_first:
+        store.sort()
+    wanted = EventFilter(types=None if types is None else frozenset(types))
+    for page_bytes, events_max in ((1, None), (1 << 20, 1), (1 << 20, 2), (300, 3)):
+        after, pages, found = 0, list[list[Event]](), list[Event]()
+        while after < store.engine.visible_sequence:
+            page = store.engine.scan(after, wanted, page_bytes, events_max)
+            pages.append([each for each in decode_page(page.records) if each.sequence > after and wanted.matches(each)])
+            settle(pages[-1], page.next)
+            after = page.next
+        for events, following in zip(pages, [*pages[1:], []], strict=True):
+            assert not events or not events[-1].commit_continues or following[0].command_id == events[-1].command_id
+            found += events
+        assert [each.sequence for each in found] == [each.sequence for each in store.read_all(0, wanted)]
 
 
 FIRST = EVENTS / "0000000001.events"

@@ -14,12 +14,14 @@ from __future__ import annotations
 import mmap
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from eventstore.arrays import np, npt
 from eventstore.chunks.header import ChunkHeader
+from eventstore.chunks.record import TRAILER
 from eventstore.errors import Corrupt
+from eventstore.records.commit import first_sequence, joint_place_of
 from eventstore.records.event_filter import LOG_RECORDS, EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.records.splits import SlotFilter
@@ -77,7 +79,29 @@ class LogScanner:
     ) -> ScanPage:
         """Returns the page after sequence `after`, of about `bytes_max`; `visible` is the last visible sequence. `own`: the
         part that a split shard hands out. `whole`: also the log's own commits, for readers that ask for them.
+
+        A page that ends within a joint commit is followed by more of it: readers wait for that.
         """
+        page = self._page(after, wanted, bytes_max, events_max, visible, own, whole=whole)
+        end = _commit_end(page.records)
+        if page.next >= end or (wanted.everything and own is None):
+            return page
+        following = self._page(page.next, wanted, 1, 1, end, own, whole=whole)
+        if following.records and first_sequence(following.records) <= end:
+            return page
+        return replace(page, next=end, at_end=end >= visible)
+
+    def _page(
+        self,
+        after: int,
+        wanted: EventFilter,
+        bytes_max: int,
+        events_max: int | None,
+        visible: int,
+        own: SlotFilter | None,
+        *,
+        whole: bool,
+    ) -> ScanPage:
         whole = whole or wanted.names_log_records
         parts: list[bytes] = []
         if own is not None and wanted.aggregate_id is not None:
@@ -359,6 +383,15 @@ class LogScanner:
                 check_records(bytes(data[start:stop]), name, start, [sequence])
             raise
         return joined
+
+
+def _commit_end(records: bytes) -> int:
+    """Returns the last sequence of the joint commit that the last record is of; 0 if it stands alone, or there is none."""
+    if not records:
+        return 0
+    begin = len(records) - TRAILER.struct.unpack_from(records, len(records) - TRAILER.size)[1]
+    joint = joint_place_of(records, begin)
+    return 0 if joint is None else first_sequence(records, begin) - joint.events_before + joint.events - 1
 
 
 def _window(index: EventIndex, header: ChunkHeader, after: int) -> tuple[_Ints, int]:
