@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from itertools import repeat
@@ -257,14 +256,19 @@ class Appender:
                 value=JOINT_COMMITS_FORMAT,
             )
         check_joint_writes(joint)
-        writes = []
+        writes, events_count, size = list[_Write](), 0, 0
         for aggregate_id, _, given in joint.writes:
             ids = check_id("aggregate_id", aggregate_id)
-            if isinstance(given, bytes) and aggregate_id[0] == RESERVED:
+            if not isinstance(given, bytes):
+                packed = given
+            elif aggregate_id[0] == RESERVED:
                 raise reserved_id_refused(aggregate_id)
-            writes.append(_Write(aggregate_id, ids, *(self._checked(given) if isinstance(given, bytes) else given)))
-        check_joint_total("events", COMMIT_EVENTS_MAX, sum(each.events_count for each in writes))
-        check_joint_total("commit", COMMIT_BYTES_MAX, sum(len(each.events) for each in writes))
+            else:
+                packed = (given, 1, NO_FINGERPRINT) if is_plain_event(given) else self._checked(given)
+            writes.append(_Write(aggregate_id, ids, *packed))
+            events_count, size = events_count + packed[1], size + len(packed[0])
+        check_joint_total("events", COMMIT_EVENTS_MAX, events_count)
+        check_joint_total("commit", COMMIT_BYTES_MAX, size)
         return writes
 
     def _asserted_version(self, aggregate_id: str) -> int:
@@ -277,6 +281,8 @@ class Appender:
         Raises:
             CommandIdReused: one of the aggregates has this command with other content, or with another set of aggregates.
         """
+        if not any(self._may_have(each.aggregate_id, command_id) for each in writes):
+            return None
         views = [self._unique.find_command(each.aggregate_id, command_id) for each in writes]
         found = [view for view in views if view is not None]
         if not found:
@@ -300,41 +306,35 @@ class Appender:
         self, writes: Sequence[_Write], versions: Sequence[int], command: bytes, when: int
     ) -> tuple[tuple[tuple[int, int], ...], int]:
         """Puts the records into the front buffer. Returns version and sequence of each, and the last sequence."""
-        alone = len(writes) == 1
-        fixed = (FIXED_BYTES if alone else LONG_FIXED_BYTES) + len(command)
+        alone, many = len(writes) == 1, len(writes)
+        command_bytes, prefix, trailer = len(command), ID_PREFIX[len(command)] + command, TRAILER.struct.pack
+        fixed = (FIXED_BYTES if alone else LONG_FIXED_BYTES) + command_bytes
         lengths = [fixed + len(each.ids) + len(each.events) for each in writes]
         file, front = self._room_for(sum(lengths)), self._front
-        sequence, witness, events_before = front.next_sequence, front.witness(), 0
-        events, digest = sum(each.events_count for each in writes), b"" if alone else digest_of(writes)
-        keys = [command_key(each.aggregate_id, command.decode()) for each in writes]
-        bodies, crcs, sequences, rows = list[bytes](), list[int](), list[int](), list[tuple[int, int]]()
-        for place, (write, version, length) in enumerate(zip(writes, versions, lengths, strict=True)):
-            fields = (
-                witness,
-                length,
-                front.durable,
-                sequence,
-                self._epoch,
-                write.events_count,
-                when,
-                version + 1,
-                len(write.ids),
-                len(command),
-                write.fingerprint,
-            )
-            joint = () if alone else (IN_JOINT_COMMIT, 0, len(writes), place, events, events_before, digest)
-            header = (AFTER_CRC if alone else LONG_AFTER_CRC).pack(*fields, *joint)
-            ids = (ID_PREFIX[len(write.ids)], write.ids, ID_PREFIX[len(command)], command)
-            body = b"".join((header, *ids, write.events, TRAILER.struct.pack(TRAILER_MARK, length)))
-            crcs.append(crc32c(body))
-            bodies.append(THROUGH_CRC.pack(MARK, HEADER_BYTES - 2 if alone else LONG_MARK, crcs[-1]) + body)
+        events, digest = sum([each.events_count for each in writes]), b"" if alone else digest_of(writes)
+        pack, own_mark = (AFTER_CRC.pack, HEADER_BYTES - 2) if alone else (LONG_AFTER_CRC.pack, LONG_MARK)
+        sequence, witness, durable, before = front.next_sequence, front.witness(), front.durable, 0
+        records, crcs, sequences, places = list[bytes](), list[int](), list[int](), list[tuple[int, int]]()
+        for place, (_, ids, packed, count, fingerprint) in enumerate(writes):
+            version, length, id_bytes = versions[place], lengths[place], len(ids)
+            joint = () if alone else (IN_JOINT_COMMIT, 0, many, place, events, before, digest)
+            header = pack(
+                witness, length, durable, sequence, self._epoch, count, when, version + 1, id_bytes, command_bytes,
+                fingerprint, *joint,
+            )  # fmt: skip
+            body = b"".join((header, ID_PREFIX[id_bytes], ids, prefix, packed, trailer(TRAILER_MARK, length)))
+            crcs.append(crc := crc32c(body))
+            records.append(THROUGH_CRC.pack(MARK, own_mark, crc) + body)
             sequences.append(sequence)
-            sequence, events_before = sequence + write.events_count, events_before + write.events_count
-            rows.append((version + write.events_count, sequence - 1))
-        file.add_heads([each.aggregate_id for each in writes], keys, array("Q", [version for version, _ in rows]))
+            sequence, before = sequence + count, before + count
+            places.append((version + count, sequence - 1))
+        command_id = command.decode()
+        names = [each.aggregate_id for each in writes]
+        keys = [command_key(name, command_id) for name in names]
+        file.add_heads(names, keys, [version for version, _ in places])
         file.add_places(front.end, lengths, sequences, writes[-1].events_count)
-        front.extend(bodies, sum(crcs), sum(lengths), events)
-        return tuple(rows), sequence - 1
+        front.extend(records, sum(crcs), sum(lengths), events)
+        return tuple(places), sequence - 1
 
     def _checked(self, raw: bytes) -> Packed:
         fingerprint, events = split_fingerprint(raw)
@@ -436,6 +436,15 @@ class Appender:
                 return file.versions[ordinal]
         return version_of(in_sorted)
 
+    def _may_have(self, aggregate_id: str, command_id: str) -> bool:
+        key = command_key(aggregate_id, command_id)
+        return self._may_hold(key, command_id, self._unique.sorted_part(aggregate_id))
+
+    def _may_hold(self, key: int, command_id: str, in_sorted: bytes) -> bool:
+        """Whether the aggregate may have the command, as far as memory says."""
+        in_tail = any(key in file.commands for file in self._tail.files)
+        return in_tail or may_hold(in_sorted, command_id, self._files.command_hashes.all)
+
     def _repeated(
         self, rows: list[Row], key: int, aggregate_id: str, command_id: str, events: bytes, fingerprint: bytes, in_sorted: bytes
     ) -> AppendOutcome | None:
@@ -447,8 +456,7 @@ class Appender:
         Raises:
             CommandIdReused: it was appended before with other content.
         """
-        in_tail = any(key in file.commands for file in self._tail.files)
-        if not in_tail and not may_hold(in_sorted, command_id, self._files.command_hashes.all):
+        if not self._may_hold(key, command_id, in_sorted):
             return None
         self._frame(rows)  # the first use may be in this batch
         view = self._unique.find_command(aggregate_id, command_id)
