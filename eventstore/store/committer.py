@@ -142,7 +142,7 @@ class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
     ) -> Sequence[NewCommit]:
         names, owners = list[str](), list[int]()
         for place, (name, *_) in enumerate(commits):
-            several = (name,) if isinstance(name, str) else [write[0] for write in name.writes]
+            several = (name,) if isinstance(name, str) else name.aggregate_ids  # what is asserted may be written elsewhere, too
             names += several
             owners += [place] * len(several)
         errors = {owners[place]: error for place, error in held_back(names).items()}
