@@ -472,8 +472,11 @@ class Appender:
 
 
 def refused(commits: Sequence[NewCommit], why: EventStoreError) -> list[NewCommit]:
-    """Returns the commits so that each is a repetition of what was written before, or refused."""
-    return [cast("NewCommit", (commit[0], _Refused(why), *commit[2:])) for commit in commits]
+    """Returns the commits so that each is a repetition of what was written before, or refused: for the first reason given."""
+    return [
+        commit if isinstance(commit[1], _Refused) else cast("NewCommit", (commit[0], _Refused(why), *commit[2:]))
+        for commit in commits
+    ]
 
 
 def digest_of(writes: Sequence[_Write]) -> bytes:

@@ -42,7 +42,7 @@ from eventstore.client.routing.queues import appends, sends
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.commit_rows import committed_of
 from eventstore.client.session.page_requests import aggregates_request
-from eventstore.errors import ConnectionLost, EventStoreError, OutdatedCode, UnknownOperation
+from eventstore.errors import ConnectionLost, CrossShard, EventStoreError, OutdatedCode, UnknownOperation
 from eventstore.event_identity import LogPosition
 from eventstore.model import (
     At,
@@ -215,8 +215,11 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         request = joint_request(raw)
         if self._router is None:
             return joint_result(raw, self._connection.call(request))
-        self._router.table.check_one_shard(raw[0].aggregate_ids)
-        return joint_result(raw, self._router.call(raw[0].aggregate_ids[0], request))
+        try:
+            return joint_result(raw, self._router.call(raw[0].aggregate_ids[0], request))
+        except CrossShard:
+            self._router.table.check_one_shard(raw[0].aggregate_ids)  # by now it knows the shards, and names them
+            raise
 
     def send(
         self,

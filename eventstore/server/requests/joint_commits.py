@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import trio
 
@@ -23,7 +23,7 @@ from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.owned_slots import OwnedSlots
-from eventstore.store.append import COMMITTED, AppendOutcome
+from eventstore.store.append import COMMITTED, AppendOutcome, refused
 from eventstore.store.committer import to_results
 from eventstore.store.embedded import EmbeddedStore
 
@@ -60,13 +60,13 @@ class JointCommitBatcher:
 
         Raises:
             ShuttingDown
-            CrossShard, Elsewhere: this shard does not own all the aggregates.
+            Elsewhere: this shard owns none of the aggregates.
         """
         if self.stopping:
             raise ShuttingDown("the server is stopping; connect again later")
         raw = raw_of(request)
-        if self._slots is not None:
-            check_one_shard(self._slots, raw[0].aggregate_ids)
+        if self._slots is not None and (error := across_shards(self._slots, raw[0].aggregate_ids)) is not None:
+            raw = cast("RawJointCommit", refused([raw], error)[0])  # a split may have separated them since they were written
         self._order.switch_to(self)
         self._gate.owe(connection)
         self._waiting.append((connection, request_id, raw))
@@ -102,14 +102,16 @@ class JointCommitBatcher:
         self._store.committer.kick()
 
 
-def check_one_shard(slots: OwnedSlots, aggregate_ids: Sequence[str]) -> None:
-    """Raises Elsewhere if another shard owns all of these aggregates, and CrossShard if it owns some."""
-    refused = slots.refusals(aggregate_ids)
-    if not refused:
-        return
-    own = next((name for place, name in enumerate(aggregate_ids) if place not in refused), None)
-    place, error = next(iter(refused.items()))
-    raise error if own is None else CrossShard(own, aggregate_ids[place])
+def across_shards(slots: OwnedSlots, aggregate_ids: Sequence[str]) -> CrossShard | None:
+    """Returns the error if another shard owns some of these aggregates. Raises Elsewhere if this one owns none."""
+    elsewhere = slots.refusals(aggregate_ids)
+    if not elsewhere:
+        return None
+    own = next((name for place, name in enumerate(aggregate_ids) if place not in elsewhere), None)
+    place, error = next(iter(elsewhere.items()))
+    if own is None:
+        raise error
+    return CrossShard(own, aggregate_ids[place])
 
 
 def _answer(request_id: int, raw: RawJointCommit, outcome: AppendOutcome, durability: int) -> bytes:
