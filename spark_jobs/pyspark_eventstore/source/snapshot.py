@@ -17,7 +17,7 @@ from eventstore.chunks import record
 from eventstore.chunks.files import File
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
-from eventstore.chunks.recovery import read_records
+from eventstore.chunks.recovery import WholeCommits, read_records
 from eventstore.chunks.witness import Judge
 from eventstore.errors import Corrupt, FolderRefused
 from eventstore.fields import counted
@@ -211,17 +211,21 @@ def _ongoing(
 
 
 def _walk(file: File, name: str, progress: WalkProgress) -> str | None:
-    """Walks to the last valid record. Returns why it ends there, or None at the end of the file.
+    """Walks to the end of the last whole commit. Returns why it ends there, or None at the end of the file.
 
     Gives up after a few rounds if the writer is as fast as the walk.
     """
     fault: str | None = None
     for _ in range(_ROUNDS_MAX):
         size = file.size()
-        found, fault = read_records(file, name, progress.end, size, progress.next_sequence, FRAMING, progress.marks)
-        stuck = found.end == progress.end
-        progress.end, progress.next_sequence = found.end, found.next_sequence
-        if stuck or found.end >= size:
+        whole = WholeCommits(FRAMING, progress.marks)
+        found, fault = read_records(file, name, progress.end, size, progress.next_sequence, FRAMING, whole)
+        end, sequence = found.end, found.next_sequence
+        if whole.walk is not None:  # the rest of a joint commit is not written yet, or never will be
+            end, sequence = whole.walk.offsets[0], whole.walk.sequences[0]
+        stuck = end == progress.end
+        progress.end, progress.next_sequence = end, sequence
+        if stuck or end >= size:
             return fault if stuck else None
     return None
 

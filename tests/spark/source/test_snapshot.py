@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from eventstore.errors import Corrupt
+from eventstore.model import ANY, NewEvent
 from pyspark_eventstore.source.data_folders import find_data_folders
 from pyspark_eventstore.source.snapshot import FolderSnapshot, WalkProgress, take_snapshot
 from tests.spark.made import MadeStore, commits, three_states
+from tests.store.stepped import together
 
 
 def snapshot(path: Path, progress: WalkProgress | None = None) -> FolderSnapshot:
@@ -45,6 +47,26 @@ def test_a_batch_that_is_torn_at_any_byte_is_there_up_to_its_last_whole_commit(t
         shutil.copytree(store.path, torn, ignore=shutil.ignore_patterns("directory"))
         (torn / "events" / "0000000001.events").write_bytes(whole[:cut] + bytes(4096))
         assert snapshot(torn).last_sequence == max(last for end, last in ends if end <= cut)
+    store.close()
+
+
+def test_a_joint_commit_that_is_torn_at_any_byte_is_left_out(tmp_path: Path) -> None:
+    """It is being written, or a recovery will cut it off and give its sequences to others."""
+    store = MadeStore(tmp_path / "shard")
+    store.append_all(commits(10))
+    sequence, begin = store.sequence, snapshot(store.path).files[-1].end
+    store.append_all([together("c", *((name, ANY, [NewEvent("A", bytes(30))]) for name in "xyz"))])
+    end = snapshot(store.path).files[-1].end
+    whole = store.file(1).read_bytes()
+    for cut in range(begin, end, 7):
+        torn = tmp_path / "torn"
+        shutil.rmtree(torn, ignore_errors=True)
+        shutil.copytree(store.path, torn, ignore=shutil.ignore_patterns("directory"))
+        progress = WalkProgress()
+        (torn / "events" / "0000000001.events").write_bytes(whole[:cut] + bytes(cut % 2 * 4096))
+        assert snapshot(torn, progress).last_sequence == sequence
+        (torn / "events" / "0000000001.events").write_bytes(whole)
+        assert snapshot(torn, progress).last_sequence == sequence + 3
     store.close()
 
 
