@@ -273,7 +273,7 @@ class Credit(Request):
 
 @request(9, needs=ANYONE)
 class Unsubscribe(Answered[None]):
-    """Ends a subscription, or a pull that waits."""
+    """Ends a subscription, or a request that waits."""
 
     subscription: _RequestId
 

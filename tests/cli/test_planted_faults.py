@@ -170,8 +170,8 @@ def test_a_folder_that_is_not_a_store_is_refused(folder: Path, tmp_path: Path) -
         verify(folder / "store.json")
     with pytest.raises(es.FolderRefused, match="no store here"):
         verify(folder / "events")
-    (folder / "store.json").write_text('{"format": 2}')
-    with pytest.raises(es.FolderRefused, match="format 2"):
+    (folder / "store.json").write_text('{"format": 3}')
+    with pytest.raises(es.FolderRefused, match="format 3"):
         verify(folder)
     (folder / "store.json").write_text("{")
     with pytest.raises(es.Corrupt, match=r"store\.json"):

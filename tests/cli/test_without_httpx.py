@@ -36,7 +36,7 @@ COMMANDS = {
     "create": ["--shards", "1", "--replicas", "1"], "status": [], "top": ["--once"], "lead": ["0", "n1"], "rebuild": [],
     "adopt": ["store", "--name", "n1"], "split": ["0", "--into", "2"], "move": ["0", "--from", "n1", "--to", "n2"], "plans": [],
     "cancel": ["0"], "pause": [], "resume": [], "limits": ["--moves", "4"], "rebalance": [], "drain": ["n1"],
-    "replicas": ["3"], "nodes": [], "remove": ["n1"],
+    "replicas": ["3"], "nodes": [], "remove": ["n1"], "upgrade": [],
 }  # fmt: skip
 MISSING = 2, f"error: etcd is asked by httpx, which is not installed; {advice('cluster')}\n"
 ELSEWHERE = {"extract"}

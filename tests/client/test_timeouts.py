@@ -32,7 +32,7 @@ from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
 
 EVENT = NewEvent("Happened", b"1")
 SHORT = 0.1
-NOT_CALLS = ("aclose", "close", "topic", "subscribe", "consumer")
+NOT_CALLS = ("aclose", "close", "topic", "subscribe", "consumer", "ask_waits")
 """Those that wait for nothing, or for as long as there is nothing."""
 
 

@@ -16,8 +16,9 @@ import eventstore as es
 from eventstore.client.blocking.store import BlockingStore
 from eventstore.flat import encode
 from eventstore.protocol.answers import Failure
+from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.request_declaration import DECLARATIONS, Request, code_of
-from eventstore.protocol.requests import Credit, Map, Ping, Subscribe
+from eventstore.protocol.requests import Credit, Map, Ping, Subscribe, Unsubscribe
 from tests.fuzz.request_maker import RequestMaker, Values
 from tests.server.raw import RawClient
 
@@ -27,6 +28,8 @@ LATE_TO_BEFORE = 5
 MEMORY_BYTES_MAX = 600 * 1024 * 1024
 """Far below the sum of the bounds of OPERATIONS: these requests are small, so nothing they leave may be large."""
 _ROUNDS_BEFORE = 100
+_ENDLESS = frozenset(kind for kind, declared in DECLARATIONS.items() if declared.waits and kind is not Pull)
+"""They may wait for ever, until they are ended."""
 _SILENT = (Credit, Subscribe, Map)  # a MAP with a mistake may wait for another version
 
 
@@ -87,6 +90,7 @@ def _append(healthy: BlockingStore) -> float:
 
 def _round(client: RawClient, maker: RequestMaker, report: Report) -> None:
     waited: dict[int, str] = {}
+    endless: list[int] = []
     for request_id in range(1, REQUESTS_A_ROUND + 1):
         kind, values = maker.request()
         payload = _payload(request_id, kind, values)
@@ -95,11 +99,17 @@ def _round(client: RawClient, maker: RequestMaker, report: Report) -> None:
             payload = maker.garbled(payload)
         if kind is Subscribe:
             maker.subscriptions.append(request_id)
-        if kind not in _SILENT:
+        if kind in _ENDLESS:
+            endless.append(request_id)
+        elif kind not in _SILENT:
             waited[request_id] = f"{DECLARATIONS[kind].name} {values!r:.300}{' garbled' if garbled else ''}"
         client.send_payload(payload)
         report.requests += 1
     last = REQUESTS_A_ROUND + 1
+    for each in endless:
+        waited[last] = f"UNSUBSCRIBE {each}"
+        client.send_payload(_payload(last, Unsubscribe, [each]))
+        last += 1
     waited[last] = "PING"
     client.send_payload(_payload(last, Ping, []))
     _await_answers(client, waited, report)

@@ -80,12 +80,12 @@ def test_a_file_system_that_is_not_mounted(spark: SparkSession) -> None:
 def test_a_folder_and_a_file_of_a_newer_format(spark: SparkSession, data_folder: Path) -> None:
     path = data_folder / "events" / "0000000001.events"
     raw = bytearray(path.read_bytes())
-    raw[8] = 2
+    raw[8] = 3
     path.write_bytes(raw)
-    assert re.search(r"0000000001\.events: format version 2; this program reads version 1", complaint(spark, data_folder))
+    assert re.search(r"0000000001\.events: format version 3; this program reads versions 1 to 2", complaint(spark, data_folder))
     document = json.loads((data_folder / "store.json").read_text())
-    (data_folder / "store.json").write_text(json.dumps({**document, "format": 2}))
-    assert "store.json: format 2; this program knows format 1. Use a newer one" in complaint(spark, data_folder)
+    (data_folder / "store.json").write_text(json.dumps({**document, "format": 3}))
+    assert "store.json: format 3; this program knows formats 1 to 2. Use a newer one" in complaint(spark, data_folder)
 
 
 def test_a_missing_event_file(spark: SparkSession, data_folder: Path) -> None:

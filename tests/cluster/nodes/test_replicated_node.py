@@ -283,19 +283,19 @@ def test_a_program_that_does_not_know_the_format_of_the_cluster_is_refused_by_bo
     def write_format(written: int) -> None:
         change(etcd, cluster, lambda seen: {"cluster": {**(seen.value("cluster") or {}), "format": written}})
 
-    said = r"the cluster has format 2, and this program .* knows 1 to 1"
+    said = r"the cluster has format 3, and this program .* knows 1 to 2"
     of_cluster = ["--etcd", etcd.url, "--cluster", cluster]
     with NamedNode(tmp_path, "n1", etcd.url, cluster, options=["--lease", "2"]) as node:
         create(etcd, cluster, 1, 1)
         wait_until(lambda: node.health()["attention"] is None, "it serves")
-        write_format(2)  # by a newer node
+        write_format(3)  # by a newer node
         wait_until(lambda: re.search(said, node.attention()) is not None, "it says so")
         assert node.replicas() == [0], "it goes on with what it knows"
         assert re.search(said, refused("cluster", "status", *of_cluster, code=1))
-        write_format(1)
+        write_format(2)
         wait_until(lambda: node.health()["attention"] is None, "it can use the registry again")
         assert node.terminate() == 0
-    write_format(2)
+    write_format(3)
     named = ["--data", tmp_path / "n1", "--listen", "127.0.0.1:0", "--name", "n1", *of_cluster]
     assert re.search(said, refused("node", *named, code=1))
     assert "node/n1" not in keys(etcd, cluster).entries
