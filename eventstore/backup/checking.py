@@ -10,6 +10,7 @@ from typing import Final
 from eventstore.backup.manifest import MANIFEST, BackedFile, BackedLog, BackedPiece, Manifest, read_manifest
 from eventstore.backup.source import WalkedRecords, framing_of, walk
 from eventstore.backup.target import BackupTarget
+from eventstore.chunks.documents import read_file
 from eventstore.chunks.files import File
 from eventstore.chunks.header import RECORDS_FROM
 from eventstore.chunks.record import Walk
@@ -111,7 +112,7 @@ def _checked_parts(target: BackupTarget, file: BackedFile, checked: CheckedBacku
 
 
 def whole_file(target: BackupTarget, file: BackedFile) -> ChunkCheck:
-    """OpensFiles the object that is a whole file. Raises Corrupt, FileNotFoundError."""
+    """Opens the object that is a whole file. Raises Corrupt, FileNotFoundError."""
     kind, path = file.header.kind, target.path(file.object)
     check = ChunkCheck(target.files, path, kind, framing_of(kind))
     if check.header != file.header:
@@ -174,8 +175,4 @@ class _Shifted:
 
 def read_object(target: BackupTarget, name: str) -> bytes:
     """Returns the bytes of an object. Raises FileNotFoundError, OSError."""
-    file = target.files.open(target.path(name))
-    try:
-        return file.read_at(0, file.size())
-    finally:
-        file.close()
+    return read_file(target.files, target.path(name))

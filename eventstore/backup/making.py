@@ -28,7 +28,6 @@ from eventstore.backup.source import (
     SourceFile,
     SourceLog,
     WalkedRecords,
-    crc_at,
     event_at,
     framing_of,
     position_at,
@@ -37,6 +36,7 @@ from eventstore.backup.steps import BackupSteps, CopyObject, ReplaceManifest
 from eventstore.backup.target import SHARD_FOLDER, BackupTarget
 from eventstore.chunks.documents import Tree, encoded_document
 from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM
+from eventstore.chunks.record import PREFIX_BYTES, crc_at
 from eventstore.chunks.scrubbing import ChunkCheck
 from eventstore.errors import Diverged, EventStoreError, FolderRefused
 from eventstore.event_identity import IDENTITY_DIGITS, event_identity
@@ -263,7 +263,8 @@ class _LogPlan:
     def _still_there(self, source: SourceFile, piece: BackedPiece) -> bool:
         assert source.file is not None
         length = piece.end - piece.last
-        return crc_at(source.file.read_at(piece.last, length), 0) == piece.last_crc
+        last = source.file.read_at(piece.last, length)
+        return len(last) == length >= PREFIX_BYTES and crc_at(last, 0) == piece.last_crc
 
     def wanted(self) -> Iterator[str]:
         for source in self._log.files:

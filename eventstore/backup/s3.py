@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from eventstore.backup.manifest import MANIFEST
 from eventstore.errors import FolderRefused, InvalidArgument
@@ -65,7 +65,7 @@ class S3Target:
         key = str(path.relative_to(self._root))
         with self._told():
             size = int(self._obstore.head(self._store, key)["size"])
-        return _S3File(self, key, size)
+        return cast("File", _S3File(self, key, size))
 
     def read(self, key: str, start: int, length: int) -> bytes:
         """Returns bytes of an object, all of which are there."""
@@ -162,6 +162,3 @@ class _S3File:
 
     def close(self) -> None:
         self._block = b""
-
-    def __getattr__(self, name: str) -> Any:
-        raise NotImplementedError(f"{name}: objects are written as a whole")

@@ -19,7 +19,7 @@ from eventstore.chunks.documents import read_file, read_identity
 from eventstore.chunks.files import File, Files, naming
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import EVENTS, RECORDS_FROM, ChunkHeader
-from eventstore.chunks.record import PREFIX, UNORDERED, Framing, Walk
+from eventstore.chunks.record import PREFIX, UNORDERED, Framing, Walk, crc_at
 from eventstore.chunks.recovery import recover
 from eventstore.chunks.witness import Judge
 from eventstore.errors import Corrupt, FolderRefused, ReadFailed
@@ -37,7 +37,6 @@ _LATE: Final = (STORE, f"{BROKER_FOLDER}/{BROKER}", f"{BROKER_FOLDER}/{TOPICS}")
 """Say what there is, so they are read after the cut: no message may be of a topic that is missing."""
 _PUBLISHED: Final = "published-"
 _SLAB_BYTES: Final = 1024 * 1024
-_CRC: Final = PREFIX["crc"]
 _BROKER_FORMAT: Final = 1
 
 
@@ -71,11 +70,6 @@ class WalkedRecords:
         self.end, self.last_sequence = found.end, found.next_sequence - 1
         self.last = found.offsets[-1]
         self.last_crc = crc_at(data, self.last - base)
-
-
-def crc_at(data: bytes, position: int) -> int:
-    """Returns the CRC in the header of the record that begins there."""
-    return int.from_bytes(data[position + _CRC.offset : position + _CRC.end], "little")
 
 
 class Reads(Protocol):

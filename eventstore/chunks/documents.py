@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, cast, runtime_checkable
 
-from eventstore.chunks.files import Files
+from eventstore.chunks.files import Files, OpensFiles
 from eventstore.errors import Corrupt, FolderRefused
 
 Document: TypeAlias = dict[str, str | int | bool | None]
@@ -124,7 +124,7 @@ def write_file(files: Files, path: Path, raw: bytes) -> None:
         file.close()
 
 
-def read_file(files: Files, path: Path) -> bytes:
+def read_file(files: OpensFiles, path: Path) -> bytes:
     """Returns the whole content of a file."""
     file = files.open(path)
     try:

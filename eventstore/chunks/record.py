@@ -181,7 +181,7 @@ def check(data: memoryview, framing: Framing) -> str | None:
     return None
 
 
-def crc_at(data: memoryview, position: int) -> int:
+def crc_at(data: bytes | memoryview, position: int) -> int:
     """Returns the CRC that the record at `position` says."""
     crc: int = _WALKED(data, position)[2]
     return crc
