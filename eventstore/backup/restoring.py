@@ -109,7 +109,7 @@ def records_of(target: BackupTarget, file: BackedFile) -> Iterator[tuple[bytes, 
         return
     with whole_file(target, file) as check:
         while check.step(_PIECE_BYTES):
-            yield check.data, 0, _starts(check.data).tolist()
+            yield check.data, check.base, check.offsets
 
 
 class _Restoring:
@@ -172,7 +172,7 @@ class _Restoring:
         found: list[slab.SlabRows] = []
         with whole_file(self._target, file) as check:
             while check.step(_PIECE_BYTES):
-                found.append(kept.rows(check.data, _starts(check.data)))
+                found.append(kept.rows(check.data, np.array(check.offsets) - check.base))
         rows = np.concatenate(found)
         order = np.argsort(rows["sequence"], kind="stable")
         begins = kept.end + np.concatenate(([0], rows["length"][order].astype(np.int64).cumsum()))
@@ -182,10 +182,9 @@ class _Restoring:
         at = 0
         with whole_file(self._target, file) as check:
             while check.step(_PIECE_BYTES):
-                starts = _starts(check.data).tolist()
-                for start, end in itertools.pairwise([*starts, len(check.data)]):
+                for start, end in itertools.pairwise([*check.offsets, check.done]):
                     if (place := int(places[at])) < kept.end:
-                        yield place, check.data[start:end]
+                        yield place, check.data[start - check.base : end - check.base]
                     at += 1
 
     def _write(
@@ -213,15 +212,6 @@ def enumerate_offsets(parts: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     for part in parts:
         yield at, part
         at += len(part)
-
-
-def _starts(data: bytes) -> slab.Ints:
-    """Returns where the records in these bytes begin, all of which are good."""
-    starts, position, length = [], 0, PREFIX["length"]
-    while position < len(data):
-        starts.append(position)
-        position += int.from_bytes(data[position + length.offset : position + length.end], "little")
-    return np.array(starts)
 
 
 class _Kept:

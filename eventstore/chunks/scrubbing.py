@@ -24,7 +24,8 @@ class ChunkCheck:
     Attributes:
         header: of the chunk.
         file: the chunk, to be read only.
-        data: the records that the last step has read.
+        data: the records that the last step has read, from byte `base` of the file on.
+        offsets: where each of them begins in the file.
     """
 
     def __init__(self, files: OpensFiles, path: Path, kind: int, framing: Framing) -> None:
@@ -36,7 +37,8 @@ class ChunkCheck:
         """
         self._name, self._framing = str(path), framing
         self.file: File = files.open(path)
-        self.data = b""
+        self.data, self.base = b"", RECORDS_FROM
+        self.offsets: list[int] = []
         try:
             with naming(path):
                 self.header: ChunkHeader = decode_header(self.file.read_at(0, HEADER_BYTES), self._name, kind)
@@ -71,7 +73,8 @@ class ChunkCheck:
             wanted = min(end - self.done, found.wants)
         if found.fault is not None and not found.wants:
             raise Corrupt(self._name, found.end, found.fault)
-        read, self.done = found.end - self.done, found.end
+        read = found.end - self.done
+        self.base, self.done, self.offsets = self.done, found.end, found.offsets
         self.data = data if read == len(data) else data[:read]
         self._records += len(found.offsets)
         self._sum += found.checksum
