@@ -154,8 +154,8 @@ class OpenedChunks:
         clock: Callable[[], float],
         epoch: int | None = None,
     ) -> None:
-        """Reads the headers of the folder. `framing`: of its records. `epoch`: of the records that
-        follow; None: the last chunk's.
+        """Reads the headers of the folder. `framing`: of its records. `epoch`: of the records that follow; None: the last
+        chunk's.
 
         Raises:
             FolderRefused, Corrupt

@@ -1,4 +1,4 @@
-"""OpensFiles the place of a backup that a person has named: a folder, or a bucket of an object store."""
+"""Opens the place of a backup that a person has named: a folder, or a bucket of an object store."""
 
 from __future__ import annotations
 
