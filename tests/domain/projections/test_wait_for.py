@@ -19,6 +19,7 @@ import eventstore.domain as d
 from bank import Balances, Deposited, Opened
 from eventstore.store.projection_waits import WAITS_MAX
 from tests.contract.subjects import Subject, contract
+from tests.domain.projections.balances import cents
 from tests.domain.runner import new_events
 from tests.security.access_file import give
 from tests.server_thread import ServerThread
@@ -26,14 +27,6 @@ from tests.waiting import DEADLINE_SECONDS
 
 ACCOUNTS = [f"acc-{number}" for number in range(12)]
 """Of all shards, where there are several."""
-
-
-def cents(path: Path) -> dict[str, int]:
-    connection = sqlite3.connect(path)
-    try:
-        return dict(connection.execute("SELECT key, cents FROM balances"))
-    finally:
-        connection.close()
 
 
 async def run_projection(store: Any, path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -21,17 +20,10 @@ from eventstore.domain.reactions import effects
 from eventstore.domain.reactions.effects import Effects
 from eventstore.model import METADATA_IS_JSON
 from tests.cluster.led_shards import LedShards
+from tests.domain.projections.balances import cents
 from tests.server_thread import ServerThread
 
 ACCOUNTS = [f"acc-{number}" for number in range(8)]
-
-
-def cents(path: Path) -> dict[str, int]:
-    connection = sqlite3.connect(path)
-    try:
-        return dict(connection.execute("SELECT key, cents FROM balances"))
-    finally:
-        connection.close()
 
 
 @pytest.fixture(params=["one", "shards"], scope="module")
