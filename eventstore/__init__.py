@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from eventstore.errors import (
         Closed,
         CommandIdReused,
+        ConditionFailed,
         ConnectionLost,
         Corrupt,
         CrossShard,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from eventstore.model import ANY, EXISTS, At, CaughtUp, Commit, Committed, Event, NewEvent, Unchanged, Write
     from eventstore.position import END as END
     from eventstore.position import Position as Position
+    from eventstore.query import Query as Query
     from eventstore.records.consumer_groups import Retries as Retries
     from eventstore.records.message import Message as Message
     from eventstore.settings.store import StoreSettings as StoreSettings
@@ -85,6 +87,7 @@ __all__ = [
     "CommandIdReused",
     "Commit",
     "Committed",
+    "ConditionFailed",
     "ConnectionLost",
     "Consumer",
     "Corrupt",
@@ -116,6 +119,7 @@ __all__ = [
     "Position",
     "ProjectionFailed",
     "ProtocolError",
+    "Query",
     "RawCommand",
     "ReadFailed",
     "Rebalanced",
@@ -154,7 +158,8 @@ _NAMES = {
     "eventstore.client.session.message_rows": "NewMessage SendResult",
     "eventstore.commands": "RawCommand",
     "eventstore.errors": (
-        "Closed CommandIdReused ConnectionLost Corrupt CrossShard Diverged DomainRefused Elsewhere EventStoreError Fenced "
+        "Closed CommandIdReused ConditionFailed ConnectionLost Corrupt CrossShard Diverged DomainRefused Elsewhere "
+        "EventStoreError Fenced "
         "FolderRefused HandlerFailed InvalidArgument MessagesFailed NotEnoughReplicas OutdatedCode Overloaded PayloadInvalid "
         "Poisoned "
         "ProjectionFailed ProtocolError PermissionDenied ReadFailed Rebalanced Rejected ShuttingDown StorageFull "
@@ -163,6 +168,7 @@ _NAMES = {
     ),
     "eventstore.model": "ANY At CaughtUp Commit Committed EXISTS Event NewEvent Unchanged Write",
     "eventstore.position": "END Position",
+    "eventstore.query": "Query",
     "eventstore.records.consumer_groups": "Retries",
     "eventstore.records.message": "Message",
     "eventstore.settings.store": "StoreSettings",

@@ -333,6 +333,21 @@ class CrossShard(EventStoreError):
         )
 
 
+class ConditionFailed(EventStoreError):
+    """An event has come up that passes the query of a commit, which was decided without it: query again and decide again."""
+
+    code = 39
+
+    def __init__(self, aggregate_id: str, type: str, sequence: int) -> None:
+        super().__init__(
+            f"event {sequence} ({type!r} of aggregate {aggregate_id!r}) passes the query of the commit, and came after the "
+            "place where it was decided; query again and decide again",
+            aggregate_id=aggregate_id,
+            type=type,
+            sequence=sequence,
+        )
+
+
 _CLASSES: Final[tuple[type[EventStoreError], ...]] = (EventStoreError, *EventStoreError.__subclasses__())
 _BY_CODE: Final = {cls.code: cls for cls in _CLASSES}
 

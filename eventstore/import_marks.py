@@ -14,6 +14,7 @@ from typing import Final
 from eventstore.errors import InvalidArgument
 from eventstore.json_values import parsed
 from eventstore.model import METADATA_IS_JSON, Event, NewEvent
+from eventstore.tags import TAGGED, enveloped
 
 NO_REACTIONS: Final = "no_reactions"
 NO_PUBLISH: Final = "no_publish"
@@ -22,7 +23,7 @@ MARKS: Final = (NO_REACTIONS, NO_PUBLISH)
 
 def is_marked(event: Event, mark: str) -> bool:
     """Whether the metadata of the event have this mark with the value true."""
-    metadata = event[4]
+    metadata = event.metadata
     # Most events have no metadata, or none that need parsing: a backslash may hide a name.
     if metadata is None or not (mark.encode() in metadata or b"\\" in metadata) or not event[8] & METADATA_IS_JSON:
         return False
@@ -39,7 +40,7 @@ def marked(event: NewEvent, marks: Sequence[str]) -> NewEvent:
     Raises:
         InvalidArgument: its metadata are not a JSON object, or give a mark another value.
     """
-    format_, type_, data, metadata = event
+    format_, metadata = event[0], event.metadata
     found: object = {}
     if metadata is not None:
         found = parsed(metadata) if format_ & METADATA_IS_JSON else None
@@ -54,4 +55,6 @@ def marked(event: NewEvent, marks: Sequence[str]) -> NewEvent:
     members = ([] if metadata is None or not found else [metadata.strip()[1:-1].decode()]) + [
         f"{json.dumps(mark)}:true" for mark in missing
     ]
-    return tuple.__new__(NewEvent, (format_ | METADATA_IS_JSON, type_, data, f"{{{','.join(members)}}}".encode()))
+    spelled = f"{{{','.join(members)}}}".encode()
+    stored = enveloped(event.tags, spelled) if format_ & TAGGED else spelled
+    return tuple.__new__(NewEvent, (format_ | METADATA_IS_JSON, event[1], event[2], stored))

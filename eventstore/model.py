@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from eventstore.errors import InvalidArgument, PayloadInvalid
 from eventstore.json_values import Json, bytes_of, parsed
 from eventstore.stopped_clock import real_class
+from eventstore.tags import TAGGED, checked_tags, enveloped, metadata_in, tags_in
 
 ID_BYTES_MAX: Final = 255
 TYPE_BYTES_MAX: Final = 255
@@ -30,7 +31,7 @@ TIME_MAX: Final = 253_402_300_799_999_999  # year 9999, the last
 
 DATA_IS_JSON: Final = 1
 METADATA_IS_JSON: Final = 2
-STORED_FORMAT: Final = DATA_IS_JSON | METADATA_IS_JSON
+STORED_FORMAT: Final = DATA_IS_JSON | METADATA_IS_JSON | TAGGED
 LEFT_SHIFT: Final = 8  # in memory only: above it, how many events of its joint commit follow the event
 
 _EPOCH = real_class(datetime)(1970, 1, 1, tzinfo=UTC)
@@ -51,11 +52,13 @@ Replicas: TypeAlias = Literal["all"]
 
 
 class NewEvent(tuple[int, str, bytes, bytes | None]):
-    """An event that is not stored yet: a type (1–255 bytes), data and metadata (bytes, or anything JSON can hold)."""
+    """An event that is not stored yet: a type (1–255 bytes), data and metadata (bytes, or anything JSON can hold), and up to 32
+    tags (each 1–255 bytes), by which events of several aggregates are found together.
+    """
 
     __slots__ = ()
 
-    def __new__(cls, type: str, data: object = b"", metadata: object = None) -> NewEvent:  # the field is called so
+    def __new__(cls, type: str, data: object = b"", metadata: object = None, tags: Iterable[str] = ()) -> NewEvent:
         format_ = 0
         if data.__class__ is not bytes:
             data, is_json = bytes_of("data", data)
@@ -63,6 +66,8 @@ class NewEvent(tuple[int, str, bytes, bytes | None]):
         if metadata is not None and metadata.__class__ is not bytes:
             metadata, is_json = bytes_of("metadata", metadata)
             format_ |= METADATA_IS_JSON if is_json else 0
+        if tags != () and (named := checked_tags(tags)):
+            metadata, format_ = enveloped(named, metadata), format_ | TAGGED
         return tuple.__new__(cls, (format_, type, data, metadata))
 
     @property
@@ -75,10 +80,16 @@ class NewEvent(tuple[int, str, bytes, bytes | None]):
 
     @property
     def metadata(self) -> bytes | None:
-        return self[3]
+        return metadata_in(self[3]) if self[0] & TAGGED and self[3] else self[3]
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """In the order of their bytes."""
+        return tags_in(self[3]) if self[0] & TAGGED and self[3] else ()
 
     def __repr__(self) -> str:
-        return f"NewEvent(type={self.type!r}, data={self.data!r}, metadata={self.metadata!r})"
+        tagged = f", tags={self.tags!r}" if self[0] & TAGGED else ""
+        return f"NewEvent(type={self.type!r}, data={self.data!r}, metadata={self.metadata!r}{tagged})"
 
     def __reduce__(self) -> tuple[Any, ...]:  # by its arguments, bytes that are JSON would become mere bytes
         return _restored_event, (self.__class__, tuple(self))
@@ -112,7 +123,12 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
 
     @property
     def metadata(self) -> bytes | None:
-        return self[4]
+        return metadata_in(self[4]) if self[8] & TAGGED and self[4] else self[4]
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """What it is about beside its aggregate, in the order of their bytes."""
+        return tags_in(self[4]) if self[8] & TAGGED and self[4] else ()
 
     @property
     def command_id(self) -> str:
@@ -157,12 +173,13 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
 
     def metadata_json(self) -> Json:
         """`metadata` parsed as JSON; None if there is none. Raises the same errors as `json`."""
-        if self[4] is None:
+        metadata = self.metadata
+        if metadata is None:
             return None
         try:
-            return parsed(self[4])
+            return parsed(metadata)
         except (ValueError, RecursionError) as error:
-            raise self._not_json("metadata", self[4], error) from None
+            raise self._not_json("metadata", metadata, error) from None
 
     @property
     def correlation_id(self) -> str:
@@ -180,7 +197,7 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
         if self[4] is None or not self[8] & METADATA_IS_JSON:
             return None
         try:
-            found = parsed(self[4])
+            found = parsed(self.metadata or b"")
             value = found.get(name) if isinstance(found, dict) else None
             return value if isinstance(value, str) and len(value.encode()) <= ID_BYTES_MAX else None
         except (ValueError, RecursionError):  # the client flagged it as JSON, and neither that nor the text is checked
@@ -199,9 +216,10 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
         )
 
     def __repr__(self) -> str:
+        tagged = f", tags={self.tags!r}" if self[8] & TAGGED else ""
         return (
             f"Event({self.aggregate_id!r} v{self.version} #{self.sequence} {self.type!r}, data={self.data!r}, "
-            f"metadata={self.metadata!r}, command_id={self.command_id!r}, time={self.time.isoformat()})"
+            f"metadata={self.metadata!r}{tagged}, command_id={self.command_id!r}, time={self.time.isoformat()})"
         )
 
 

@@ -84,7 +84,7 @@ def stored(*events: object, aggregate_id: str = AGGREGATE_ID, version: int = 1, 
     first = version if sequence is None else sequence
     encoded = [_encoded(event) for event in events]
     return [
-        _event(aggregate_id, version + place, first + place, new[0], new.type, new.data, new.metadata)
+        _event(aggregate_id, version + place, first + place, new[0], new.type, new.data, new[3])
         for place, new in enumerate(encoded)
     ]
 

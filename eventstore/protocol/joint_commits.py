@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from eventstore.event_identity import LogPosition
 from eventstore.model import ANY, EXISTS, Committed
-from eventstore.protocol.requests import CommitJointly, CommittedJointly
-from eventstore.records.raw_commit import AppendCondition, JointWrites, RawJointCommit
+from eventstore.protocol.reader_start import ReaderStart
+from eventstore.protocol.requests import CommitJointly, CommittedJointly, CommitUnless
+from eventstore.query import Query
+from eventstore.records.raw_commit import AppendCondition, JointWrites, RawJointCommit, Unless
 
 
-def request_of(raw: RawJointCommit) -> CommitJointly:
-    """Returns the request for a commit that `encode_joint_commit` made."""
+def request_of(raw: RawJointCommit, start: LogPosition, layout: int) -> CommitJointly | CommitUnless:
+    """Returns the request for a commit that `encode_joint_commit` made. `start`: the place of its condition, if it has one;
+    `layout`: of the slots of its shard.
+    """
     joint, _, command_id, timestamp, _ = raw
     rows = [(name, _encoded(expected), events) for name, expected, events in joint.writes if isinstance(events, bytes)]
     asserted = [(name, _encoded(expected), None) for name, expected in joint.only_if]
+    if (unless := joint.unless) is not None:
+        after = ReaderStart(start, layout).wire
+        return CommitUnless(command_id, timestamp, unless.query.packed(), after, unless.scope, (*rows, *asserted))
     return CommitJointly(command_id, timestamp, (*rows, *asserted))
 
 
-def raw_of(request: CommitJointly) -> RawJointCommit:
+def raw_of(request: CommitJointly | CommitUnless) -> RawJointCommit:
     """Returns the commit that a request asks for; its events are not checked yet."""
     writes = tuple((name, _decoded(expected), events) for name, expected, events in request.aggregates if events is not None)
     only_if = tuple((name, _decoded(expected)) for name, expected, events in request.aggregates if events is None)
-    return JointWrites(writes, only_if), ANY, request.command_id, request.timestamp, b""
+    unless = None
+    if isinstance(request, CommitUnless):
+        start = ReaderStart.parse("after", request.after).stored
+        unless = Unless(Query.unpacked(request.query), start, request.scope)
+    return JointWrites(writes, only_if, unless), ANY, request.command_id, request.timestamp, b""
 
 
 def committed_of(raw: RawJointCommit, answer: CommittedJointly) -> list[Committed]:

@@ -14,7 +14,7 @@ from typing import Annotated, Final, NamedTuple, TypeAlias
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo
 from eventstore.command_metadata import check_metadata
 from eventstore.errors import InvalidArgument
-from eventstore.fields import check_int, check_text
+from eventstore.fields import check_int, check_text, shown
 from eventstore.flat import Scalar
 from eventstore.model import ID_BYTES_MAX, TIME_MAX, TIME_MIN, TYPE_BYTES_MAX, VERSION_MAX, WRITES_MAX
 from eventstore.protocol import limits
@@ -38,6 +38,7 @@ from eventstore.protocol.request_declaration import (
     text,
 )
 from eventstore.protocol.server_info import ClientInfo
+from eventstore.query import Query
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.raw_commit import RawCommit
@@ -53,6 +54,12 @@ def _type(event_type: object) -> None:
 
 def _command_id(command_id: object) -> None:
     check_text("command_ids", command_id)
+
+
+def _check_query(_: str, packed: object) -> None:
+    if not isinstance(packed, bytes):
+        raise InvalidArgument(f"query is bin, not {shown(packed)}", field="query")
+    Query.unpacked(packed)
 
 
 def _layout(layout: object) -> None:
@@ -77,6 +84,7 @@ _COMMITS: Final = UncheckedRows(
 _COMMANDS: Final = UncheckedRows(
     "type", "aggregate_id", "command_id", "payload", "metadata", high=limits.COMMANDS_PER_FRAME_MAX
 )
+_PackedQuery: TypeAlias = Annotated[bytes, _check_query]
 _Types: TypeAlias = Annotated[tuple[str, ...], Rows(_type, limits.TYPES_MAX, low=0)]
 
 
@@ -137,6 +145,20 @@ class CommitJointly(Answered[CommittedJointly]):
 
     command_id: Name
     timestamp: Annotated[int | None, optional(integer(TIME_MIN, TIME_MAX))]
+    aggregates: Annotated[tuple[tuple[str, int | bool | None, bytes | None], ...], Rows(_aggregate, 2 * WRITES_MAX)]
+
+
+@request(94, needs=on_writes(reads=True))
+class CommitUnless(Answered[CommittedJointly]):
+    """As `CommitJointly`, unless an event after a place (as in `ReadAll`) passes the query, of the aggregates in the slot of
+    `scope`.
+    """
+
+    command_id: Name
+    timestamp: Annotated[int | None, optional(integer(TIME_MIN, TIME_MAX))]
+    query: _PackedQuery
+    after: _Place
+    scope: Name
     aggregates: Annotated[tuple[tuple[str, int | bool | None, bytes | None], ...], Rows(_aggregate, 2 * WRITES_MAX)]
 
 
@@ -244,23 +266,80 @@ class Subscribe(Answered[Page]):
     types: _Types = ()
 
 
-def filter_of(request: ReadAll | ReadAllBackwards | Subscribe) -> EventFilter:
+@request(91, needs=on_filtered(Permission.READ))
+class ReadMatching(Answered[Page]):
+    """As `ReadAll`, for the events that pass a query, `Query.packed`."""
+
+    after: _Place
+    events_max: _EventsMax
+    bytes_max: _PageBytes
+    aggregate_prefix: _Prefix
+    aggregate_id: _OptionalName
+    from_time: _Time
+    to_time: _Time
+    query: _PackedQuery
+
+
+@request(92, needs=on_filtered(Permission.READ))
+class ReadMatchingBackwards(Answered[Page]):
+    """As `ReadAllBackwards`, for the events that pass a query."""
+
+    before: _Place
+    events_max: _EventsMax
+    bytes_max: _PageBytes
+    aggregate_prefix: _Prefix
+    aggregate_id: _OptionalName
+    from_time: _Time
+    to_time: _Time
+    query: _PackedQuery
+
+
+@request(93, needs=on_filtered(Permission.SUBSCRIBE))
+class SubscribeMatching(Answered[Page]):
+    """As `Subscribe`, to the events that pass a query."""
+
+    after: _Start
+    credit: _Credit
+    aggregate_prefix: _Prefix
+    aggregate_id: _OptionalName
+    from_time: _Time
+    to_time: _Time
+    query: _PackedQuery
+
+
+AnyRead: TypeAlias = ReadAll | ReadMatching
+AnyReadBackwards: TypeAlias = ReadAllBackwards | ReadMatchingBackwards
+AnySubscribe: TypeAlias = Subscribe | SubscribeMatching
+
+
+def filter_of(request: AnyRead | AnyReadBackwards | AnySubscribe) -> EventFilter:
     """Returns the filter that a request asks for."""
-    return EventFilter(
-        frozenset(request.types) or None,
-        request.aggregate_prefix,
-        request.from_time,
-        request.to_time,
-        request.aggregate_id,
-    )
+    rest = request.aggregate_prefix, request.from_time, request.to_time, request.aggregate_id
+    if isinstance(request, ReadAll | ReadAllBackwards | Subscribe):
+        return EventFilter(frozenset(request.types) or None, *rest)
+    return EventFilter(None, *rest, Query.unpacked(request.query))
 
 
-def filter_values(
-    wanted: EventFilter,
-) -> tuple[str | None, str | None, int | None, int | None, tuple[str, ...]]:
-    """Returns the last values of a `ReadAll`, `ReadAllBackwards` or `Subscribe` that asks for this filter."""
-    types = tuple(sorted(wanted.types or ()))
-    return wanted.aggregate_prefix, wanted.aggregate_id, wanted.from_time, wanted.to_time, types
+def read_request(
+    start: int | str | None, events_max: int | None, wanted: EventFilter, *, backwards: bool
+) -> AnyRead | AnyReadBackwards:
+    """Returns the request for a page of the events after `start`, or before it."""
+    page = (start, events_max, limits.PAGE_BYTES_DEFAULT, *_filter_values(wanted))
+    if wanted.query is not None:
+        return (ReadMatchingBackwards if backwards else ReadMatching)(*page, wanted.query.packed())
+    return (ReadAllBackwards if backwards else ReadAll)(*page, tuple(sorted(wanted.types or ())))
+
+
+def subscribe_request(start: int | str | None, credit: int, wanted: EventFilter) -> AnySubscribe:
+    """Returns the request for a subscription that begins after `start`."""
+    values = (start, credit, *_filter_values(wanted))
+    if wanted.query is not None:
+        return SubscribeMatching(*values, wanted.query.packed())
+    return Subscribe(*values, tuple(sorted(wanted.types or ())))
+
+
+def _filter_values(wanted: EventFilter) -> tuple[str | None, str | None, int | None, int | None]:
+    return wanted.aggregate_prefix, wanted.aggregate_id, wanted.from_time, wanted.to_time
 
 
 @request(8, needs=ANYONE)

@@ -7,8 +7,6 @@ them. A cursor never requests the same position twice: a page that makes no prog
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
 from operator import itemgetter
 from typing import Final, Protocol
 
@@ -16,7 +14,7 @@ from eventstore.errors import ProtocolError
 from eventstore.event_identity import LogPosition
 from eventstore.fields import check_flag, check_int, check_optional_int, check_text, shown
 from eventstore.model import VERSION_MAX, Event
-from eventstore.records.event_filter import event_filter
+from eventstore.records.event_filter import EVERYTHING, EventFilter
 from eventstore.records.event_page import decode_page, settle
 
 _AGGREGATE_ID: Final = itemgetter(0)  # of an Event
@@ -145,11 +143,7 @@ class LogCursor:
         self,
         after: LogPosition | int,
         limit: int | None,
-        types: Iterable[str] | None,
-        aggregate_prefix: str | None,
-        from_time: int | datetime | None,
-        to_time: int | datetime | None,
-        aggregate_id: str | None = None,
+        wanted: EventFilter = EVERYTHING,
         *,
         backwards: bool = False,
     ) -> None:
@@ -161,7 +155,7 @@ class LogCursor:
         self.end: LogPosition | None = None
         self.layout: int | None = None
         self.left = check_optional_int("limit", limit, 0, VERSION_MAX)
-        self.wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
+        self.wanted = wanted
         self.backwards = backwards
         self.done = limit == 0
 

@@ -8,6 +8,7 @@ far it got.
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +27,7 @@ FORMAT: Final = "format"
 CORRELATION_ID: Final = "correlation_id"
 CAUSATION_ID: Final = "causation_id"
 METADATA: Final = "metadata"
+TAGS: Final = "tags"
 METADATA_BASE64: Final = "metadata_base64"
 METADATA_BYTES: Final = "metadata_bytes"
 PARKED: Final = "parked"
@@ -93,7 +95,8 @@ class EventMessages:
         prefix, encode = self._prefix, flat.encode
         messages: list[RawMessage] = []
         for event in events:
-            aggregate_id, version, type_, data, metadata, command_id, timestamp, sequence, _ = event
+            aggregate_id, version, type_, data, _, command_id, timestamp, sequence, _ = event
+            metadata, tags = event.metadata, event.tags
             properties = prefix + encode(
                 (
                     SEQUENCE,
@@ -110,8 +113,11 @@ class EventMessages:
                     "json" if event.is_json else "bytes",
                 )
             )
+            text = json.dumps(tags, ensure_ascii=False, separators=(",", ":")) if tags else ""
+            if tags:
+                properties += encode((TAGS, text))
             if metadata is not None:
-                properties += encode(_metadata(event))
+                properties += encode(_metadata(event, metadata, METADATA_TEXT_BYTES_MAX - len(text.encode())))
                 if b"ation_id" in metadata or b"\\" in metadata:  # a backslash may hide a name; most metadata need no parsing
                     properties += encode(_ids(event))
             messages.append((data, aggregate_id, type_ if may_be_tag(type_) else None, properties, None))
@@ -129,15 +135,14 @@ def _ids(event: Event) -> tuple[str, ...]:
     return tuple(text for name, value in ids if value != event.command_id for text in (name, value))
 
 
-def _metadata(event: Event) -> tuple[str, str]:
+def _metadata(event: Event, metadata: bytes, text_bytes_max: int) -> tuple[str, str]:
     """Returns a property: the metadata as text if it fits, else its size."""
-    metadata = event.metadata or b""
-    if len(metadata) <= METADATA_TEXT_BYTES_MAX:
+    if len(metadata) <= text_bytes_max:
         if event[8] & METADATA_IS_JSON:
             try:
                 return METADATA, metadata.decode()
             except UnicodeDecodeError:  # the client flagged it as JSON, and this is not checked
                 pass
-        if 4 * len(metadata) <= 3 * METADATA_TEXT_BYTES_MAX:
+        if 4 * len(metadata) <= 3 * text_bytes_max:
             return METADATA_BASE64, base64.b64encode(metadata).decode()
     return METADATA_BYTES, str(len(metadata))

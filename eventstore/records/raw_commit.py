@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from eventstore import flat
 from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.event_identity import LogPosition
 from eventstore.fields import check_int, check_text, shown
 from eventstore.model import (
     ANY,
@@ -30,6 +31,7 @@ from eventstore.model import (
     At,
     Commit,
     Committed,
+    Event,
     Expected,
     ExpectedVersion,
     NewEvent,
@@ -38,7 +40,10 @@ from eventstore.model import (
     fresh_command_id,
     micros,
 )
+from eventstore.query import Query, check_query
 from eventstore.records.commit import NO_FINGERPRINT
+from eventstore.records.event_filter import EventFilter
+from eventstore.records.slots import slot_of
 
 T = TypeVar("T")
 
@@ -81,21 +86,46 @@ Packed: TypeAlias = tuple[bytes, int, bytes]
 the canonical encoding, so they are not checked again. Clients only ever send bytes, which are checked."""
 
 
+class Unless(NamedTuple):
+    """Expects that no event after a place passes a query, of the aggregates in the slot of `scope`.
+
+    Attributes:
+        found: an event that does, if one was found before the commit is checked.
+    """
+
+    query: Query
+    after: LogPosition
+    scope: str
+    found: Event | None = None
+
+    @property
+    def wanted(self) -> EventFilter:
+        """The filter of these events."""
+        return EventFilter(query=self.query, slot=slot_of(self.scope))
+
+
 class JointWrites(NamedTuple):
     """Stands in the place of a commit's aggregate id: several aggregates are written by one command, all or none.
 
     Attributes:
         writes: aggregate id, condition and events of each, 1 to 1,000 with different ids.
         only_if: aggregates that are not written, with what must hold for them.
+        unless: what must hold beside.
     """
 
     writes: tuple[tuple[str, AppendCondition, bytes | Packed], ...]
     only_if: tuple[tuple[str, AppendCondition], ...] = ()
+    unless: Unless | None = None
 
     @property
     def aggregate_ids(self) -> list[str]:
         """Returns all of them, written or not."""
         return [each[0] for each in self.writes] + [each[0] for each in self.only_if]
+
+    @property
+    def routed_by(self) -> list[str]:
+        """Returns the ids that have to be in one shard."""
+        return self.aggregate_ids if self.unless is None else [*self.aggregate_ids, self.unless.scope]
 
 
 RawJointCommit: TypeAlias = tuple[JointWrites, AppendCondition, str, int | None, bytes]
@@ -140,9 +170,13 @@ def encode_commit(
 
 
 def encode_joint_commit(
-    writes: Sequence[Write], only_if: Sequence[At], command_id: str | None, timestamp: int | datetime | None
+    writes: Sequence[Write],
+    only_if: Sequence[At],
+    command_id: str | None,
+    timestamp: int | datetime | None,
+    unless: Unless | None = None,
 ) -> RawJointCommit:
-    """Returns a commit of several aggregates. A missing command id is generated.
+    """Returns a commit of several aggregates. A missing command id is generated. The condition is as `condition_of` makes it.
 
     Raises:
         InvalidArgument: it exceeds a limit; names field, limit and value.
@@ -161,10 +195,36 @@ def encode_joint_commit(
     for each in _all_of("only_if", only_if, At):
         check_text("aggregate_id", each.aggregate_id)
         asserted.append((each.aggregate_id, _checked_version(each.version)))
-    joint = JointWrites(tuple(encoded), tuple(asserted))
+    joint = JointWrites(tuple(encoded), tuple(asserted), unless)
     check_joint_writes(joint)
     check_joint_total("commit", COMMIT_BYTES_MAX, sum(len(events) for _, _, events in encoded))  # must fit into a frame
     return joint, ANY, command_id, timestamp, b""
+
+
+def condition_of(unless: Query | None, after: object, scope: str | None, writes: Sequence[Write]) -> Unless | None:
+    """Returns the condition of a commit by a user's arguments, at the beginning of the log; None if there is none.
+
+    Raises:
+        InvalidArgument: a place or a scope without a query; a query without a scope, though it needs one.
+    """
+    if unless is None:
+        for field, value in (("after", after), ("scope", scope)):
+            if value is not None:
+                raise InvalidArgument(f"{field} belongs to a query; give unless=Query(…) with it", field=field)
+        return None
+    query = check_query(unless)
+    if scope is not None:
+        return Unless(query, LogPosition(0), check_text("scope", scope))
+    if not all(item.types or item.tags for item in query.items):
+        raise InvalidArgument("the query is about every event; give the scope that is meant, such as {courses}", field="scope")
+    ids = [check_text("aggregate_id", write.aggregate_id) for write in _all_of("writes", writes, Write)]
+    if len({slot_of(each) for each in ids}) != 1:
+        raise InvalidArgument(
+            "the query is about the slot of the aggregates that are written, and these are in several; give the scope that is "
+            "meant, or ids with the same text in braces",
+            field="scope",
+        )
+    return Unless(query, LogPosition(0), ids[0])
 
 
 def check_joint_writes(joint: JointWrites) -> None:

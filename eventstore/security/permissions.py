@@ -103,14 +103,19 @@ def on_rows(permission: Permission) -> Needs:
     return Needs(permission, alone=True, of="the name of each row")
 
 
-def on_writes() -> Needs:
-    """Needs `append` on each aggregate that is written, `read` on each that is only asserted: a refusal says its version."""
+def on_writes(*, reads: bool = False) -> Needs:
+    """Needs `append` on each aggregate that is written, `read` on each that is only asserted: a refusal says its version.
+    `reads`: and `read` on everything, since a refusal tells what there is.
+    """
 
     def wanted(request: Any) -> Wanted:
+        if reads:
+            yield Permission.READ, EVERYTHING
         for aggregate_id, _, events in request.aggregates:
             yield Permission.READ if events is None else Permission.APPEND, aggregate_id
 
-    return Needs(Permission.APPEND, wanted, of="each aggregate that is written, `read` on each that is not")
+    others = "everything" if reads else "each that is not"
+    return Needs(Permission.APPEND, wanted, of=f"each aggregate that is written, `read` on {others}")
 
 
 def on_filtered(permission: Permission) -> Needs:

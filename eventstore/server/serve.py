@@ -214,8 +214,8 @@ async def _listening(
         door = security.doorkeeper(gate, store)
         appends = appends_of(slots, door)(gate, mailboxes, replies, order)
         commands = commands_of(slots, door)(gate, domain, mailboxes, replies, waiting, order)
-        joint = JointCommitBatcher(gate, store, mailboxes, order, slots, nursery)
         layout = ServedLayout(store.engine, lambda: maps.current.version)
+        joint = JointCommitBatcher(gate, store, mailboxes, order, slots, layout, nursery)
         reads = ReadRequests(gate, store.engine, nursery, layout)
         subscriptions = ServedSubscriptions(gate, store.committer, nursery, layout)
         host, port = listener.getsockname()[:2]

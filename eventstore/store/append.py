@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from eventstore.checksum import crc32c
 from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.record import MARK, THROUGH_CRC, TRAILER, TRAILER_MARK
-from eventstore.errors import CommandIdReused, EventStoreError, Poisoned, UnsupportedVersion
+from eventstore.errors import CommandIdReused, ConditionFailed, EventStoreError, Poisoned, UnsupportedVersion
 from eventstore.fields import RESERVED, check_int, reserved_id_refused
 from eventstore.model import (
     ANY,
@@ -32,6 +32,7 @@ from eventstore.model import (
     TIME_MAX,
     TIME_MIN,
     VERSION_MAX,
+    Event,
 )
 from eventstore.records.commit import (
     AFTER_CRC,
@@ -53,6 +54,7 @@ from eventstore.records.raw_commit import (
     JointWrites,
     OnAllReplicas,
     Packed,
+    Unless,
     check_joint_total,
     check_joint_writes,
     split_fingerprint,
@@ -62,6 +64,7 @@ from eventstore.store.memory.unsorted_tail import NO_COMMIT, TailFile, UnsortedT
 from eventstore.store.memory.version_cache import VersionCache, may_hold, version_of
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.uniqueness import Uniqueness
+from eventstore.tags import TaggedEvents
 
 COMMITTED, DUPLICATE, CONFLICT, REFUSED = 0, 1, 2, 3
 
@@ -97,7 +100,7 @@ class _Refused(NamedTuple):
     why: EventStoreError
 
 
-JOINT_COMMITS_FORMAT = 2
+SECOND_FORMAT = 2  # that of joint commits and of tags
 _WARM_COMMITS_MIN = 8
 _LENGTHS = Struct("<II")
 _aggregate_id = itemgetter(0)
@@ -120,7 +123,10 @@ class Appender:
         front: FrontBuffer,
         epoch: int,
         clock: Callable[[], float] = time.time,
+        *,
+        find: Callable[[Unless, int], Event | None],
     ) -> None:
+        """`find`: see `Conditions.first_event`."""
         self.failed: EventStoreError | None = None
         self.shortage: Callable[[], EventStoreError | None] = lambda: None
         self.duplicates = self.conflicts = self.refused = 0
@@ -132,6 +138,7 @@ class Appender:
         self._epoch = epoch
         self._clock = clock
         self._check_events = EventsCheck()
+        self._find = find
 
     def append_batch(self, commits: Sequence[NewCommit]) -> list[AppendOutcome]:
         """Checks each commit and puts the accepted ones into the front buffer. Never raises because of a commit's contents.
@@ -179,6 +186,8 @@ class Appender:
                     raise _bad_ids(aggregate_id, command_id)
                 if given.__class__ is tuple:
                     events, count, fingerprint = given
+                    if events.__class__ is not bytes:
+                        self._check_tags_allowed()
                 elif aggregate_id[0] == RESERVED:
                     raise reserved_id_refused(aggregate_id)
                 elif is_plain_event(given):
@@ -234,6 +243,9 @@ class Appender:
             return repeated
         if isinstance(condition, _Refused):
             raise condition.why
+        if joint.unless is not None and (event := self._find(joint.unless, self._front.next_sequence - 1)) is not None:
+            self.conflicts += 1
+            raise ConditionFailed(event.aggregate_id, event.type, event.sequence)
         versions = [self._unique.version(write.aggregate_id) for write in writes]
         conditions = [(each[0], each[1], version) for each, version in zip(joint.writes, versions, strict=True)]
         conditions += [(name, expected, self._asserted_version(name)) for name, expected in joint.only_if]
@@ -248,13 +260,8 @@ class Appender:
         """Raises InvalidArgument."""
         check_id("command_id", command_id)
         count = len(joint.writes)
-        if count > 1 and self._files.folder.format < JOINT_COMMITS_FORMAT:
-            raise UnsupportedVersion(
-                f"a commit of {count} aggregates needs format {JOINT_COMMITS_FORMAT} of the store, which has format "
-                f"{self._files.folder.format}; start it once with the setting upgrade_format",
-                limit=self._files.folder.format,
-                value=JOINT_COMMITS_FORMAT,
-            )
+        if count > 1 and self._files.folder.format < SECOND_FORMAT:
+            raise _format_needed(f"a commit of {count} aggregates", self._files.folder.format)
         check_joint_writes(joint)
         writes, events_count, size = list[_Write](), 0, 0
         for aggregate_id, _, given in joint.writes:
@@ -332,6 +339,7 @@ class Appender:
         names = [each.aggregate_id for each in writes]
         keys = [command_key(name, command_id) for name in names]
         file.add_heads(names, keys, [version for version, _ in places])
+        _note_tags(file, [each.events for each in writes])
         file.add_places(front.end, lengths, sequences, writes[-1].events_count)
         front.extend(records, sum(crcs), sum(lengths), events)
         return tuple(places), sequence - 1
@@ -339,7 +347,14 @@ class Appender:
     def _checked(self, raw: bytes) -> Packed:
         fingerprint, events = split_fingerprint(raw)
         count, canonical = self._check_events(events)
+        if canonical.__class__ is TaggedEvents:
+            self._check_tags_allowed()
         return canonical, count, fingerprint
+
+    def _check_tags_allowed(self) -> None:
+        """Raises UnsupportedVersion if the store writes a format without tags."""
+        if self._files.folder.format < SECOND_FORMAT:
+            raise _format_needed("an event with tags", self._files.folder.format)
 
     def _warm(self, commits: Sequence[NewCommit]) -> None:
         """Looks up the aggregates of a large batch in one pass over the directory, at a third of the cost of single lookups."""
@@ -381,6 +396,8 @@ class Appender:
         bodies = list(map(b"".join, parts))
         crcs = list(map(crc32c, bodies))
         starts = map(THROUGH_CRC.pack, repeat(MARK), repeat(HEADER_BYTES - 2), crcs)
+        if TaggedEvents in set(map(type, events)):
+            _note_tags(file, events)
         file.add_places(front.end, lengths, sequences, counts[-1])
         front.extend(list(map(concat, starts, bodies)), sum(crcs), sum(lengths), sum(counts))
 
@@ -471,12 +488,28 @@ class Appender:
         return DUPLICATE, view.last_version, view.last_sequence
 
 
+def _note_tags(file: TailFile, events: Sequence[bytes]) -> None:
+    """Notes the tags of the commits whose places are added next."""
+    for ordinal, each in enumerate(events, len(file.offsets)):
+        if isinstance(each, TaggedEvents):
+            file.add_tags(ordinal, each.tags)
+
+
 def refused(commits: Sequence[NewCommit], why: EventStoreError) -> list[NewCommit]:
     """Returns the commits so that each is a repetition of what was written before, or refused: for the first reason given."""
     return [
         commit if isinstance(commit[1], _Refused) else cast("NewCommit", (commit[0], _Refused(why), *commit[2:]))
         for commit in commits
     ]
+
+
+def _format_needed(what: str, format_: int) -> UnsupportedVersion:
+    return UnsupportedVersion(
+        f"{what} needs format {SECOND_FORMAT} of the store, which has format {format_}; "
+        "start it once with the setting upgrade_format",
+        limit=format_,
+        value=SECOND_FORMAT,
+    )
 
 
 def digest_of(writes: Sequence[_Write]) -> bytes:

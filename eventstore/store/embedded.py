@@ -33,12 +33,20 @@ from eventstore.model import (
     Write,
     sequence_of,
 )
-from eventstore.position import After, begin_of_read, start_of, stored_start
+from eventstore.position import After, Position, begin_of_read, start_of, stored_start
+from eventstore.query import Query, check_query
 from eventstore.records.commit import NO_FINGERPRINT, CommitView
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import EventFilter, event_filter
 from eventstore.records.event_page import decode_page, settle
-from eventstore.records.raw_commit import CommitResult, RawCommit, encode_commit, encode_commits, encode_joint_commit
+from eventstore.records.raw_commit import (
+    CommitResult,
+    RawCommit,
+    condition_of,
+    encode_commit,
+    encode_commits,
+    encode_joint_commit,
+)
 from eventstore.store.append import AppendOutcome, NewCommit
 from eventstore.store.committer import EventCommitter, Submission, to_result, to_results
 from eventstore.store.engine import StoreEngine
@@ -46,6 +54,7 @@ from eventstore.store.maintenance import Maintenance
 from eventstore.store.opening import OpenStore, StoreOpenReport
 from eventstore.store.projection_waits import ProjectionWaits
 from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
+from eventstore.store.read.conditions import looked_ahead
 from eventstore.store.read.reader_place import check_place, placed
 from eventstore.store.read.reader_threads import ReaderThreads
 from eventstore.store.read.replay import ReplayPage
@@ -139,25 +148,38 @@ class EmbeddedStore:
         writes: Sequence[Write],
         *,
         only_if: Sequence[At] = (),
+        unless: Query | None = None,
+        after: After | None = None,
+        scope: str | None = None,
         command_id: str | None = None,
         timestamp: int | datetime | None = None,
     ) -> list[Committed]:
         """Appends the events of one command to up to 1,000 aggregates, to all of them or to none; durable on return. Returns
         what became of each, in the order of `writes`.
 
-        `only_if`: aggregates that are not written, and the versions that they must have for the others to be written.
+        `only_if`: aggregates that are not written, and the versions that they must have for the others to be written. `unless`:
+        nothing is written if an event after `after` passes this query, of those whose aggregates are in the slot of `scope`, an
+        id or a text in braces; without it, in the slot of the aggregates that are written. `after`: a sequence, or the position
+        of the `query` that was decided on.
 
         The same command again returns the first outcome. If the call is cancelled while it waits for the disk, the commit may
         or may not be stored; make it again with the same command id to find out.
 
         Raises:
             VersionConflict: one of the aggregates is at another version; it is named.
+            ConditionFailed: an event passes the query.
+            Diverged: the event at `after` is another one now, or there is none.
             CommandIdReused: one of the aggregates has this command id with other content, or with other aggregates beside it.
             InvalidArgument: a limit is broken, or an aggregate is given twice.
             UnsupportedVersion: the store has format 1; see the setting `upgrade_format`.
             StorageFull, Poisoned: it cannot be written to disk.
         """
-        raw = encode_joint_commit(writes, only_if, command_id, timestamp)
+        condition = condition_of(unless, after, scope, writes)
+        raw = encode_joint_commit(writes, only_if, command_id, timestamp, condition)
+        if condition is not None:
+            condition = condition._replace(after=stored_start(after or 0, self.opened.uuid.bytes))
+            condition = await looked_ahead(self.engine, condition, self._threads.scan)
+            raw = raw[0]._replace(unless=condition), *raw[1:]
         outcome = to_results(raw, await self._outcome(raw, set(raw[0].aggregate_ids)), self.committer.durability())
         if isinstance(outcome, EventStoreError):
             raise outcome
@@ -294,18 +316,21 @@ class EmbeddedStore:
         to_time: int | datetime | None = None,
         *,
         aggregate_id: str | None = None,
+        query: Query | None = None,
         backwards: bool = False,
         before: After | None = None,
     ) -> EmbeddedLogStream:
         """Iterates over the events after `after`, a sequence or a position, in commit order, that pass all filters; ends at the
         last event. Raises Diverged if the event at the position is another one now.
 
-        `aggregate_id`: of this aggregate alone. Times are microseconds since 1970 or aware datetimes, both ends inclusive.
+        `aggregate_id`: of this aggregate alone. `query`: by types and tags, in place of `types`. Times are microseconds since
+        1970 or aware datetimes, both ends inclusive.
         `backwards`: the newest event first, of those before `before` (as `after`; None: of all), down to the first.
         """
         begin, field = begin_of_read(after, before, backwards)
         start = stored_start(begin, self.opened.uuid.bytes, field=field)
-        cursor = LogCursor(start, limit, types, aggregate_prefix, from_time, to_time, aggregate_id, backwards=backwards)
+        wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id, query)
+        cursor = LogCursor(start, limit, wanted, backwards=backwards)
 
         async def turn_page() -> list[Event]:
             if backwards:
@@ -313,6 +338,17 @@ class EmbeddedStore:
             return cursor.take(await self.scan_page(cursor.place, cursor.wanted, cursor.left))
 
         return EmbeddedLogStream(cursor, turn_page, self.opened.uuid.bytes)
+
+    async def query(self, query: Query, after: After = 0, limit: int | None = None) -> tuple[list[Event], Position]:
+        """Returns the events after `after` that pass the query, of all aggregates, and the position after what was examined: a
+        decision that is made of them is committed `unless` others have come up after it. `limit`: how many events at most.
+
+        Raises:
+            Diverged: the event at `after` is another one now, or there is none.
+        """
+        stream = self.read_all(after, limit=limit, query=check_query(query))
+        events = [event async for event in stream]
+        return events, stream.position
 
     async def scan_page(
         self,
@@ -357,6 +393,7 @@ class EmbeddedStore:
         aggregate_prefix: str | None = None,
         *,
         aggregate_id: str | None = None,
+        query: Query | None = None,
         from_time: int | datetime | None = None,
         to_time: int | datetime | None = None,
     ) -> EmbeddedSubscriptionStream:
@@ -366,7 +403,7 @@ class EmbeddedStore:
         """
         start = start_of(after, self.opened.uuid.bytes)
         place, caught_up, stored = start, False, self.engine.visible_sequence
-        wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
+        wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id, query)
 
         async def follow_on() -> tuple[list[Item], LogPosition | None]:
             nonlocal place, caught_up

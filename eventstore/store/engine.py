@@ -27,6 +27,7 @@ from eventstore.errors import EventStoreError
 from eventstore.records import commit
 from eventstore.records.commit import CommitView, check_id
 from eventstore.records.event_filter import EventFilter
+from eventstore.records.raw_commit import Unless
 from eventstore.records.splits import SlotFilter
 from eventstore.store.append import Appender, AppendOutcome, NewCommit
 from eventstore.store.memory.cache_extension import extend, sorted_parts
@@ -36,6 +37,7 @@ from eventstore.store.memory.version_cache import VersionCache
 from eventstore.store.read.aggregate_list import AggregateLister
 from eventstore.store.read.aggregate_lookups import AggregateLookups
 from eventstore.store.read.checked_reads import read_records
+from eventstore.store.read.conditions import Conditions, look_ahead
 from eventstore.store.read.replay import AggregateReader, ReplayPage
 from eventstore.store.read.scan import LogScanner, ScanPage
 from eventstore.store.read.sorted_places import SortedPlaces
@@ -77,9 +79,11 @@ class StoreEngine:
         self._rollbacks = 0  # odd while one is under way
         places = SortedPlaces(files, directory, version_cache)
         self._unique = Uniqueness(tail, version_cache, directory, files, places, self._record_of)
-        self.appender = Appender(files, tail, version_cache, self._unique, front, epoch, clock)
         self._reader = AggregateReader(files, tail, places)
         self._scanner = LogScanner(files, tail)
+        self._conditions = Conditions(tail, self._scanner, self._record_of)
+        find = self._conditions.first_event
+        self.appender = Appender(files, tail, version_cache, self._unique, front, epoch, clock, find=find)
         self._lister = AggregateLister(files, tail, directory)
         self._lookups = AggregateLookups(files, tail, places)
 
@@ -159,7 +163,9 @@ class StoreEngine:
             for segment in reversed([*self._in_flight, *self.front.segments]):
                 for raw in reversed(segment.buffers):
                     view = commit.decode(raw)
-                    self.tail.current.undo_last(view.aggregate_id, command_key(view.aggregate_id, view.command_id))
+                    key = command_key(view.aggregate_id, view.command_id)
+                    tags = commit.tags_of_events(view.events, view.count)
+                    self.tail.current.undo_last(view.aggregate_id, key, tags)
                 if segment.begins_chunk:
                     self.tail.drop(self.tail.current)
                     self.files.remove_last()
@@ -288,6 +294,14 @@ class StoreEngine:
     def warm(self, aggregate_ids: Sequence[str]) -> None:
         """Loads these aggregates into the version cache."""
         self._unique.warm(aggregate_ids)
+
+    def is_quick(self, unless: Unless | None) -> bool:
+        """Whether an append can check the condition in memory. If not, a thread should `look_ahead` before."""
+        return unless is None or self._conditions.is_quick(unless)
+
+    def look_ahead(self, unless: Unless) -> Unless:
+        """Examines the next page of the log for a condition; for readers. See `conditions.look_ahead`."""
+        return look_ahead(self.scan, unless, self.visible_sequence)
 
     def unloaded(self, aggregate_ids: set[str]) -> list[str]:
         """Returns the aggregates that should be loaded on a thread (`offer`) before an append to them: they are not in the

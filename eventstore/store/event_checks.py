@@ -12,10 +12,11 @@ from typing import Final
 from eventstore import flat
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int, check_text
-from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, EVENT_BYTES_MAX, TYPE_BYTES_MAX
+from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, EVENT_BYTES_MAX, STORED_FORMAT, TYPE_BYTES_MAX
+from eventstore.tags import TAGGED, TaggedEvents, check_envelope, tags_of_values
 
-FORMAT_MAX: Final = 3
-_FORMATS: Final = frozenset(range(FORMAT_MAX + 1))
+_UNTAGGED: Final = frozenset(range(TAGGED))
+_UNTAGGED_MAX: Final = max(_UNTAGGED)
 _FIXSTR, _FIXSTR_END, _BIN8, _BIN16, _NIL = 0xA1, 0xC0, 0xC4, 0xC5, 0xC0
 
 
@@ -26,7 +27,7 @@ def is_plain_event(raw: bytes) -> bool:
     False only means that the event has to be decoded to be checked.
     """
     size = len(raw)
-    if size < 6 or raw[0] > FORMAT_MAX:
+    if size < 6 or raw[0] > _UNTAGGED_MAX:
         return False
     head = raw[1]
     if not _FIXSTR <= head < _FIXSTR_END:
@@ -50,7 +51,7 @@ class EventsCheck:
         self._decode = flat.Decoder(COMMIT_BYTES_MAX, 4 * (COMMIT_EVENTS_MAX + 1)).decode  # one more: to name the limit
 
     def __call__(self, raw: bytes) -> tuple[int, bytes]:
-        """Returns the number of events, and their bytes in the canonical encoding.
+        """Returns the number of events, and their bytes in the canonical encoding: `TaggedEvents` if some have tags.
 
         Raises:
             InvalidArgument
@@ -63,15 +64,22 @@ class EventsCheck:
             values = self._decode(raw)
         except flat.Malformed as error:
             raise InvalidArgument(f"events are malformed: {error}", field="events") from None
-        if len(values) == 4:
-            _check_event(*values)
-        else:
-            _check_events(values)
+        tagged = _check_event(*values) if len(values) == 4 else _check_events(values)
         canonical = flat.encode(values)
+        if tagged:
+            return len(values) // 4, tagged_events(canonical, values)
         return len(values) // 4, raw if canonical == raw else canonical
 
 
-def _check_event(format_: flat.Scalar, type_: flat.Scalar, data: flat.Scalar, metadata: flat.Scalar) -> None:
+def tagged_events(packed: bytes, values: Sequence[flat.Scalar]) -> TaggedEvents:
+    """Returns packed events with their tags. `values`: those of the events, four of each."""
+    events = TaggedEvents(packed)
+    events.tags = tags_of_values(values)
+    return events
+
+
+def _check_event(format_: flat.Scalar, type_: flat.Scalar, data: flat.Scalar, metadata: flat.Scalar) -> bool:
+    """Returns whether the event has tags."""
     if type_.__class__ is not str or data.__class__ is not bytes or format_.__class__ is not int:
         raise InvalidArgument("an event is format (int), type (str), data (bin), metadata (bin or nil)", field="events")
     if metadata is not None and metadata.__class__ is not bytes:
@@ -79,15 +87,20 @@ def _check_event(format_: flat.Scalar, type_: flat.Scalar, data: flat.Scalar, me
     assert isinstance(type_, str)
     assert isinstance(data, bytes)
     assert isinstance(format_, int)
-    check_int("format", format_, 0, FORMAT_MAX)
+    check_int("format", format_, 0, STORED_FORMAT)
     check_text("type", type_, 1, TYPE_BYTES_MAX)
     size = len(data) + (len(metadata) if isinstance(metadata, bytes) else 0)
     if size > EVENT_BYTES_MAX:
         raise _over("event", EVENT_BYTES_MAX, size)
+    if format_ & TAGGED:
+        check_envelope(metadata if isinstance(metadata, bytes) else b"")
+    return bool(format_ & TAGGED)
 
 
-def _check_events(values: Sequence[flat.Scalar]) -> None:
-    """Does the same as `_check_event` for each event, but in C loops; the slow path only names the first bad event."""
+def _check_events(values: Sequence[flat.Scalar]) -> bool:
+    """Does the same as `_check_event` for each event, but in C loops. The slow path is for events with tags, and names the
+    first bad event. Returns whether one has tags.
+    """
     count, odd = divmod(len(values), 4)
     if not values:
         raise InvalidArgument("a commit without events, the least is 1", field="events", limit=1, value=0)
@@ -98,16 +111,17 @@ def _check_events(values: Sequence[flat.Scalar]) -> None:
     formats, types, data, metadata = values[0::4], set(values[1::4]), values[2::4], values[3::4]
     fine = (
         set(map(type, formats)) == {int}
-        and set(formats) <= _FORMATS
+        and set(formats) <= _UNTAGGED
         and set(map(type, types)) == {str}
         and set(map(type, data)) == {bytes}
         and set(map(type, metadata)) <= {bytes, type(None)}
         and all(name.isascii() and 0 < len(name) <= TYPE_BYTES_MAX for name in types)  # type: ignore[union-attr, arg-type]
         and max(map(len, data)) + max(map(len, filter(None, metadata)), default=0) <= EVENT_BYTES_MAX  # type: ignore[arg-type]
     )
-    if not fine:
-        for at in range(0, 4 * count, 4):
-            _check_event(*values[at : at + 4])
+    if fine:
+        return False
+    tagged = [_check_event(*values[at : at + 4]) for at in range(0, 4 * count, 4)]  # all of them: `any` would stop
+    return any(tagged)
 
 
 def _over(name: str, limit: int, value: int) -> InvalidArgument:

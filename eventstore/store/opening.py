@@ -29,6 +29,7 @@ from eventstore.chunks.opening import OpenedChunks, OwnedFolder, refusing
 from eventstore.errors import Corrupt, EventStoreError, FolderRefused
 from eventstore.records.commit import FRAMING
 from eventstore.settings.store import StoreSettings
+from eventstore.store.append import SECOND_FORMAT
 from eventstore.store.data_folder import (
     ACCESS,
     BACKUP_VIEW,
@@ -227,7 +228,7 @@ def _load_unsorted(chunks: OpenedChunks, tail: UnsortedTail, header: ChunkHeader
     path = folder.chunk_path(header.number)
     file = tail.begin(header.number, header.first_sequence)
     file.file = folder.files.open(path)
-    chunks.load(header, file.file, TailRecovery(tail, file, str(path)))
+    chunks.load(header, file.file, TailRecovery(tail, file, str(path), tags=header.format >= SECOND_FORMAT))
 
 
 def _remove_orphans(folder: ChunkFolder, headers: list[ChunkHeader]) -> None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.cli.transfer.event_lines import LineRefused, format_event, parse_line
+from eventstore.cli.transfer.event_lines import LineRefused, format_event, parse_line, with_tags
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Event, NewEvent
+from eventstore.tags import checked_tags
 from tests.cli.processes import line
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
@@ -146,18 +147,21 @@ def test_the_version_of_a_line_is_found_however_it_is_spelled(separators: tuple[
         st.tuples(st.just(METADATA_IS_JSON), JSON_TEXTS.map(str.encode)),
         st.tuples(st.just(METADATA_IS_JSON), st.text(max_size=20).map(str.encode)),
     ),
+    st.sets(NAMES.filter(str.isprintable), max_size=3).map(checked_tags),
     NAMES,
     st.integers(-(2**63), 2**63 - 1),
 )
 def test_every_event_is_read_back_from_its_line(
-    data: tuple[int, bytes], metadata: tuple[int, bytes | None], event_type: str, time: int
+    data: tuple[int, bytes], metadata: tuple[int, bytes | None], tags: tuple[str, ...], event_type: str, time: int
 ) -> None:
-    stored = _event(tuple.__new__(NewEvent, (data[0] | metadata[0], event_type, data[1], metadata[1])), time)
+    new = tuple.__new__(NewEvent, (data[0] | metadata[0], event_type, data[1], metadata[1]))
+    stored = _event(with_tags(new, tags), time)
     text = format_event(stored)
     assert "\n" not in text
     aggregate_id, command_id, read_time, event, version = parse_line(text)
     assert (aggregate_id, command_id, read_time, version) == ("a", "c", time, 3)
     assert (event.type, event.data, event.metadata) == (stored.type, stored.data, stored.metadata)
+    assert event.tags == stored.tags == tags
     is_text = True
     try:
         stored.data.decode()

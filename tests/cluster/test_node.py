@@ -103,7 +103,7 @@ def test_the_address_of_a_node_stores_nothing_and_a_shard_only_what_it_owns(tmp_
             asked: list[Any] = [
                 lambda: entry.put(entry.session.appends, commit), lambda: entry.put(entry.session.sends, command),
                 lambda: list(open_read(entry, AggregateCursor(own, 1, None, False, None))),
-                lambda: list(open_read(entry, LogCursor(0, None, None, None, None, None))),
+                lambda: list(open_read(entry, LogCursor(0, None))),
                 lambda: entry.call(Version(own)), BlockingBroker(entry).topics,
             ]  # fmt: skip
             for ask in asked:

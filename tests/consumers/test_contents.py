@@ -66,7 +66,8 @@ async def test_a_published_message_is_the_stored_event_again_also_after_a_failur
 NEW = [
     es.NewEvent("Paid", {"total": 12}, {"correlation_id": "order-7", "by": "ä"}),
     es.NewEvent("Paid", b"\xff", b"\xfe"),
-    es.NewEvent("|"),
+    es.NewEvent("|", b"", None, ["course:c1", 'ä"\\']),
+    es.NewEvent("Paid", b"", {"correlation_id": "order-8"}, ["x"]),
 ]
 
 

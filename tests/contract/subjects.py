@@ -79,6 +79,9 @@ class Disguised:
     async def commit(self, writes: Iterable[es.Write], **named: Any) -> list[es.Committed]:
         return await _on_thread(partial(self._store.commit, writes, **named))
 
+    async def query(self, *arguments: Any, **named: Any) -> tuple[list[es.Event], es.Position]:
+        return await _on_thread(partial(self._store.query, *arguments, **named))
+
     def read(self, *arguments: Any, **named: Any) -> Iteration:
         return Iteration(self._store.read(*arguments, **named))
 

@@ -224,6 +224,7 @@ def test_the_index_header_has_each_value_where_the_document_says(example: Exampl
 
 def test_the_columns_are_those_of_the_code() -> None:
     assert [(name, dtype) for name, dtype, *_ in table("index-columns")] == list(index.COLUMNS.items())
+    assert [(name, dtype) for name, dtype, *_ in table("index-tag-columns")] == list(index.TAG_COLUMNS.items())
 
 
 def test_each_column_has_as_many_items_as_the_document_says(example: Example) -> None:

@@ -35,15 +35,20 @@ from eventstore.protocol.request_declaration import DECLARATIONS, Argument, Requ
 from eventstore.protocol.requests import (
     Append,
     CommitJointly,
+    CommitUnless,
     Hello,
     ListAggregates,
     Map,
     Ping,
     ReadAll,
     ReadAllBackwards,
+    ReadMatching,
+    ReadMatchingBackwards,
     Send,
     Subscribe,
+    SubscribeMatching,
 )
+from eventstore.query import Query
 from eventstore.records.parking_record import reserved_id
 from eventstore.security.access_list import UNLIMITED, AccessList, Identity, IdentityLimits, editing, write_access
 from eventstore.security.audit import AUDIT
@@ -87,6 +92,7 @@ class Row:
 
 
 LONG: Final = "a" * 240
+TAGGED: Final = Query(tags=["t"]).packed()
 
 
 def named(name: str, number: str) -> str:
@@ -149,6 +155,15 @@ BY_HAND: Final = [
         lambda n: CommitJointly("c-3", None, ((f"acc-{n}", None, b"\x00\xa1T\xc4\x00\xc0"), (f"acc-{n}{LONG}", None, None))),
         (f"append {ACC}", f"read {ACC}{LONG}"),
     ),
+    Row(
+        by(ACC, lambda name: CommitUnless("c-4", None, TAGGED, 0, name, ((name, None, b"\x00\xa1T\xc4\x00\xc0"),))),
+        (f"append {ACC}", "read "),
+    ),
+    Row(lambda _: ReadMatching(0, None, 1, None, None, None, None, TAGGED), ("read ",)),
+    Row(by(ACC, lambda name: ReadMatching(0, None, 1, name, None, None, None, TAGGED)), (f"read {ACC}",)),
+    Row(by(ACC, lambda name: ReadMatchingBackwards(0, None, 1, None, name, None, None, TAGGED)), (f"read {ACC}",)),
+    Row(lambda _: SubscribeMatching(0, 1, None, None, None, None, TAGGED), ("subscribe ",)),
+    Row(by(ACC, lambda name: SubscribeMatching(0, 1, name, None, None, None, TAGGED)), (f"subscribe {ACC}",)),
     Row(lambda _: ReadAll(), ("read ",)),
     Row(lambda _: ReadAllBackwards(), ("read ",)),
     Row(by(ACC, lambda name: ReadAllBackwards(aggregate_prefix=name)), (f"read {ACC}",)),

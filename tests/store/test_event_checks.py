@@ -56,7 +56,7 @@ def test_random_bytes_are_refused_or_equal_their_decoded_events(raw: bytes) -> N
         return
     values = msgpack.unpackb(b"\xdd" + (4 * count).to_bytes(4, "big") + canonical, use_list=False)
     assert flat.encode(values) == canonical
-    assert all(isinstance(values[at], int) and 0 <= values[at] <= 3 for at in range(0, 4 * count, 4))
+    assert all(isinstance(values[at], int) and 0 <= values[at] <= 7 for at in range(0, 4 * count, 4))
 
 
 @given(st.builds(NewEvent, texts, st.binary(max_size=70_000), metadata), st.data())
@@ -105,7 +105,8 @@ BAD = {
     "a nil format": b"\xc0\xa1T\xc4\x01d\xc0",
     "a negative format": b"\xff\xa1T\xc4\x01d\xc0",
     "a float": b"\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00\xa1T\xc4\x01d\xc0",
-    "an unknown format": b"\x04\xa1T\xc4\x01d\xc0",
+    "an unknown format": b"\x08\xa1T\xc4\x01d\xc0",
+    "tags that are missing": b"\x04\xa1T\xc4\x01d\xc0",
     "an empty type": b"\x00\xa0\xc4\x01d\xc0",
     "a type of bytes": b"\x00\xc4\x01T\xc4\x01d\xc0",
     "a type that is not UTF-8": b"\x00\xa2\xff\xfe\xc4\x01d\xc0",
@@ -124,7 +125,7 @@ def test_bad_events_are_refused_and_nothing_is_written(name: str, beside: bytes,
     error = refusal(beside + BAD[name]) if beside + BAD[name] != EVENT else None
     if error is None:
         return
-    assert error.fields["field"] in ("events", "format", "type", "metadata")
+    assert error.fields["field"] in ("events", "format", "type", "metadata", "tags")
     store = opened()
     ((status, found, _),) = store.append(("order", ANY, "command", 1, beside + BAD[name]))
     assert (status, type(found)) == (REFUSED, InvalidArgument)

@@ -98,6 +98,8 @@ def print_event(event: Event, shard: int | None = None, *, with_aggregate: bool)
         parts.insert(1, event.aggregate_id)
     if event.metadata is not None:
         parts.append("metadata " + _payload(event.metadata, bool(event[8] & METADATA_IS_JSON)))
+    if event.tags:
+        parts.append("tags " + ", ".join(event.tags))
     print_line("  ".join(parts))
 
 

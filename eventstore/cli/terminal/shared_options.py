@@ -45,6 +45,10 @@ AtPosition = Annotated[
 Types = Annotated[
     list[str] | None, typer.Option("--type", metavar="TYPE", help="Only events of this type; may be given several times.")
 ]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="TAG", help="Only events with this tag; repeat it for all of several."),
+]
 Prefix = Annotated[str | None, typer.Option("--prefix", metavar="TEXT", help="Only aggregates whose id begins with this text.")]
 Aggregate = Annotated[str | None, typer.Option("--aggregate", metavar="ID", help="Only this aggregate.")]
 FromTime = Annotated[
@@ -83,15 +87,23 @@ def last_sequence(store: BlockingStore, begin: int = 0) -> int:
 
 
 def event_filters(
-    types: list[str] | None, prefix: str | None, aggregate: str | None, from_time: str | None, to_time: str | None
+    types: list[str] | None,
+    prefix: str | None,
+    aggregate: str | None,
+    from_time: str | None,
+    to_time: str | None,
+    tags: list[str] | None = None,
 ) -> dict[str, Any]:
     """Returns the options as the filters that `read_all` and `subscribe` take. Raises InvalidArgument."""
+    from eventstore.query import Query
+
     first = None if from_time is None else parse_time("--from-time", from_time)
     last = None if to_time is None else parse_time("--to-time", to_time)
     if first is not None and last is not None and first > last:
         raise InvalidArgument(f"--from-time {from_time} is after --to-time {to_time}: no event is", field="from_time")
     return {
-        "types": types or None,
+        "types": None if tags else types or None,
+        "query": Query(types or (), tags) if tags else None,
         "aggregate_prefix": prefix,
         "aggregate_id": aggregate,
         "from_time": first,

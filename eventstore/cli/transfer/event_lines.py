@@ -19,8 +19,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, NoReturn
 
+from eventstore.errors import InvalidArgument
 from eventstore.fields import encodable
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Event, NewEvent
+from eventstore.tags import TAGGED, checked_tags, enveloped
 
 
 class ParsedLine(NamedTuple):
@@ -52,6 +54,7 @@ _NAMES: Final = frozenset(
         "metadata",
         "metadata_base64",
         "metadata_text",
+        "tags",
         "version",
         "sequence",
         "shard",
@@ -172,10 +175,26 @@ def _parse_members(line: str) -> ParsedLine:
         metadata, metadata_format = _payload(texts, values, "metadata", METADATA_IS_JSON)
         if data is None:
             raise LineRefused("data is missing")
-        event = _stored(data_format | metadata_format, event_type, data, metadata)
+        event = with_tags(_stored(data_format | metadata_format, event_type, data, metadata), _tags(values.get("tags")))
         return ParsedLine(aggregate_id, command_id, _time(values.get("timestamp")), event, _version(values.get("version")))
     except LineRefused as refused:
         raise LineRefused(refused.what, LineIds(*(_sure(values.get(name)) for name in LineIds._fields))) from None
+
+
+def with_tags(event: NewEvent, tags: tuple[str, ...]) -> NewEvent:
+    """Returns an event without tags with these, as `checked_tags` returns them."""
+    return _stored(event[0] | TAGGED, event[1], event[2], enveloped(tags, event[3])) if tags else event
+
+
+def _tags(given: object) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, list):
+        raise LineRefused("tags is not a list")
+    try:
+        return checked_tags(given)
+    except (InvalidArgument, TypeError) as error:
+        raise LineRefused(str(error)) from None
 
 
 def _read_members(line: str, texts: dict[str, str], values: dict[str, object]) -> None:
@@ -293,6 +312,8 @@ def format_event(event: Event, shard: int | None = None) -> str:
     ]
     if event.metadata is not None:
         members.append(_format_payload("metadata", event.metadata, is_json=bool(event[8] & METADATA_IS_JSON)))
+    if tags := event.tags:
+        members.append(f'"tags":{json.dumps(tags, ensure_ascii=False, separators=(",", ":"))}')
     members.append(f'"version":{event.version},"sequence":{event.sequence}')
     if shard is not None:
         members.append(f'"shard":{shard}')

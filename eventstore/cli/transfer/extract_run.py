@@ -53,7 +53,7 @@ async def extract(address: str, shard: int, folder: Path, on_progress: Callable[
         async with es.connect(address, name="eventstore cluster extract") as store:
             source = _shard_of(store._of_shards(), shard)
             last, done = int((await source.stats()).get("events") or 0), Extracted(shard)
-            cursor = _Pages(0, None, None, None, None, None)
+            cursor = _Pages(0, None)
             stream = read_log(source._connection, cursor, source._layout)
             async with es.open_store(partial) as target:
                 async for commits in _batches(_commits(stream, cursor, done)):
@@ -112,7 +112,7 @@ def _commit(events: list[Event], fingerprint: bytes | None, done: Extracted) -> 
     first = events[0]
     done.events, done.commits = done.events + len(events), done.commits + 1
     new = [
-        tuple.__new__(NewEvent, (each[8] & STORED_FORMAT, each.type, each.data, each.metadata)) for each in events
+        tuple.__new__(NewEvent, (each[8] & STORED_FORMAT, each.type, each.data, each[4])) for each in events
     ]  # the bytes as they are
     raw = encode_commit(first.aggregate_id, new, first.version - 1, first.command_id, first.timestamp)
     return raw if fingerprint is None else (*raw[:4], with_fingerprint(raw[4], fingerprint))

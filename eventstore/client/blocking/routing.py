@@ -38,6 +38,7 @@ from eventstore.position import After, Position
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import Map
+from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
 
@@ -136,10 +137,11 @@ class BlockingRouter:
         """As of `Router`."""
         return {each.shard: self.shard(each.shard) for each in self.table.known.shards}
 
-    def call(self, aggregate_id: str, request: Answered[A]) -> A:
+    def call(self, aggregate_id: str, request: Answered[A] | Callable[[ClusterMap], Answered[A]]) -> A:
         """As of `Router`."""
         try:
-            return self.of(aggregate_id).call(request)
+            made = request if isinstance(request, Answered) else request(self.table.known)
+            return self.of(aggregate_id).call(made)
         except Elsewhere:  # the router looks where
             return self.run(lambda router: router.call(aggregate_id, request))
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -48,6 +48,7 @@ from eventstore.model import (
     At,
     Commit,
     Committed,
+    Event,
     ExpectedVersion,
     NewEvent,
     Replicas,
@@ -55,15 +56,18 @@ from eventstore.model import (
     Write,
     sequence_of,
 )
-from eventstore.position import After, begin_of_read, start_of, stored_start
+from eventstore.position import After, Position, begin_of_read, start_of, stored_start, stored_starts
 from eventstore.protocol.joint_commits import committed_of as joint_result
 from eventstore.protocol.joint_commits import request_of as joint_request
 from eventstore.protocol.reaction_requests import CheckParking, FollowReactions, RecordParking, WaitProjection
 from eventstore.protocol.request_declaration import Answered
-from eventstore.protocol.requests import FindCommand, Version
+from eventstore.protocol.requests import CommitJointly, CommitUnless, FindCommand, Version
+from eventstore.query import Query, check_query
+from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import event_filter
-from eventstore.records.raw_commit import CommitResult, encode_commit, encode_commits, encode_joint_commit
+from eventstore.records.raw_commit import CommitResult, condition_of, encode_commit, encode_commits, encode_joint_commit
+from eventstore.records.slots import slot_of
 
 A = TypeVar("A")
 
@@ -191,6 +195,9 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         writes: Sequence[Write],
         *,
         only_if: Sequence[At] = (),
+        unless: Query | None = None,
+        after: After | None = None,
+        scope: str | None = None,
         command_id: str | None = None,
         timestamp: int | datetime | None = None,
         timeout: float | None = None,
@@ -198,12 +205,17 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         """Appends the events of one command to up to 1,000 aggregates, to all of them or to none; durable on return. Returns
         what became of each, in the order of `writes`.
 
-        `only_if`: aggregates that are not written, and the versions that they must have for the others to be written.
+        `only_if`: aggregates that are not written, and the versions that they must have for the others to be written. `unless`:
+        nothing is written if an event after `after` passes this query, of those whose aggregates are in the slot of `scope`, an
+        id or a text in braces; without it, in the slot of the aggregates that are written. `after`: a sequence, or the position
+        of the `query` that was decided on.
 
         The same command again returns the first outcome.
 
         Raises:
             VersionConflict: one of the aggregates is at another version; it is named.
+            ConditionFailed: an event passes the query.
+            Diverged: the event at `after` is another one now, or there is none.
             CommandIdReused: one of the aggregates has this command id with other content, or with other aggregates beside it.
             CrossShard: the aggregates are in several shards of a cluster; give their ids the same text in braces.
             InvalidArgument: a limit is broken, or an aggregate is given twice.
@@ -211,14 +223,21 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             ConnectionLost: the server did not come back in time; commit again with the same command id to find out.
             TimedOut: `outcome` says whether it may be stored; then commit again with the same command id to find out.
         """
-        raw = encode_joint_commit(writes, only_if, command_id, timestamp)
-        request = joint_request(raw)
-        if self._router is None:
-            return joint_result(raw, self._connection.call(request))
+        raw = encode_joint_commit(writes, only_if, command_id, timestamp, condition_of(unless, after, scope, writes))
+        router = self._router
+        if router is None:
+            start = stored_start(after or 0, self._connection.session.store, self._layout_now)
+            return joint_result(raw, self._connection.call(joint_request(raw, start, self._layout_now)))
+        first = raw[0].routed_by[-1]
+
+        def request(known: ClusterMap) -> CommitJointly | CommitUnless:
+            shard = known.owners[slot_of(first)]
+            return joint_request(raw, stored_starts(after or 0, known)[shard], known.layout_of(shard))
+
         try:
-            return joint_result(raw, self._router.call(raw[0].aggregate_ids[0], request))
+            return joint_result(raw, router.call(first, request))
         except CrossShard:
-            self._router.table.check_one_shard(raw[0].aggregate_ids)  # by now it knows the shards, and names them
+            router.table.check_one_shard(raw[0].routed_by)  # by now it knows the shards, and names them
             raise
 
     def send(
@@ -309,29 +328,46 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         to_time: int | datetime | None = None,
         *,
         aggregate_id: str | None = None,
+        query: Query | None = None,
         backwards: bool = False,
         before: After | None = None,
         timeout: float | None = None,
     ) -> BlockingLogStream | BlockingMergedEvents:
         """Returns the events after sequence `after`, in commit order, that pass every filter; ends at the last one stored.
 
-        `aggregate_id`: of this aggregate alone. Times are microseconds since 1970 or aware datetimes, both ends inclusive.
-        Of several shards, each has an order of its own. `after`: the `position` of an earlier call; Diverged if it is lost.
+        `aggregate_id`: of this aggregate alone. `query`: by types and tags, in place of `types`. Times are microseconds since
+        1970 or aware datetimes, both ends inclusive. Of several shards, each has an order of its own. `after`: the `position`
+        of an earlier call; Diverged if it is lost.
         `backwards`: the newest first, of those before `before` (a sequence, or the `position` of an earlier call that read
         backwards; None: of all), down to the first. `timeout`: as of `read`; after TimedOut, continue at the `position`.
         """
         timeout = self._timeout if timeout is None else timeout
-        names = list(types) if isinstance(types, Iterator) else types  # each shard's cursor looks at them
-
+        wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id, query)
         begin, field = begin_of_read(after, before, backwards)
 
         def cursor(start: LogPosition) -> LogCursor:
-            return LogCursor(start, limit, names, aggregate_prefix, from_time, to_time, aggregate_id, backwards=backwards)
+            return LogCursor(start, limit, wanted, backwards=backwards)
 
         if self._router is not None:
             return read_shards(self._router, begin, limit, cursor, aggregate_id, timeout, field)
         start = stored_start(begin, self._connection.session.store, self._layout_now, field)
         return read_log(self._connection, cursor(start), self._layout, timeout)
+
+    def query(
+        self, query: Query, after: After = 0, limit: int | None = None, *, timeout: float | None = None
+    ) -> tuple[list[Event], Position]:
+        """Returns the events after `after` that pass the query, of all aggregates and shards, and the position after what was
+        examined: a decision that is made of them is committed `unless` others have come up after it. `limit`: how many events
+        at most. `timeout`: seconds to wait for each page.
+
+        Raises:
+            Diverged: the event at `after` is another one now, or there is none.
+        """
+        stream = self.read_all(after, limit=limit, query=check_query(query), timeout=timeout)
+        events: list[Event] = []
+        for event in stream:
+            events.append(event)
+        return events, stream.position
 
     def subscribe(
         self,
@@ -340,6 +376,7 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         aggregate_prefix: str | None = None,
         *,
         aggregate_id: str | None = None,
+        query: Query | None = None,
         from_time: int | datetime | None = None,
         to_time: int | datetime | None = None,
         timeout: float | None = None,
@@ -348,7 +385,7 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         `after=END` it is the first item, and what is appended from then on follows. `timeout`: how many seconds it waits for
         the next item before it raises TimedOut, and continues with the next call; None: for as long as there is none.
         """
-        wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
+        wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id, query)
         if self._router is not None:
             return follow_shards(self._router, after, wanted, timeout)
         start = start_of(after, self._connection.session.store, self._layout_now)

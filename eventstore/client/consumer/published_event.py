@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 
 from eventstore.errors import InvalidArgument, PayloadInvalid
 from eventstore.fields import check_int, check_text
@@ -18,6 +19,7 @@ from eventstore.model import (
 )
 from eventstore.records import event_message as names
 from eventstore.records.message import Message
+from eventstore.tags import TAGGED, checked_tags, enveloped
 
 
 def _place(message: Message) -> str:
@@ -46,6 +48,9 @@ def published_event(message: Message) -> Event:
             metadata, format_ = properties[names.METADATA].encode(), format_ | METADATA_IS_JSON
         elif names.METADATA_BASE64 in properties:
             metadata = base64.b64decode(properties[names.METADATA_BASE64], validate=True)
+        if names.TAGS in properties:
+            tags = checked_tags(json.loads(properties[names.TAGS]))
+            metadata, format_ = enveloped(tags, metadata), format_ | TAGGED
         values = (
             check_text("key", message.key, 1, ID_BYTES_MAX),
             check_int(names.VERSION, int(properties[names.VERSION]), 1, VERSION_MAX),

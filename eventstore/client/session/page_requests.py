@@ -8,7 +8,7 @@ from eventstore.client.session.calls import Call, S, WantedByReader
 from eventstore.client.session.session import ClientSession
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT
 from eventstore.protocol.reader_start import ReaderStart
-from eventstore.protocol.requests import ListAggregates, Read, ReadAll, ReadAllBackwards, filter_values
+from eventstore.protocol.requests import AnyRead, AnyReadBackwards, ListAggregates, Read, read_request
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.splits import NEVER_SPLIT
 
@@ -35,14 +35,12 @@ class PageCall(WantedByReader, Call[S]):
         return super().encode()
 
 
-def request_of(cursor: Cursor) -> Read | ReadAll | ReadAllBackwards:
+def request_of(cursor: Cursor) -> Read | AnyRead | AnyReadBackwards:
     """Returns the request for the next page."""
     if isinstance(cursor, AggregateCursor):
         return Read(cursor.aggregate_id, cursor.low, cursor.high, cursor.backwards, cursor.left, PAGE_BYTES_DEFAULT)
     start = ReaderStart(cursor.place, cursor.layout or NEVER_SPLIT)
-    if cursor.backwards:
-        return ReadAllBackwards(start.wire, cursor.left, PAGE_BYTES_DEFAULT, *filter_values(cursor.wanted))
-    return ReadAll(start.wire, cursor.left, PAGE_BYTES_DEFAULT, *filter_values(cursor.wanted))
+    return read_request(start.wire, cursor.left, cursor.wanted, backwards=cursor.backwards)
 
 
 def aggregates_request(prefix: str | None, after: str | None, limit: int, layout: int) -> ListAggregates:

@@ -24,7 +24,7 @@ from eventstore.protocol.answers import Answer, Failure, Page
 from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
 from eventstore.protocol.reader_start import ReaderStart
 from eventstore.protocol.request_codec import encode_request
-from eventstore.protocol.requests import Subscribe, filter_values
+from eventstore.protocol.requests import subscribe_request
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page, settle
 from eventstore.records.splits import NEVER_SPLIT
@@ -104,7 +104,7 @@ class SessionSubscription(WantedByReader):
             self.layout = self._layout_now()
         self._begins = self._after
         credit = max(0, self._window_bytes - self._waiting_bytes)
-        request = Subscribe(ReaderStart(start, self.layout).wire, credit, *filter_values(self._accepts))
+        request = subscribe_request(ReaderStart(start, self.layout).wire, credit, self._accepts)
         return encode_request(self.request_id, request)
 
     def receive(self, answer: Answer, size_bytes: int) -> bool:

@@ -18,6 +18,7 @@ from eventstore.domain.encoding.upcasting import Fields, check_steps, upcast_fie
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument, PayloadInvalid
 from eventstore.fields import check_int, check_text, shown
 from eventstore.model import DATA_IS_JSON, EVENT_BYTES_MAX, METADATA_IS_JSON, TYPE_BYTES_MAX, Event, NewEvent
+from eventstore.tags import TAGGED, enveloped
 
 E = TypeVar("E")
 SCHEMA_MAX: Final = 1_000_000
@@ -114,6 +115,7 @@ class EventType(Generic[E]):
             before = stored.metadata_json() if format_ & METADATA_IS_JSON else None
             others = before if isinstance(before, dict) else {}
             metadata = json.dumps({**others, SCHEMA: self.version}, separators=(",", ":")).encode()
+            metadata = enveloped(stored.tags, metadata) if format_ & TAGGED else metadata
             format_ |= METADATA_IS_JSON
         return tuple.__new__(Event, (*stored[:3], data, metadata, *stored[5:8], format_))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import trio
@@ -16,16 +17,19 @@ import trio
 from eventstore.errors import CrossShard, EventStoreError, ShuttingDown
 from eventstore.protocol import encode_answer, encode_error
 from eventstore.protocol.joint_commits import raw_of
-from eventstore.protocol.requests import CommitJointly, CommittedJointly, WrittenPlace
+from eventstore.protocol.reader_start import ReaderStart
+from eventstore.protocol.requests import CommitJointly, CommittedJointly, CommitUnless, WrittenPlace
 from eventstore.records.raw_commit import RawJointCommit
 from eventstore.server.feature import Feature
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.owned_slots import OwnedSlots
+from eventstore.server.shard_layout import ServedLayout
 from eventstore.store.append import COMMITTED, AppendOutcome, refused
 from eventstore.store.committer import to_results
 from eventstore.store.embedded import EmbeddedStore
+from eventstore.store.read.conditions import looked_ahead
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +44,7 @@ class JointCommitBatcher:
         mailboxes: ServerMailboxes,
         order: ArrivalOrder,
         slots: OwnedSlots | None,
+        layout: ServedLayout,
         nursery: trio.Nursery,
     ) -> None:
         self._gate = gate
@@ -47,25 +52,28 @@ class JointCommitBatcher:
         self._store = store
         self._order = order
         self._slots = slots
+        self._layout = layout
         self._nursery = nursery
         self._waiting: list[tuple[ServerConnection, int, RawJointCommit]] = []
         self.stopping = False
-        self.feature = Feature(routes={CommitJointly: self.commit}, stop=self._stop)
+        self.feature = Feature(routes={CommitJointly: self.commit, CommitUnless: self.commit}, stop=self._stop)
 
     def _stop(self) -> None:
         self.stopping = True
 
     def commit(self, connection: ServerConnection, request_id: int, request: Any) -> None:
-        """Takes a COMMIT_JOINTLY; it is answered when it is durable.
+        """Takes a COMMIT_JOINTLY or COMMIT_UNLESS; it is answered when it is durable.
 
         Raises:
             ShuttingDown
-            Elsewhere: this shard owns none of the aggregates.
+            Elsewhere: this shard owns none of the aggregates, or has another layout than the place of the condition.
         """
         if self.stopping:
             raise ShuttingDown("the server is stopping; connect again later")
         raw = raw_of(request)
-        if self._slots is not None and (error := across_shards(self._slots, raw[0].aggregate_ids)) is not None:
+        if isinstance(request, CommitUnless):
+            self._layout.filter_of(ReaderStart.parse("after", request.after).layout)
+        if self._slots is not None and (error := across_shards(self._slots, raw[0].routed_by)) is not None:
             raw = cast("RawJointCommit", refused([raw], error)[0])  # a split may have separated them since they were written
         self._order.switch_to(self)
         self._gate.owe(connection)
@@ -74,11 +82,29 @@ class JointCommitBatcher:
     def hand_over(self) -> None:
         """Hands the commits to the store; those on aggregates that take long to look up follow when these are loaded."""
         waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not self._store.engine.is_quick(each[2][0].unless):
+                self._nursery.start_soon(self._looked_first, *each)
+        waiting = [each for each in waiting if self._store.engine.is_quick(each[2][0].unless)]
+        if waiting:
+            self._load_and_submit(waiting)
+
+    def _load_and_submit(self, waiting: Sequence[tuple[ServerConnection, int, RawJointCommit]]) -> None:
         names = {name for _, _, raw in waiting for name in raw[0].aggregate_ids}
         if self._store.engine.unloaded(names):
             self._nursery.start_soon(self._loaded_first, names, waiting)
         else:
             self._submit(waiting)
+
+    async def _looked_first(self, connection: ServerConnection, request_id: int, raw: RawJointCommit) -> None:
+        """Has a thread look for what the condition forbids, as far as the log is visible; the store looks at what is left."""
+        unless = raw[0].unless
+        assert unless is not None
+        try:
+            unless = await looked_ahead(self._store.engine, unless, partial(self._gate.scheduler.page, connection))
+        except EventStoreError as error:  # a command that was committed before is answered all the same
+            raw, unless = cast("RawJointCommit", refused([raw], error)[0]), None
+        self._load_and_submit([(connection, request_id, (raw[0]._replace(unless=unless), *raw[1:]))])
 
     async def _loaded_first(self, names: set[str], waiting: Sequence[tuple[ServerConnection, int, RawJointCommit]]) -> None:
         await self._store.load(names)

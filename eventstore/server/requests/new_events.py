@@ -13,20 +13,25 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple, Self
 
 import trio
 
 from eventstore.event_identity import LogPosition
+from eventstore.model import Event
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT
+from eventstore.query import QueryItem
 from eventstore.records.event_filter import EVERYTHING, EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.store.committer import EventCommitter
 from eventstore.store.read.reader_place import placed
 from eventstore.store.read.scan import EXAMINED_EVENTS_MAX, ScanPage
+from eventstore.tags import TAGGED
 
 _PAGES_KEPT: Final = 64
 _NAMES_KEPT: Final = 100_000  # ids and types of all pages kept, some hundred bytes each
@@ -52,7 +57,13 @@ class _Waiting:
             return (("id", wanted.aggregate_id),)
         if wanted.types is not None:
             return [("type", name) for name in wanted.types]
+        if wanted.query is not None and all(item.tags or item.types for item in wanted.query.items):
+            return {key for item in wanted.query.items for key in _keys_of(item)}
         return (("prefix", wanted.aggregate_prefix or ""),)
+
+
+def _keys_of(item: QueryItem) -> Iterable[tuple[str, str]]:
+    return [("tag", item.tags[0])] if item.tags else [("type", name) for name in item.types]
 
 
 class _Names(NamedTuple):
@@ -60,12 +71,23 @@ class _Names(NamedTuple):
 
     ids: tuple[str, ...]
     types: frozenset[str]
+    tags: frozenset[str]
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> Self:
+        """Returns those of these events."""
+        tags = chain.from_iterable(event.tags for event in events if event[8] & TAGGED)
+        return cls(tuple(sorted({event[0] for event in events})), frozenset(event[2] for event in events), frozenset(tags))
+
+    @property
+    def size(self) -> int:
+        return len(self.ids) + len(self.types) + len(self.tags)
 
     def has(self, key: tuple[str, str]) -> bool:
         """Whether an event has this key of `_Waiting.keys`."""
         kind, name = key
-        if kind == "type":
-            return name in self.types
+        if kind == "type" or kind == "tag":
+            return name in (self.types if kind == "type" else self.tags)
         place = bisect_left(self.ids, name)
         if place == len(self.ids):
             return False
@@ -75,9 +97,10 @@ class _Names(NamedTuple):
         """Returns those of the keys that events have. `lengths`: of the prefixes in `keys`. It takes as long as the smaller of
         keys and names allows.
         """
-        if len(keys) <= len(self.ids) * (len(lengths) + 1) + len(self.types):
+        if len(keys) <= len(self.ids) * len(lengths) + self.size:
             return {key for key in keys if self.has(key)}
-        found = {("type", name) for name in self.types} | {("id", each) for each in self.ids}
+        found = {("type", name) for name in self.types} | {("tag", name) for name in self.tags}
+        found |= {("id", each) for each in self.ids}
         found.update(("prefix", each[:length]) for each in self.ids for length in lengths)
         return found.intersection(keys)
 
@@ -91,7 +114,7 @@ class _Page(NamedTuple):
 
     @property
     def size(self) -> int:
-        return 0 if self.names is None else len(self.names.ids) + len(self.names.types)
+        return 0 if self.names is None else self.names.size
 
     def may_have(self, waiting: _Waiting) -> bool:
         return self.names is None or any(map(self.names.has, waiting.keys))
@@ -118,7 +141,7 @@ class NewEvents:
         """
         engine = self._committer.engine
         while engine.durable_sequence <= after:
-            if wanted.types is None and wanted.aggregate_prefix is None and wanted.aggregate_id is None:
+            if replace(wanted, from_time=None, to_time=None).everything:
                 await self._committer.advanced.park()
                 continue
             waiting = _Waiting(wanted, after)
@@ -234,7 +257,7 @@ class NewEvents:
         def read() -> tuple[_Page, set[tuple[str, str]]]:
             page = self._scan(begin)
             events = decode_page(page.records)
-            names = _Names(tuple(sorted({event[0] for event in events})), frozenset(event[2] for event in events))
+            names = _Names.of(events)
             return _Page(begin, page.next, names), names.among(keys, lengths)
 
         read_page, found = await trio.to_thread.run_sync(read, limiter=self._threads)

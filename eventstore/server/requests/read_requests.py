@@ -1,5 +1,5 @@
-"""Answers READ, READ_ALL, READ_ALL_BACKWARDS, VERSION, FIND_COMMAND, FIND_COMMANDS and LIST_AGGREGATES: on the event loop if in
-memory, else on a thread.
+"""Answers READ, READ_ALL and READ_MATCHING (also backwards), VERSION, FIND_COMMAND, FIND_COMMANDS and LIST_AGGREGATES: on the
+event loop if in memory, else on a thread.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from eventstore.protocol.requests import (
     Read,
     ReadAll,
     ReadAllBackwards,
+    ReadMatching,
+    ReadMatchingBackwards,
     Version,
     filter_of,
 )
@@ -67,6 +69,8 @@ class ReadRequests:
             Read: self.read,
             ReadAll: self.read_all,
             ReadAllBackwards: self.read_all_backwards,
+            ReadMatching: self.read_all,
+            ReadMatchingBackwards: self.read_all_backwards,
             Version: self.version,
             FindCommand: self.find_command,
             FindCommands: self.find_commands,
@@ -98,7 +102,7 @@ class ReadRequests:
             self._gate.send_page(connection, frame)
 
     def read_all(self, connection: ServerConnection, request_id: int, request: Request) -> None:
-        assert isinstance(request, ReadAll)
+        assert isinstance(request, ReadAll | ReadMatching)
         self.reads += 1
         wanted, start = filter_of(request), ReaderStart.parse("after", request.after)
         place, own = start.stored, self._layout.filter_of(start.layout)
@@ -113,7 +117,7 @@ class ReadRequests:
         self._scanned(connection, request_id, page, request.bytes_max)
 
     def read_all_backwards(self, connection: ServerConnection, request_id: int, request: Request) -> None:
-        assert isinstance(request, ReadAllBackwards)
+        assert isinstance(request, ReadAllBackwards | ReadMatchingBackwards)
         self.reads += 1
         wanted, start = filter_of(request), ReaderStart.parse("before", request.before)
         place, own = start.stored, self._layout.filter_of(start.layout)

@@ -19,7 +19,7 @@ from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.limits import CREDIT_BYTES_MAX, PAGE_BYTES_DEFAULT
 from eventstore.protocol.reader_start import ReaderStart
 from eventstore.protocol.request_declaration import Request
-from eventstore.protocol.requests import Credit, Subscribe, Unsubscribe, filter_of
+from eventstore.protocol.requests import AnySubscribe, Credit, Subscribe, SubscribeMatching, Unsubscribe, filter_of
 from eventstore.records.splits import SlotFilter
 from eventstore.server.feature import Feature, Route
 from eventstore.server.net.budgets import Reservation
@@ -45,7 +45,7 @@ class ServedSubscription:
         task: RequestTask,
         connection: ServerConnection,
         request_id: int,
-        request: Subscribe,
+        request: AnySubscribe,
         end: int,
         start: ReaderStart,
         own: SlotFilter | None,
@@ -93,11 +93,16 @@ class ServedSubscriptions:
         self._news = NewEvents(committer)
         nursery.start_soon(self._news.run)
         self._served: set[ServedSubscription] = set()
-        routes: dict[type[Request], Route] = {Subscribe: self.begin, Credit: self.credit, Unsubscribe: self.end}
+        routes: dict[type[Request], Route] = {
+            Subscribe: self.begin,
+            SubscribeMatching: self.begin,
+            Credit: self.credit,
+            Unsubscribe: self.end,
+        }
         self.feature = Feature(routes=routes, metrics=[MetricSource(SUBSCRIPTION_METRICS, lambda: self)])
 
     def begin(self, connection: ServerConnection, request_id: int, request: Request) -> None:
-        assert isinstance(request, Subscribe)
+        assert isinstance(request, Subscribe | SubscribeMatching)
         end, start = self._committer.engine.visible_sequence, ReaderStart.parse("after", request.after)
         own, task = self._layout.filter_of(start.layout), RequestTask(self._gate, connection)
         subscription = ServedSubscription(task, connection, request_id, request, end, start, own)

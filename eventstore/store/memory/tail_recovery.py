@@ -5,11 +5,12 @@ from __future__ import annotations
 from array import array
 
 from eventstore.arrays import np, npt
-from eventstore.chunks.record import Walk
-from eventstore.chunks.slab import gather
+from eventstore.chunks.record import TRAILER, Walk
+from eventstore.chunks.slab import Ints, gather
 from eventstore.errors import Corrupt, FolderRefused
-from eventstore.records.commit import HEADER, IDS_FROM, LONG_MARK, UnknownFlags, joint_place_of
+from eventstore.records.commit import HEADER, IDS_FROM, LONG_MARK, UnknownFlags, joint_place_of, tags_of_events
 from eventstore.store.memory.unsorted_tail import NO_COMMIT, TailFile, UnsortedTail
+from eventstore.tags import TAGGED
 
 _FIELDS = ("own_mark", "length", "count", "first_version", "id_length", "command_length")
 
@@ -17,10 +18,12 @@ _FIELDS = ("own_mark", "length", "count", "first_version", "id_length", "command
 class TailRecovery:
     """Adds the records it is called with to a tail file. Checks that versions have no gap, also after the earlier files."""
 
-    def __init__(self, tail: UnsortedTail, file: TailFile, name: str) -> None:
+    def __init__(self, tail: UnsortedTail, file: TailFile, name: str, *, tags: bool = True) -> None:
+        """`tags`: some of its events may have tags."""
         self._earlier = tail.before(file)
         self._file = file
         self._name = name
+        self._tags = tags
 
     def __call__(self, data: memoryview, base: int, found: Walk) -> None:
         """Raises Corrupt if an aggregate's versions have a gap, FolderRefused if a record has flags that are not known."""
@@ -42,7 +45,17 @@ class TailRecovery:
         keys = list(map(hash, zip(names, command_ids, strict=True)))  # as tail.command_key
         previous = file.add_heads(names, keys, array("Q", (before + headers["count"]).tobytes()))
         self._check_versions(names, previous, before, found.offsets)
+        if self._tags:
+            self._note_tags(raw, headers["count"], command_ends, starts + headers["length"] - TRAILER.size)
         file.add_places(found.offsets[0], headers["length"].tolist(), found.sequences, int(headers["count"][-1]))
+
+    def _note_tags(self, raw: bytes, counts: Ints, begins: Ints, ends: Ints) -> None:
+        """Notes the tags of the commits whose events lie between `begins` and `ends`."""
+        formats = np.frombuffer(raw, np.uint8)[begins]  # of the first event; a commit of several is decoded
+        first = len(self._file.offsets)
+        for place in np.flatnonzero((formats & TAGGED != 0) | (counts > 1)).tolist():
+            tags = tags_of_events(raw[int(begins[place]) : int(ends[place])], int(counts[place]))
+            self._file.add_tags(first + place, tags)
 
     def _check_versions(
         self, names: list[str], previous: list[int], before: npt.NDArray[np.uint64], offsets: list[int]

@@ -5,7 +5,8 @@ one object for each aggregate, five million aggregates would cost it seconds.
 
 Per commit: where its record begins, its first sequence, the version it led to, and the previous commit of the same aggregate (a
 linked list through an array). `heads`: aggregate id → its last commit. `commands`: hash of (aggregate id, command id) → commit.
-Each hit is verified against the record, so a hash collision costs a read and never an event.
+Each hit is verified against the record, so a hash collision costs a read and never an event. `tags`: tag → the commits with an
+event that has it, ascending.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Final
 
 from eventstore.chunks.files import File
 from eventstore.chunks.header import RECORDS_FROM
+from eventstore.query import Query
 
 NO_COMMIT: Final = 0xFFFFFFFF
 _KEPT_CHAINS_MAX: Final = 256  # together they hold each commit once at most: 4 bytes
@@ -49,6 +51,7 @@ class TailFile:
         "offsets",
         "previous",
         "sequences",
+        "tags",
         "versions",
     )
 
@@ -64,6 +67,7 @@ class TailFile:
         self.heads: dict[str, int] = {}
         self.commands: dict[int, int] = {}
         self.collided: dict[int, list[int]] = {}
+        self.tags: dict[str, array[int]] = {}
         self._undone = 0
         self._chains: OrderedDict[str, array[int]] = OrderedDict()
         self._chains_lock = threading.Lock()
@@ -99,9 +103,41 @@ class TailFile:
         self.end = end
         self.next_sequence = sequences[-1] + last_count
 
-    def undo_last(self, aggregate_id: str, key: int) -> None:
-        """Removes the last commit, which is of this aggregate and key."""
+    def add_tags(self, ordinal: int, tags: Iterable[str]) -> None:
+        """Notes that the commit, which is later than those noted before, has events with these tags."""
+        for tag in tags:
+            found = self.tags.get(tag)
+            if found is None:
+                self.tags[tag] = array("I", (ordinal,))
+            else:
+                found.append(ordinal)
+
+    def tagged(self, query: Query, first: int, stop: int) -> array[int]:
+        """Returns the commits from `first` up to `stop` that have all tags of one of the query's items, each of which has some,
+        ascending. Their events need not pass: the tags may be those of several events, and types are not looked at.
+        """
+        parts = [self._with_all(item.tags, first, stop) for item in query.items]
+        return parts[0] if len(parts) == 1 else array("I", sorted(set().union(*parts)))
+
+    def _with_all(self, tags: Sequence[str], first: int, stop: int) -> array[int]:
+        known = [self.tags.get(tag) for tag in tags]
+        if None in known:
+            return array("I")
+        lists = [each[bisect_left(each, first) : bisect_left(each, stop)] for each in known if each is not None]
+        lists.sort(key=len)
+        shortest, *others = lists
+        if not others or not shortest:
+            return shortest
+        common = set(shortest).intersection(*others)
+        return array("I", sorted(common))
+
+    def undo_last(self, aggregate_id: str, key: int, tags: Iterable[str] = ()) -> None:
+        """Removes the last commit, which is of this aggregate and key, and has events with these tags."""
         ordinal = len(self.offsets) - 1
+        for tag in tags:
+            self.tags[tag].pop()
+            if not self.tags[tag]:
+                del self.tags[tag]
         before = self.previous[ordinal]
         if before == NO_COMMIT:
             del self.heads[aggregate_id]

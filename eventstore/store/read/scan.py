@@ -12,6 +12,7 @@ slices.
 from __future__ import annotations
 
 import mmap
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from eventstore.arrays import np, npt
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.record import TRAILER
 from eventstore.errors import Corrupt
+from eventstore.query import Query
 from eventstore.records.commit import first_sequence, joint_place_of
 from eventstore.records.event_filter import LOG_RECORDS, EventFilter
 from eventstore.records.event_page import decode_page
@@ -116,8 +118,8 @@ class LogScanner:
             before = after
             shared = own if own is not None and after < own.through else None  # after that everything is its own
             file = unsorted.get(header.number)
-            if file is not None and wanted.aggregate_id is not None:
-                data, count, after = self._unsorted_of(file, wanted.aggregate_id, after, wanted, left, events_left, visible)
+            if file is not None and _is_looked_up(wanted):
+                data, count, after = self._unsorted_found(file, after, wanted, left, events_left, visible, shared)
             elif file is not None:
                 data, count, after = self._unsorted(file, after, wanted, left, events_left, visible, shared, whole=whole)
             else:
@@ -125,7 +127,7 @@ class LogScanner:
             parts.append(data)
             left -= len(data)
             events_left -= count
-            examined += after - before if wanted.aggregate_id is None else _WINDOW_EVENTS  # of others nothing is examined
+            examined += _WINDOW_EVENTS if _is_looked_up(wanted) else after - before  # of others nothing is examined
         return ScanPage(b"".join(parts), after, after >= visible)
 
     def page_before(
@@ -155,8 +157,8 @@ class LogScanner:
             newer = before
             shared = own if own is not None and header.first_sequence <= own.through else None
             file = unsorted.get(header.number)
-            if file is not None and wanted.aggregate_id is not None:
-                data, count, before = self._unsorted_of_before(file, wanted.aggregate_id, before, wanted, left, events_left)
+            if file is not None and _is_looked_up(wanted):
+                data, count, before = self._unsorted_found_before(file, before, wanted, left, events_left, shared)
             elif file is not None:
                 data, count, before = self._unsorted_before(file, before, wanted, left, events_left, shared, whole=whole)
             else:
@@ -164,7 +166,7 @@ class LogScanner:
             parts.append(data)
             left -= len(data)
             events_left -= count
-            examined += newer - before if wanted.aggregate_id is None else _WINDOW_EVENTS
+            examined += _WINDOW_EVENTS if _is_looked_up(wanted) else newer - before
         return ScanPage(b"".join(reversed(parts)), before, before <= oldest)
 
     def _unsorted(
@@ -221,15 +223,19 @@ class LogScanner:
         matching = _matching(data, first, wanted, own, whole, lambda sequence: sequence < before)
         return _commits_of(file, data, first, matching), len(matching), begin
 
-    def _unsorted_of(
-        self, file: TailFile, aggregate_id: str, after: int, wanted: EventFilter, bytes_max: int, events_max: int, visible: int
+    def _unsorted_found(
+        self,
+        file: TailFile,
+        after: int,
+        wanted: EventFilter,
+        bytes_max: int,
+        events_max: int,
+        visible: int,
+        own: SlotFilter | None,
     ) -> tuple[bytes, int, int]:
-        """Reads the commits of one aggregate, where memory says that they are."""
+        """Reads the commits of one aggregate, or with some tags, where memory says that they are."""
         name = self._files.name(file.number)
-        commits = file.written_commits(visible)
-        found = file.commits_of(aggregate_id, commits)
-        assert found is not None, "the walk was not limited"
-        chain, count = found
+        chain, count = _found_in(file, wanted, file.written_commits(visible))
         first = bisect_left(chain, file.ordinal_at(after + 1), 0, count)
         end = min(visible, file.next_sequence - 1)
         parts: list[bytes] = []
@@ -238,28 +244,26 @@ class LogScanner:
             if left <= 0 or passed >= events_max or place - first >= _WINDOW_EVENTS:
                 return b"".join(parts), passed, file.sequences[chain[place]] - 1
             data = read_commits(file, name, chain[place : place + 1])
-            matching = sum(event[7] > after and wanted.matches(event) for event in decode_page(data))
+            matching = len(_matching(data, 1, wanted, own, True, lambda sequence: sequence > after))
             if matching:
                 parts.append(data)
                 left -= len(data)
                 passed += matching
         return b"".join(parts), passed, end
 
-    def _unsorted_of_before(
-        self, file: TailFile, aggregate_id: str, before: int, wanted: EventFilter, bytes_max: int, events_max: int
+    def _unsorted_found_before(
+        self, file: TailFile, before: int, wanted: EventFilter, bytes_max: int, events_max: int, own: SlotFilter | None
     ) -> tuple[bytes, int, int]:
-        """As `_unsorted_of`, from the newest commit before `before` on."""
+        """As `_unsorted_found`, from the newest commit before `before` on."""
         name = self._files.name(file.number)
-        found = file.commits_of(aggregate_id, file.ordinal_at(before - 1) + 1)
-        assert found is not None, "the walk was not limited"
-        chain, count = found
+        chain, count = _found_in(file, wanted, file.ordinal_at(before - 1) + 1)
         parts: list[bytes] = []
         left, passed = bytes_max, 0
         for place in range(count - 1, -1, -1):
             if left <= 0 or passed >= events_max or count - 1 - place >= _WINDOW_EVENTS:
                 return b"".join(reversed(parts)), passed, file.sequences[chain[place + 1]]
             data = read_commits(file, name, chain[place : place + 1])
-            matching = sum(event[7] < before and wanted.matches(event) for event in decode_page(data))
+            matching = len(_matching(data, 1, wanted, own, True, lambda sequence: sequence < before))
             if matching:
                 parts.append(data)
                 left -= len(data)
@@ -282,10 +286,10 @@ class LogScanner:
             return b"", 0, header.last_sequence
         index, types = opened
         sequences = _checked_commits(index)
-        if wanted.aggregate_id is not None:
-            of_aggregate = _rows_of(index, wanted.aggregate_id)
-            passed = np.searchsorted(_taken(index, "sequence", of_aggregate), after, side="right")
-            rows, end = of_aggregate[int(passed) :], header.last_sequence
+        if _is_looked_up(wanted):
+            found = _rows_found(index, wanted)
+            passed = np.searchsorted(_taken(index, "sequence", found), after, side="right")
+            rows, end = found[int(passed) :], header.last_sequence
         else:
             rows, end = _window(index, header, after)
         rows = self._passing(header.number, index, rows, wanted, types, own, whole=whole)
@@ -316,9 +320,9 @@ class LogScanner:
             return b"", 0, begin
         index, types = opened
         sequences = _checked_commits(index)
-        if wanted.aggregate_id is not None:
-            of_aggregate = _rows_of(index, wanted.aggregate_id)
-            rows = of_aggregate[: int(np.searchsorted(_taken(index, "sequence", of_aggregate), before))]
+        if _is_looked_up(wanted):
+            found = _rows_found(index, wanted)
+            rows = found[: int(np.searchsorted(_taken(index, "sequence", found), before))]
         else:
             rows, begin = _window_before(index, header, before)
         rows = self._passing(header.number, index, rows, wanted, types, own, whole=whole)
@@ -418,11 +422,31 @@ def _checked_commits(index: EventIndex) -> Column:
     return index.checked("sequence")
 
 
-def _rows_of(index: EventIndex, aggregate_id: str) -> _Ints:
-    """Returns the rows of one aggregate: they are neighbours, and in the order of their sequence."""
-    ordinal = index.find(aggregate_id.encode())
-    first, last = (0, 0) if ordinal is None else index.rows_of(ordinal)
-    return np.arange(first, last)
+def _is_looked_up(wanted: EventFilter) -> bool:
+    """Whether what may pass is looked up, by aggregate or tags, in place of examining every event."""
+    return wanted.aggregate_id is not None or (wanted.query is not None and wanted.query.by_tags)
+
+
+def _found_in(file: TailFile, wanted: EventFilter, commits: int) -> tuple[array[int], int]:
+    """Returns commits of an unsorted file, ascending, and how many of them are below `commits`: those that may pass."""
+    if wanted.aggregate_id is None:
+        assert wanted.query is not None
+        tagged = file.tagged(wanted.query, 0, commits)
+        return tagged, len(tagged)
+    found = file.commits_of(wanted.aggregate_id, commits)
+    assert found is not None, "the walk was not limited"
+    return found
+
+
+def _rows_found(index: EventIndex, wanted: EventFilter) -> _Ints:
+    """Returns the rows that may pass, in the order of their sequence. Those of one aggregate are neighbours, in that order."""
+    if wanted.aggregate_id is not None:
+        ordinal = index.find(wanted.aggregate_id.encode())
+        return np.arange(*((0, 0) if ordinal is None else index.rows_of(ordinal)))
+    assert wanted.query is not None
+    parts = [index.rows_with_tags(item.tags) for item in wanted.query.items]
+    rows = np.unique(np.concatenate(parts))
+    return rows[np.argsort(_taken(index, "sequence", rows))]
 
 
 def _takes_all(data: bytes, first: int, wanted: EventFilter, own: SlotFilter | None, whole: bool) -> bool:
@@ -497,4 +521,21 @@ def _mask(index: EventIndex, rows: _Ints, wanted: EventFilter, types: list[int] 
         mask &= _taken(index, "time", rows) >= wanted.from_time
     if wanted.to_time is not None:
         mask &= _taken(index, "time", rows) <= wanted.to_time
+    if wanted.query is not None:
+        mask &= _mask_of_query(index, rows, wanted.query)
     return mask
+
+
+def _mask_of_query(index: EventIndex, rows: _Ints, query: Query) -> npt.NDArray[np.bool_]:
+    """Returns which rows may pass: tags are compared by their hashes."""
+    found = np.zeros(len(rows), bool)
+    names = index.type_names() if any(item.types for item in query.items) else []
+    types = _taken(index, "type", rows) if names else rows
+    for item in query.items:
+        mask = np.ones(len(rows), bool)
+        if item.types:
+            mask &= np.isin(types, [place for place, name in enumerate(names) if name in item.types])
+        if item.tags:
+            mask &= np.isin(rows, index.rows_with_tags(item.tags))
+        found |= mask
+    return found

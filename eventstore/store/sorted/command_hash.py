@@ -1,4 +1,4 @@
-"""The hash by which an index finds command ids: keyed, so that a client cannot choose many ids that share one.
+"""The hash by which an index finds command ids and tags: keyed, so that a client cannot choose many ids that share one.
 
 All candidates of one hash are read to find a repeated command. Indexes that an older program wrote have no key: they join two
 CRCs, which are linear, so any number of ids that share one can be computed. A hit is always verified against the record, so a
@@ -22,6 +22,7 @@ from eventstore.checksum import crc32c
 KEY_BYTES: Final = 16
 NO_KEY: Final = b""
 HASH_BYTES: Final = 8
+TAG_HASH_BYTES: Final = 4
 
 CommandHash = Callable[[bytes], bytes]
 """Returns the 8 bytes of a command id's hash, as they are in the index."""
@@ -53,6 +54,11 @@ def _unkeyed(command_id: bytes) -> bytes:
 def hash_all(hash_of: CommandHash, command_ids: list[bytes]) -> npt.NDArray[np.uint64]:
     """Returns the column of hashes of these ids."""
     return np.frombuffer(b"".join(map(hash_of, command_ids)), "<u8")
+
+
+def tag_hash(hash_of: CommandHash, tag: str) -> int:
+    """Returns the hash of a tag, as it is in the index: the lower half of the hash of a command id."""
+    return int.from_bytes(hash_of(tag.encode())[:TAG_HASH_BYTES], "little")
 
 
 class StoreHashes:

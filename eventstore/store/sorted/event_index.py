@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from eventstore.arrays import np
 from eventstore.checksum import crc32c
 from eventstore.chunks.files import File, Files
 from eventstore.errors import Corrupt
-from eventstore.store.sorted.command_hash import hash_with
+from eventstore.store.sorted.command_hash import hash_with, tag_hash
 from eventstore.store.sorted.index_columns import Column, mapped_columns, sources_of
 from eventstore.store.sorted.index_format import (
     FORMAT,
@@ -226,6 +226,27 @@ class EventIndex:
         hits = np.flatnonzero(self.columns["command"][first:last] == hashed) + first
         rows: list[int] = hits.tolist()
         return [row for row in rows if self._place(row) == 0]
+
+    def rows_with_tags(self, tags: Sequence[str]) -> Ints:
+        """Returns the rows of the events that have all of these tags, ascending; others whose tags have the same hashes may be
+        among them.
+
+        Raises:
+            Corrupt
+        """
+        if "tag_hash" not in self.columns:
+            return np.zeros(0, np.int64)
+        hashes, ends, rows = (self.checked(name) for name in ("tag_hash", "tag_ends", "tag_rows"))
+        found: Ints | None = None
+        for tag in tags:
+            wanted = tag_hash(self._command_hash, tag)
+            place = int(np.searchsorted(cast("Ints", hashes), np.uint32(wanted)))
+            if place == len(hashes) or hashes.item(place) != wanted:
+                return np.zeros(0, np.int64)
+            own = rows[ends.item(place) : ends.item(place + 1)]
+            found = own if found is None else np.intersect1d(found, own, assume_unique=True)
+        assert found is not None, "an item that is looked up has tags"
+        return found.astype(np.int64)
 
     def commit_begin(self, row: int) -> int:
         """Returns the row of the first event of the commit in `row`."""

@@ -7,7 +7,7 @@ follows from lengths alone, because events are stored in the canonical encoding 
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from eventstore import flat
 from eventstore.arrays import np, npt
@@ -15,6 +15,7 @@ from eventstore.chunks.record import Walk
 from eventstore.chunks.slab import gather
 from eventstore.records.commit import HEADER, IDS_FROM
 from eventstore.store.sorted.command_hash import CommandHash, hash_all
+from eventstore.tags import TAGGED, tags_in
 
 _FIELDS = ("own_mark", "length", "sequence", "count", "time", "first_version", "id_length", "command_length")
 _Ints: TypeAlias = "npt.NDArray[np.int64]"
@@ -30,6 +31,9 @@ class FileColumns:
         self._hashes = hashes
         self.ordinals: dict[bytes, int] = {}
         self.types: dict[str, int] = {}
+        self.tags: dict[str, list[int]] = {}
+        """Tag → the events that have it, by their place in the file."""
+        self._count = 0
         self._parts: list[dict[str, npt.NDArray[np.generic]]] = []
 
     def __call__(self, data: memoryview, base: int, found: Walk) -> None:
@@ -74,17 +78,23 @@ class FileColumns:
         before_data = 1 + _text_head(type_bytes) + type_bytes + bytes_head(data_bytes)
         meta_head = np.where(has_meta, bytes_head(meta_bytes), 1)
         sizes = before_data + data_bytes + meta_head + meta_bytes
+        formats = np.array(_pick(values, at), np.uint8)
+        tagged = [(place, tags_in(cast(bytes, metadata[place]))) for place in np.flatnonzero(formats & TAGGED).tolist()]
         ends = np.cumsum(sizes)
         first_of_commit = np.cumsum(counts) - counts
         start_of_commit = np.repeat((ends - sizes)[first_of_commit], counts)
         position = np.repeat(payload_at, counts) + (ends - sizes - start_of_commit)
+        for place, tags in tagged:  # last: of records that are malformed nothing is collected
+            for tag in tags:
+                self.tags.setdefault(tag, []).append(self._count + place)
+        self._count += len(at)
         return {
             "type": type_ordinals,
             "data": position + before_data,
             "data_len": data_bytes,
             "meta": np.where(has_meta, position + before_data + data_bytes + meta_head, 0),
             "meta_len": meta_bytes,
-            "format": np.array(_pick(values, at), np.uint8),
+            "format": formats,
         }
 
     def finish(self) -> dict[str, npt.NDArray[np.generic]]:

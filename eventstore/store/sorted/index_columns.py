@@ -24,6 +24,8 @@ from eventstore.store.sorted.index_format import (
     NARROW,
     NARROW_ROWS,
     NARROW_TABLES,
+    NARROW_TAGS,
+    TAG_COLUMNS,
     WIDE,
     ColumnPlace,
     IndexHeader,
@@ -72,6 +74,8 @@ def sources_of(header: IndexHeader, name: str) -> tuple[str, ...]:
     if header.format != FORMAT:
         return _MADE_OF_WIDE.get(name, (name,))
     made_of = _MADE_OF.get(name, (name,))
+    if name in NARROW_TAGS:
+        return name, "tag_frames"
     frames = "id_frames" if name in NARROW_TABLES else "frames"
     return (*made_of, frames) if COLUMNS.get(made_of[0], "") == NARROW else made_of
 
@@ -81,12 +85,14 @@ def mapped_columns(header: IndexHeader, index: memoryview) -> dict[str, Column]:
     if header.format != FORMAT:
         return _wide(header, index)
     columns: dict[str, Column] = {}
-    for names, frames in ((NARROW_ROWS, "frames"), (NARROW_TABLES, "id_frames")):
+    for names, frames in ((NARROW_ROWS, "frames"), (NARROW_TABLES, "id_frames"), (NARROW_TAGS, "tag_frames")):
+        if frames not in header.columns:
+            continue
         lines = _arrays(header.columns[frames], index)[0].reshape(-1, len(names), 2)
         for number, name in enumerate(names):
             place = header.columns[name]
             columns[name] = NarrowColumn(lines[:, number], _arrays(place, index), place.items)
-    for name in COLUMNS.keys() - columns.keys():
+    for name in (COLUMNS.keys() | TAG_COLUMNS.keys() & header.columns.keys()) - columns.keys():
         columns[name] = cast(Column, _arrays(header.columns[name], index)[0])
     return columns | _derived(columns, header)
 

@@ -12,6 +12,10 @@ of the aggregate), `id_ends` + `ids`, `type_ends` + `types`; `split_ends` + `spl
 divided into up to 100 blocks of equal count; the first id of each, and a CRC over the block's part of the tables. `row_crc`:
 for every 1024 rows, a CRC over the columns that a lookup uses. `frames` and `id_frames` belong to the narrow columns.
 
+Only if events of the file have tags: `tag_hash` (the hashes of the tags, ascending), `tag_rows` (the rows of the events that
+have the first of them, ascending, then those of the second, and so on), `tag_ends` (where in `tag_rows` each begins, and one
+item more) and `tag_frames`. Tags of one hash share their rows: the record decides.
+
 A lookup touches one block: smallest/largest, then a bisect in the splits, the block's CRC once, a bisect in the block, and the
 CRC of the rows it finds. It uses no bytes that were not checked: a flipped bit would otherwise read as "not found".
 
@@ -97,6 +101,10 @@ COLUMNS: Final = {
     "block_crc": "<u4",
     "row_crc": "<u4",
 }
+NARROW_TAGS: Final = ("tag_ends", "tag_rows")
+"""The same for `tag_frames`."""
+TAG_COLUMNS: Final = {"tag_hash": "<u4", **dict.fromkeys(NARROW_TAGS, NARROW), "tag_frames": "<i8"}
+"""All or none of these are there."""
 LOOKED_UP: Final = ("ordinal", "version", "sequence", "record", "place", "left", "command")
 
 WIDE: Final = {
@@ -230,7 +238,8 @@ def write_index(files: Files, path: Path, chunk: ChunkHeader, columns: Columns, 
     """Writes and syncs the index of `chunk` to `path`, which must not exist.
 
     Args:
-        columns: all of `COLUMNS` but the frames and the checksums, which follow from them.
+        columns: all of `COLUMNS` but the frames and the checksums, which follow from them; of `TAG_COLUMNS` as well, if some
+            events have tags.
         command_key: of the column `command`.
     """
     rows, aggregates = len(columns["ordinal"]), len(columns["first_row"]) - 1
@@ -243,6 +252,11 @@ def write_index(files: Files, path: Path, chunk: ChunkHeader, columns: Columns, 
     image.add("id_frames", np.stack(frames, 1).ravel())
     for name in ("extent_crc", "ids", "type_ends", "types", "split_ends", "split_ids"):
         image.add(name, columns[name])
+    if "tag_hash" in columns:
+        image.add("tag_hash", columns["tag_hash"])
+        items = max(len(columns[name]) for name in NARROW_TAGS)
+        frames = [image.add_narrow(name, columns[name], items) for name in NARROW_TAGS]
+        image.add("tag_frames", np.stack(frames, 1).ravel())
     data = image.bytes()
     edges = itertools.pairwise(blocks(aggregates))
     crcs = [crc_of(data, block_extents(image.columns, a, b, (int(ends[a]), int(ends[b])))) for a, b in edges]
@@ -321,6 +335,9 @@ def read_header(file: File, name: str) -> IndexHeader:
     )
 
 
+_DTYPES: Final = COLUMNS | TAG_COLUMNS
+
+
 class _Image:
     """The columns of an index as bytes, as far as they were added."""
 
@@ -330,7 +347,7 @@ class _Image:
         self.end = HEADER_BYTES
 
     def add(self, name: str, column: npt.NDArray[Any]) -> None:
-        dtype = COLUMNS[name]
+        dtype = _DTYPES[name]
         self._add(name, dtype, len(column), [np.ascontiguousarray(column, dtype).tobytes()])
 
     def add_narrow(self, name: str, column: npt.NDArray[Any], items: int) -> npt.NDArray[np.int64]:

@@ -28,6 +28,7 @@ from eventstore.store.sorted import command_hash, index_format
 from eventstore.store.sorted.command_hash import CommandHash, hash_with
 from eventstore.store.sorted.file_columns import FileColumns, within_group
 from eventstore.store.sorted.file_names import INDEX, temporary
+from eventstore.store.sorted.tag_columns import tag_columns
 
 _SLAB_BYTES = 8 * 1024 * 1024
 _Ints: TypeAlias = "npt.NDArray[np.int64]"
@@ -89,7 +90,8 @@ def _sort_into(folder: ChunkFolder, number: int, sorted_path: Path, index_path: 
         finally:
             if target is not None:
                 target.close()
-        index_format.write_index(files, index_path, sorted_header, _index_columns(collected, columns, order, extents), key)
+        index = _index_columns(collected, columns, order, extents, hash_with(key))
+        index_format.write_index(files, index_path, sorted_header, index, key)
     finally:
         file.close()
 
@@ -183,7 +185,11 @@ def _write_sorted(source: File, target: File | None, header: ChunkHeader, order:
 
 
 def _index_columns(
-    collected: FileColumns, columns: dict[str, npt.NDArray[np.generic]], order: CommitOrder, extents: list[int]
+    collected: FileColumns,
+    columns: dict[str, npt.NDArray[np.generic]],
+    order: CommitOrder,
+    extents: list[int],
+    hash_of: CommandHash,
 ) -> index_format.Columns:
     """Returns the rows in sorted order, and the tables."""
     counts, places = order.counts, order.places
@@ -219,7 +225,9 @@ def _index_columns(
     _add_names(result, "type_ends", "types", [name.encode() for name in collected.types])
     starts = index_format.blocks(len(order.ids))
     _add_names(result, "split_ends", "split_ids", [order.ids[first] for first in starts[:-1]])
-    return result
+    row_of = np.empty(len(events), np.int64)
+    row_of[events] = np.arange(len(events))
+    return result | tag_columns(collected.tags, row_of, hash_of)
 
 
 def _add_names(result: index_format.Columns, ends: str, names: str, values: list[bytes]) -> None:

@@ -12,11 +12,13 @@ from eventstore.arrays import np, npt
 from eventstore.checksum import crc32c
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.errors import Corrupt
+from eventstore.store.sorted.command_hash import hash_with
 from eventstore.store.sorted.event_index import EventIndex, open_index
 from eventstore.store.sorted.file_columns import within_group
 from eventstore.store.sorted.file_names import INDEX
 from eventstore.store.sorted.index_columns import sources_of
 from eventstore.store.sorted.index_format import HEADER_BYTES, block_extents, blocks, crc_of, row_extents, row_groups
+from eventstore.store.sorted.tag_columns import tag_columns
 from eventstore.store.verification.file_contents import FileContents
 from eventstore.store.verification.findings import Findings
 
@@ -59,6 +61,7 @@ def _is_sound(folder: ChunkFolder, index: EventIndex, contents: FileContents, fi
         expected = _expected_rows(contents) | _expected_tables(folder, contents)
         _compare(index, expected, findings)
         _check_types(index, contents, findings)
+        _check_tags(index, contents, findings)
         _check_groups(index, data, findings)
     return findings.total == before
 
@@ -165,6 +168,16 @@ def _check_types(index: EventIndex, contents: FileContents, findings: Findings) 
         row = int(wrong[0])
         what = f"column type, row {row}: {int(index.columns['type'][row])}, the event file gives {translated[row]}"
         findings.add(index.name, place.extents(row, row + 1)[0][0] if place.size else place.offset, what)
+
+
+def _check_tags(index: EventIndex, contents: FileContents, findings: Findings) -> None:
+    rows = np.arange(len(contents.columns["format"]))
+    expected = tag_columns(contents.tags, rows, hash_with(index.header.command_key))
+    if bool(expected) != ("tag_hash" in index.columns):
+        what = "there are no tags in the event file, but in the index" if not expected else "the columns of tags are missing"
+        findings.add(index.name, 0, what)
+    elif expected:
+        _compare(index, expected, findings)
 
 
 def _check_groups(index: EventIndex, data: memoryview, findings: Findings) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from eventstore.model import DATA_IS_JSON
 from eventstore.records.commit import HEADER, IDS_FROM, OWN_MARK_AT
+from eventstore.tags import TAGGED, metadata_in, tags_in
 from pyspark_eventstore.files.rows import FileRows
 from pyspark_eventstore.source.table import COLUMNS
 
@@ -129,8 +130,32 @@ def _text_or_none(value: bytes | None) -> str | None:
         return None
 
 
-def metadata(rows: FileRows) -> pa.Array:
+def stored_metadata(rows: FileRows) -> pa.Array:
+    """Returns the metadata as they are stored: with tags, an envelope."""
     return _where(rows, "meta", "meta_len", rows.columns["meta"] != 0)
+
+
+def _metadata(rows: FileRows) -> pa.Array:
+    stored, tagged = stored_metadata(rows), _tagged(rows)
+    if not len(tagged):
+        return stored
+    values = stored.to_pylist()
+    for row in tagged.tolist():
+        values[row] = metadata_in(values[row])
+    return pa.array(values, pa.binary())
+
+
+def _tags(rows: FileRows) -> pa.Array:
+    found: list[tuple[str, ...]] = [()] * rows.count
+    if len(tagged := _tagged(rows)):
+        stored = stored_metadata(rows)
+        for row in tagged.tolist():
+            found[row] = tags_in(stored[row].as_py())
+    return pa.array(found, pa.list_(pa.string()))
+
+
+def _tagged(rows: FileRows) -> npt.NDArray[np.int64]:
+    return np.flatnonzero(rows.columns["format"].astype(np.uint8, copy=False) & TAGGED)
 
 
 def command_ids(rows: FileRows) -> pa.Array:
@@ -153,7 +178,9 @@ _BUILDERS: Final[dict[str, Callable[[FileRows], pa.Array]]] = {
     "type": lambda rows: rows.types.take(pa.array(rows.columns["type"])),
     "data": data,
     "data_json": _data_json,
-    "metadata": metadata,
+    "metadata": _metadata,
+    "tags": _tags,
+    "_metadata": stored_metadata,
     "command_id": command_ids,
     "_offset": lambda rows: _integers(rows.columns["record"]),
     "_format": lambda rows: _integers(rows.columns["format"]),

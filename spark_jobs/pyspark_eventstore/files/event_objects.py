@@ -16,10 +16,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from eventstore.model import Event
-from pyspark_eventstore.files.arrow_batches import command_ids, data, metadata
+from pyspark_eventstore.files.arrow_batches import command_ids, data, stored_metadata
 from pyspark_eventstore.files.rows import FileRows
 
-EVENT_COLUMNS: Final = ("aggregate_id", "version", "type", "data", "metadata", "command_id", "timestamp", "sequence", "_format")
+EVENT_COLUMNS: Final = (
+    "aggregate_id",
+    "version",
+    "type",
+    "data",
+    "_metadata",
+    "command_id",
+    "timestamp",
+    "sequence",
+    "_format",
+)
 """The columns in the order of the fields of `Event`."""
 
 _OBJECTS_MAX: Final = 50_000  # several batches of events
@@ -33,7 +43,7 @@ def events_of_rows(rows: FileRows) -> list[Event]:
         columns["version"].tolist(),
         _texts(rows.types, columns["type"]),
         _values(data(rows)),
-        _values(metadata(rows)),
+        _values(stored_metadata(rows)),
         _values(command_ids(rows)),
         columns["time"].tolist(),
         columns["sequence"].tolist(),

@@ -25,12 +25,14 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "type": ("type",),
     "data": ("data", "data_len"),
     "data_json": ("data", "data_len", "format"),
-    "metadata": ("meta", "meta_len"),
+    "metadata": ("meta", "meta_len", "format"),
+    "tags": ("meta", "meta_len", "format"),
     "command_id": ("record",),
     "_offset": ("record",),
     "_format": ("format",),
+    "_metadata": ("meta", "meta_len"),
 }
-PAYLOADS: Final = frozenset({"data", "data_json", "metadata", "command_id"})
+PAYLOADS: Final = frozenset({"data", "data_json", "metadata", "tags", "command_id", "_metadata"})
 """The columns that only the event file holds; its index holds all others as well."""
 
 

@@ -21,7 +21,7 @@ from pyspark_eventstore.source.whole_snapshots import take_whole_snapshots
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_COLUMNS: Final = ("aggregate_id", "version", "timestamp", "type", "data", "metadata", "command_id", "_format")
+_COLUMNS: Final = ("aggregate_id", "version", "timestamp", "type", "data", "_metadata", "command_id", "_format")
 _SCHEMA: Final = "aggregate_id string, events long, versions long, low long, high long, slot long"
 _LOW_BITS: Final = 0xFFFF_FFFF
 

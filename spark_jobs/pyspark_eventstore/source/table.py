@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, LongType, StringType, StructField, StructType, TimestampType
 
 from eventstore.errors import InvalidArgument
 
 CORRUPT: Final = "_corrupt"
 OFFSET: Final = "_offset"
 FORMAT: Final = "_format"
+STORED_METADATA: Final = "_metadata"
 
 COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "aggregate_id": (StringType(), pa.string()),
@@ -29,12 +30,14 @@ COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "command_id": (StringType(), pa.string()),
     "shard": (StringType(), pa.string()),
     "file": (StringType(), pa.string()),
+    "tags": (ArrayType(StringType()), pa.list_(pa.string())),
     OFFSET: (LongType(), pa.int64()),
     FORMAT: (LongType(), pa.int64()),
+    STORED_METADATA: (BinaryType(), pa.binary()),
     CORRUPT: (StringType(), pa.string()),
 }
-"""Columns on request only: `_offset`, the byte offset of the commit record; `_format`, bit 0: data is JSON, bit 1:
-metadata is. `_corrupt` exists in permissive mode only.
+"""Columns on request only: `_offset`, the byte offset of the commit record; `_format`, bit 0: data is JSON, bit 1: metadata is,
+bit 2: `_metadata`, the metadata as they are stored, are an envelope with tags. `_corrupt` exists in permissive mode only.
 """
 
 PLAIN: Final = tuple(name for name in COLUMNS if not name.startswith("_"))

@@ -123,7 +123,7 @@ def test_a_walk_over_the_log_returns_exactly_the_events_that_pass(
     records_a_page: int,
 ) -> None:
     records = log_of(commits)
-    cursor = LogCursor(after, limit, types, prefix, from_time, to_time)
+    cursor = LogCursor(after, limit, event_filter(types, prefix, from_time, to_time))
     request = log_request(cursor)
     found: list[Event] = []
     while not cursor.done:
@@ -135,7 +135,7 @@ def test_a_walk_over_the_log_returns_exactly_the_events_that_pass(
 def test_nothing_is_requested_for_an_empty_range() -> None:
     assert AggregateCursor("a", 1, None, False, 0).done
     assert AggregateCursor("a", 5, 4, False, None).done
-    assert LogCursor(0, 0, None, None, None, None).done
+    assert LogCursor(0, 0).done
 
 
 @pytest.mark.parametrize(("backwards", "following"), [(False, 3), (False, 2), (True, 9), (True, 10)])
@@ -195,7 +195,7 @@ def test_an_empty_page_in_the_middle_of_an_aggregate_is_a_protocol_error(backwar
 
 @pytest.mark.parametrize("following", [None, 4, 5])
 def test_a_log_page_that_does_not_advance_is_a_protocol_error(following: int | None) -> None:
-    cursor = LogCursor(5, None, None, None, None, None)
+    cursor = LogCursor(5, None)
     with pytest.raises(ProtocolError):
         cursor.take(Page(following, False, b""))
 
@@ -207,7 +207,7 @@ def test_arguments_beyond_their_limits_are_refused_before_anything_is_sent() -> 
     with pytest.raises(InvalidArgument):
         AggregateCursor("a", 1, None, False, -1)
     with pytest.raises(InvalidArgument):
-        LogCursor(-1, None, None, None, None, None)
+        LogCursor(-1, None)
 
 
 def test_types_are_a_collection_neither_one_string_nor_empty() -> None:

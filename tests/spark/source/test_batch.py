@@ -91,6 +91,22 @@ def test_payloads_from_nothing_to_megabytes_arrive_whole(spark: SparkSession, tm
     store.close()
 
 
+def test_tags_are_a_column_and_metadata_are_without_them(spark: SparkSession, tmp_path: Path) -> None:
+    store = MadeStore(tmp_path / "shard")
+    for number in range(120):
+        metadata = (None, b"", b"m" * 300)[number % 3]
+        tagged = NewEvent("T", bytes(200), metadata, [f"t:{each}" for each in range(number % 4)])
+        store.append(f"acc-{number % 7}", tagged, NewEvent("T", b"", metadata), command_id=f"c-{number}")
+    store.sort(files=1)
+    assert set(store.states()) == {"sorted", "completed", "ongoing"}
+    rows = load(spark, tmp_path / "shard").orderBy("sequence").collect()
+    assert list(map(of_row, rows)) == [as_row(event) for event in store.events()]
+    assert [tuple(row.tags) for row in rows] == [event.tags for event in store.events()]
+    rows = load(spark, tmp_path / "shard").where("array_contains(tags, 't:2')").select("sequence").collect()
+    assert {row.sequence for row in rows} == {event.sequence for event in store.events() if "t:2" in event.tags}
+    store.close()
+
+
 def test_data_that_claims_to_be_json_and_is_no_text_is_null_as_text(spark: SparkSession, tmp_path: Path) -> None:
     store = MadeStore(tmp_path / "shard")
     events = flat.encode([DATA_IS_JSON, "Odd", b"\xff\xfe", None, DATA_IS_JSON, "Fine", b"{}", None])

@@ -25,6 +25,7 @@ from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedDisk
 from tests.store.stepped import Stepped, forget_directory, raw, spare_the_probe, together
 
 count_events = EventsCheck()
+TAGS = ("a", "b")
 
 
 def batches() -> list[list[NewCommit]]:
@@ -36,7 +37,10 @@ def batches() -> list[list[NewCommit]]:
         for place in range(rng.randint(1, 5)):
             count = rng.choice((1, 1, 1, 2, 5))
             size = 9_000 if (batch, place) == (11, 0) else rng.choice((0, 10, 60, 300))
-            events = [NewEvent(rng.choice(("Placed", "Paid")), bytes([number]) * size, b"m") for number in range(count)]
+            events = [
+                NewEvent(rng.choice(("Placed", "Paid")), bytes([number]) * size, b"m", TAGS[: number % 3])
+                for number in range(count)
+            ]
             command = f"command-{batch}-{place}"
             if (batch + place) % 3:
                 commits.append(raw(f"order-{rng.randint(1, 6)}", command, *events))

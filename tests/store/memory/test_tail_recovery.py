@@ -5,27 +5,30 @@ from __future__ import annotations
 import pytest
 
 from eventstore.errors import Corrupt
+from eventstore.model import NewEvent
 from tests.store.conftest import Maker
 from tests.store.stepped import EVENTS, Stepped, order_of_files, raw
 
 
-def store_of_three_files(opened: Maker) -> Stepped:
+def store_of_three_files(opened: Maker, *, tagged: bool = False) -> Stepped:
     store = opened()
     number = 0
     while len(store.engine.files.headers) < 3:
         number += 1
-        store.append(raw(f"order-{number % 3}", f"command-{number}"))
+        events = [NewEvent("T", b"", b"m", [f"t-{each}"] * (each % 2)) for each in range(number % 4 if tagged else 0)]
+        store.append(raw(f"order-{number % 3}", f"command-{number}", *events))
     return store
 
 
 def test_memory_after_a_restart_is_what_it_was_before(opened: Maker) -> None:
-    store = store_of_three_files(opened)
+    store = store_of_three_files(opened, tagged=True)
+    assert store.engine.tail.files[0].tags
 
     def memory(of: Stepped) -> list[tuple[object, ...]]:
         return [
             (
                 file.number, file.first_sequence, file.next_sequence, file.end, file.offsets, file.sequences, file.versions,
-                file.previous, file.heads, file.commands,
+                file.previous, file.heads, file.commands, file.tags,
             )
             for file in of.engine.tail.files
         ]  # fmt: skip

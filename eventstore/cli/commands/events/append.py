@@ -20,6 +20,9 @@ def append(
     event_type: Annotated[str, typer.Option("--type", metavar="TYPE", help="The type of the event.")],
     data: Annotated[str, typer.Option(metavar="JSON|-", help="Its data; - reads it from standard input.")],
     metadata: Annotated[str | None, typer.Option(metavar="JSON", help="Its metadata.")] = None,
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="TAG", help="What it is about, such as course:c1; repeat it for more.")
+    ] = None,
     expected_version: Annotated[
         str,
         typer.Option(metavar="N|any|exists|new", help="The version the aggregate must have; new: it must not exist."),
@@ -41,8 +44,10 @@ def append(
     import sys
 
     from eventstore import blocking
+    from eventstore.cli.transfer.event_lines import with_tags
+    from eventstore.tags import checked_tags
 
-    event = _event(event_type, sys.stdin.read() if data == "-" else data, metadata)
+    event = with_tags(_event(event_type, sys.stdin.read() if data == "-" else data, metadata), checked_tags(tags or ()))
     expected = _expected(expected_version)
     with blocking.connect(store, name="eventstore append", timeout=None) as connected:
         done = connected.append(aggregate_id, [event], expected, command_id)

@@ -23,6 +23,7 @@ from eventstore.cli.terminal.shared_options import (
     FromTime,
     Prefix,
     StoreAddress,
+    Tags,
     ToTime,
     Types,
     event_filters,
@@ -45,6 +46,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     after: After = "0",
     types: Types = None,
+    tags: Tags = None,
     prefix: Prefix = None,
     aggregate: Aggregate = None,
     from_time: FromTime = None,
@@ -73,7 +75,7 @@ def export(
     from eventstore.client.blocking.routing import BlockingMergedEvents
     from eventstore.fields import RESERVED
 
-    filters = event_filters(types, prefix, aggregate, from_time, to_time)
+    filters = event_filters(types, prefix, aggregate, from_time, to_time, tags)
     if output == Path("-"):
         output = None
     with (

@@ -15,6 +15,7 @@ from eventstore.cli.terminal.shared_options import (
     FromTime,
     Prefix,
     StoreAddress,
+    Tags,
     ToTime,
     Types,
     event_filters,
@@ -49,6 +50,7 @@ def tail(
     ] = None,
     end: Annotated[bool, typer.Option("--end", help="Begin at the end: only new events.")] = False,
     types: Types = None,
+    tags: Tags = None,
     prefix: Prefix = None,
     aggregate: Aggregate = None,
     from_time: FromTime = None,
@@ -79,6 +81,7 @@ def tail(
     \b
     Example:
       eventstore tail --after 0 --type OrderPlaced --type OrderPaid
+      eventstore tail --after 0 --tag course:c1 --no-follow
       eventstore tail --backwards --limit 20
     """
     import sys
@@ -96,7 +99,7 @@ def tail(
     if backwards and (after is not None or end):
         what = "--end" if after is None else "--after"
         raise InvalidArgument(f"--backwards ends at the oldest event, so it does not go with {what}", field="backwards")
-    filters = event_filters(types, prefix, aggregate, from_time, to_time)
+    filters = event_filters(types, prefix, aggregate, from_time, to_time, tags)
     follow = follow and not backwards
 
     with blocking.connect(store, name="eventstore tail", timeout=None) as connected:

@@ -141,12 +141,15 @@ class Router:
         """Returns the order of what is sent through a queue: commits and commands have one each."""
         return self._orders.get(queue) or self._orders.setdefault(queue, SlotOrder(anyio.Event))
 
-    async def call(self, aggregate_id: str, request: Answered[A]) -> A:
-        """As `NetworkConnection.call`, at the shard of the aggregate; repeated with a newer map while it answers Elsewhere."""
+    async def call(self, aggregate_id: str, request: Answered[A] | Callable[[ClusterMap], Answered[A]]) -> A:
+        """As `NetworkConnection.call`, at the shard of the aggregate; repeated with a newer map while it answers Elsewhere.
+        `request`: makes it of the map that is known, if it depends on that.
+        """
         backoff = Looking(self)
         while True:
             try:
-                return await self.of(aggregate_id).call(request)
+                made = request if isinstance(request, Answered) else request(self.table.known)
+                return await self.of(aggregate_id).call(made)
             except Elsewhere as error:
                 await self.look_again(backoff, error)
 

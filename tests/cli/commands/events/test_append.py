@@ -35,6 +35,20 @@ def test_an_appended_event_is_read(shared: Server, aggregate: str) -> None:
     assert 'OrderPlaced  {"total": 12.50}  metadata {"by":"me"}' in text
 
 
+def test_tags_are_given_shown_and_found(shared: Server, aggregate: str) -> None:
+    append = ("append", aggregate, "--type", "Subscribed", "--data", "1")
+    output(*append, "--tag", f"course:{aggregate}", "--tag", "b", store=shared.store)
+    output(*append, "--tag", f"course:{aggregate}", store=shared.store)
+    assert f"tags b, course:{aggregate}\n" in output("read", aggregate, store=shared.store)
+    tail = ("tail", "--no-follow", "--after", "0", "--json", "--tag", f"course:{aggregate}")
+    assert [json.loads(each)["version"] for each in output(*tail, store=shared.store).splitlines()] == [1, 2]
+    assert [json.loads(each)["version"] for each in output(*tail, "--tag", "b", store=shared.store).splitlines()] == [1]
+    assert output(*tail, "--type", "Other", store=shared.store) == ""
+    lines = output("export", "--tag", f"course:{aggregate}", store=shared.store).splitlines()
+    assert [json.loads(each)["tags"] for each in lines] == [["b", f"course:{aggregate}"], [f"course:{aggregate}"]]
+    assert "a tag has 0 bytes" in refused(*append, "--tag", "", store=shared.store, code=2)
+
+
 def test_data_comes_from_standard_input(shared: Server, aggregate: str) -> None:
     output("append", aggregate, "--type", "T", "--data", "-", store=shared.store, text=' {"a": "ü"}\n')
     assert output("read", aggregate, "--raw", store=shared.store) == '{"a": "ü"}\n'

@@ -1,0 +1,137 @@
+"""Conditions by query: whether an event is there that a decision did not know, `Unless`.
+
+A condition is checked where versions are, against everything that is committed or on its way to the disk. What that costs there
+is bounded: the tags of unsorted files are in memory, so a condition whose place lies in them and whose items have tags takes a
+few look-ups. For any other one, a thread looks through the log first, page by page, up to what is visible; then little is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+from eventstore.event_identity import LogPosition, check_identity, check_start
+from eventstore.model import Event
+from eventstore.records.event_filter import LOG_RECORDS
+from eventstore.records.event_page import decode_page
+from eventstore.records.raw_commit import Unless
+from eventstore.store.memory.unsorted_tail import TailFile, UnsortedTail
+from eventstore.store.read.reader_place import check_place
+from eventstore.store.read.scan import LogScanner, ScanPage
+
+_PAGE_BYTES: Final = 64 * 1024
+_RECORDS_MAX: Final = 64
+"""How many commits a condition may read where versions are checked."""
+_NEXT_STEP: Final = "query again, and decide again"
+
+
+OnThread: TypeAlias = Callable[[Callable[[], Unless]], Awaitable[Unless]]
+
+
+class Engine(Protocol):
+    """What is needed of a `StoreEngine`."""
+
+    @property
+    def visible_sequence(self) -> int: ...
+
+    def is_quick(self, unless: Unless) -> bool: ...
+
+    def look_ahead(self, unless: Unless) -> Unless: ...
+
+
+class Conditions:
+    """Looks for events that a condition forbids. `read_record` reads a commit of the tail, written or still in memory."""
+
+    def __init__(self, tail: UnsortedTail, scanner: LogScanner, read_record: Callable[[TailFile, int], bytes]) -> None:
+        self._tail = tail
+        self._scanner = scanner
+        self._read_record = read_record
+
+    def is_quick(self, unless: Unless) -> bool:
+        """Whether `first_event` takes no longer than looking at some records in memory."""
+        files, after = self._tail.files, unless.after
+        if unless.found is not None:
+            return True
+        known_from = files[0].first_sequence if files else 0  # the identity of the event before is not in memory
+        if not files or after.sequence < (known_from if after.identity else known_from - 1):
+            return False
+        return sum(len(ordinals) for _, ordinals in self._candidates(unless)) <= _RECORDS_MAX
+
+    def first_event(self, unless: Unless, end: int) -> Event | None:
+        """Returns the first event that the condition forbids, durable or not; None if it holds. `end`: the last sequence.
+
+        Raises:
+            Diverged: the place is beyond the end, or of another history.
+            Corrupt, ReadFailed
+        """
+        after, files = unless.after, self._tail.files
+        if unless.found is not None:
+            return unless.found
+        check_start(after.sequence, end)
+        before_tail = files[0].first_sequence - 1 if files else end
+        while after.sequence < before_tail:  # a file was sorted since the thread has looked
+            page = self._scanner.page(after.sequence, unless.wanted, _PAGE_BYTES, 1, before_tail)
+            found = _first_of(unless, decode_page(page.records), after.sequence)
+            if found is not None:
+                return found
+            after = LogPosition(page.next)
+        if after.identity:
+            self._check_identity(after)
+        unless = unless._replace(after=after)
+        for file, ordinals in self._candidates(unless):
+            for ordinal in ordinals:
+                found = _first_of(unless, decode_page(self._read_record(file, ordinal)), after.sequence)
+                if found is not None:
+                    return found
+        return None
+
+    def _candidates(self, unless: Unless) -> Iterable[tuple[TailFile, Sequence[int]]]:
+        """Yields the commits of the tail after the place that the condition may forbid."""
+        after = unless.after.sequence
+        for file in self._tail.files:
+            if file.next_sequence > after + 1:
+                first, stop = max(0, file.ordinal_at(after + 1)), len(file.offsets)
+                yield file, file.tagged(unless.query, first, stop) if unless.query.by_tags else range(first, stop)
+
+    def _check_identity(self, place: LogPosition) -> None:
+        file = next(file for file in reversed(self._tail.files) if file.first_sequence <= place.sequence)
+        events = decode_page(self._read_record(file, file.ordinal_at(place.sequence)))
+        found = next((event for event in events if event.sequence == place.sequence), None)
+        check_identity("a condition", place.sequence, place.identity, found, _NEXT_STEP)
+
+
+async def looked_ahead(engine: Engine, unless: Unless, on_thread: OnThread) -> Unless:
+    """Has threads look for what a condition forbids, as far as the log is visible; an append looks at what is left.
+
+    Raises:
+        Diverged, Corrupt, ReadFailed
+    """
+    while not engine.is_quick(unless):
+        end = engine.visible_sequence
+        unless = await on_thread(partial(engine.look_ahead, unless))
+        if unless.after.sequence >= end:
+            break
+    return unless
+
+
+def look_ahead(scan: Callable[..., ScanPage], unless: Unless, end: int) -> Unless:
+    """Examines the next page of the log for a condition, by `StoreEngine.scan`, on any thread. Returns it with the place that
+    was reached, or the event that was found. `end`: the last visible sequence.
+
+    Raises:
+        Diverged: the place is beyond the end, or of another history.
+        Corrupt, ReadFailed
+    """
+    after = unless.after
+    check_start(after.sequence, end)
+    check_place(scan, after)
+    page = scan(after.sequence, unless.wanted, _PAGE_BYTES, 1)
+    found = _first_of(unless, decode_page(page.records), after.sequence)
+    return unless._replace(after=LogPosition(max(page.next, after.sequence)), found=found)
+
+
+def _first_of(unless: Unless, events: Iterable[Event], after: int) -> Event | None:
+    wanted = unless.wanted
+    passing = (event for event in events if event[7] > after and wanted.matches(event))
+    return next((event for event in passing if not event[0].startswith(LOG_RECORDS)), None)

@@ -1,0 +1,215 @@
+"""Tags in the engine: found through sorting, restarts and rollbacks; conditions see all that is on its way to the disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from eventstore.errors import ConditionFailed, Diverged, InvalidArgument, StorageFull, UnsupportedVersion
+from eventstore.event_identity import LogPosition
+from eventstore.model import ANY, NewEvent
+from eventstore.query import Query
+from eventstore.records.event_filter import EventFilter
+from eventstore.records.raw_commit import JointWrites, Unless
+from eventstore.records.slots import slot_of
+from eventstore.store.append import COMMITTED, DUPLICATE, REFUSED, NewCommit
+from tests.simulated_disk import SimulatedDisk
+from tests.store.conftest import Maker
+from tests.store.stepped import SMALL, Stepped, events_bytes, raw, together
+
+TAGS = [f"t:{number}" for number in range(6)]
+
+
+def some_event(rng: Random, tags: int = 3) -> NewEvent:
+    metadata = rng.choice((None, b"", b"m" * rng.randint(1, 20)))
+    return NewEvent(rng.choice("ABC"), bytes(rng.randint(0, 40)), metadata, rng.sample(TAGS, rng.randint(0, tags)))
+
+
+def some_query(rng: Random) -> Query:
+    query = Query(rng.sample("ABCD", rng.choice((0, 0, 1, 2))), rng.sample(TAGS, rng.choice((0, 1, 1, 2))))
+    return query if rng.random() < 0.6 else query | some_query(rng)
+
+
+def some_commit(rng: Random, number: int) -> NewCommit:
+    events = [some_event(rng) for _ in range(rng.choice((1, 1, 2, 3)))]
+    if rng.random() < 0.3:
+        names = rng.sample("abcdefgh", rng.randint(1, 3))
+        return together(f"c-{number}", *((name, ANY, events) for name in names))
+    return raw(rng.choice("abcdefgh"), f"c-{number}", *events)
+
+
+def unless(query: Query, after: int, aggregate_id: str, command_id: str, identity: str = "") -> NewCommit:
+    condition = Unless(query, LogPosition(after, identity), aggregate_id)
+    writes = JointWrites(((aggregate_id, ANY, events_bytes([NewEvent("Z", b"")])),), (), condition)
+    return writes, ANY, command_id, 1, b""
+
+
+def check_queries(store: Stepped, rng: Random, rounds: int) -> None:
+    events = store.read_all()
+    for _ in range(rounds):
+        wanted, after = EventFilter(query=some_query(rng)), rng.randint(0, len(events))
+        passing = [event for event in events if wanted.query is not None and wanted.query.matches(event)]
+        pages = {"page_bytes": rng.choice((1, 300, 1 << 20)), "events_max": rng.choice((None, 1, 3))}
+        assert store.read_all(after, wanted, **pages) == [each for each in passing if each.sequence > after]
+        assert store.read_back(after, wanted, **pages) == [each for each in reversed(passing) if each.sequence < after]
+
+
+def noted_tags(store: Stepped) -> list[dict[str, list[int]]]:
+    """Returns what memory says of the tags, in a form to be compared."""
+    return [{tag: list(ordinals) for tag, ordinals in file.tags.items()} for file in store.engine.tail.files]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_queries_find_the_same_before_and_after_sorting_and_restarts(opened: Maker, seed: int) -> None:
+    rng, store = Random(seed), opened()
+    for number in range(160):
+        store.append(*(some_commit(rng, 3 * number + place) for place in range(rng.randint(1, 3))))
+        if number % 40 == 30:
+            check_queries(store, rng, 6)
+            store.sort(files=rng.randint(0, 3))
+            check_queries(store, rng, 6)
+        if number % 50 == 49:
+            before = noted_tags(store)
+            store = store.reopen()
+            assert noted_tags(store) == before
+    store.sort()
+    check_queries(store, rng, 20)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_condition_is_that_of_a_list_of_all_events_durable_or_not(opened: Maker, seed: int) -> None:
+    rng, store, failed = Random(seed), opened(), 0
+    for number in range(120):
+        store.append(*(some_commit(rng, 3 * number + place) for place in range(rng.randint(0, 3))))
+        if rng.random() < 0.1:
+            store.sort(files=1)
+        pending = [some_commit(rng, 10_000 + 3 * number + place) for place in range(rng.randint(0, 3))]
+        query, name = some_query(rng), rng.choice("abcdefgh")
+        after = rng.randint(0, store.engine.barrier) if rng.random() < 0.3 else max(0, store.engine.barrier - rng.randint(0, 9))
+        *_, (status, outcome, _) = store.engine.append_batch([*pending, unless(query, after, name, f"u-{number}")])
+        store.persist()
+        passing = [
+            event
+            for event in store.read_all(after)
+            if event.type != "Z" and query.matches(event) and slot_of(event.aggregate_id) == slot_of(name)
+        ]
+        zs = [each for each in store.read_all(after) if each.type == "Z" and each.command_id != f"u-{number}"]
+        if any(query.matches(each) for each in zs):
+            continue
+        failed += status == REFUSED
+        assert (status == REFUSED) == bool(passing)
+        if passing:
+            assert isinstance(outcome, ConditionFailed)
+            assert outcome.fields["sequence"] == passing[0].sequence
+    assert 10 < failed < 110
+
+
+def test_a_condition_is_checked_where_it_was_looked_ahead_to(opened: Maker) -> None:
+    store, query = opened(), Query(tags=["t:1"])
+    for number in range(100):
+        store.append(raw("a", f"c-{number}", NewEvent("A", bytes(100), tags=["t:2"])))
+    store.append(raw("a", "c", NewEvent("A", b"", tags=["t:1"])))
+    store.sort()
+    condition = Unless(query, LogPosition(0), "a")
+    assert not store.engine.is_quick(condition)
+    found = store.engine.look_ahead(condition)
+    while found.found is None:
+        found = store.engine.look_ahead(found)
+    assert found.found.sequence == 101
+    assert store.engine.is_quick(found)
+    passed = store.engine.look_ahead(condition._replace(after=LogPosition(101)))
+    assert (passed.found, passed.after) == (None, LogPosition(101))
+
+
+def test_a_place_beyond_the_end_or_of_another_history_is_refused(opened: Maker) -> None:
+    store = opened()
+    store.append(raw("a", "c-1"), raw("a", "c-2"))
+    (first, second) = store.read_all()
+    for after, identity in ((3, ""), (2, LogPosition.at(first).identity), (1, "00000000")):
+        ((status, error, _),) = store.append(unless(Query(tags=["t"]), after, "a", "c-3", identity))
+        assert (status, type(error)) == (REFUSED, Diverged)
+    ((status, *_),) = store.append(unless(Query(tags=["t"]), 2, "a", "c-3", LogPosition.at(second).identity))
+    assert status == COMMITTED
+
+
+def test_a_repetition_is_answered_before_its_condition_is_looked_at(opened: Maker) -> None:
+    store, query = opened(), Query(tags=["t"])
+    store.append(unless(query, 0, "a", "c-1"))
+    store.append(raw("a", "c-2", NewEvent("A", b"", tags=["t"])))
+    ((status, *_),) = store.append(unless(query, 0, "a", "c-1"))
+    assert status == DUPLICATE
+
+
+def test_what_is_rolled_back_has_no_tags_left(opened: Maker) -> None:
+    store = opened()
+    rng = Random(3)
+    store.append(*(some_commit(rng, number) for number in range(8)))
+    before = noted_tags(store)
+    for number in range(3):
+        store.engine.append_batch([some_commit(rng, 100 + 10 * number + place) for place in range(5)])
+        if number == 1:
+            store.engine.take()
+    store.engine.roll_back(StorageFull("full", path="/data"))
+    assert noted_tags(store)[: len(before)] == before
+    assert len(noted_tags(store)) == len(before)
+    check_queries(store, rng, 10)
+
+
+def test_a_store_of_format_1_takes_no_tags(tmp_path: Path) -> None:
+    store = Stepped(SimulatedDisk(0), tmp_path / "lmdb", epoch=1)
+    event = NewEvent("A", b"", tags=["t"])
+    for commit in (raw("a", "c-1", event), together("c-1", ("a", ANY, [event]))):
+        ((status, error, _),) = store.append(commit)
+        assert status == REFUSED
+        assert isinstance(error, UnsupportedVersion)
+        assert "upgrade_format" in str(error)
+    assert store.read_all() == []
+    store.abandon()
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        None,
+        b"",
+        b"\x01",
+        b"\x01\x00",
+        b"\x01\x01\x01",
+        b"\x01\x01\x01a?",
+        b"\x03\x01\x01a",
+        b"\x80\x01\x01a",
+        b"\x01\x02\x01b\x01a",
+        b"\x01\x02\x01a\x01a",
+        b"\x01\x01\x01\n",
+        b"\x01\x01\x01\xff",
+        b"\x01\x21" + b"".join(b"\x02%02d" % number for number in range(33)),
+    ],
+)
+def test_an_envelope_from_outside_is_as_the_client_makes_it_or_refused(opened: Maker, envelope: bytes | None) -> None:
+    store = opened()
+    event = tuple.__new__(NewEvent, (4, "A", b"", envelope))
+    for commit in (raw("a", "c-1", event), raw("a", "c-1", NewEvent("A", b""), event)):
+        ((status, error, _),) = store.append(commit)
+        assert status == REFUSED
+        assert isinstance(error, InvalidArgument)
+        assert error.fields["field"] == "tags"
+    assert store.read_all() == []
+
+
+def test_the_index_of_a_file_with_tags_is_small(opened: Maker) -> None:
+    sizes = []
+    for tags in (lambda _: [], lambda number: [f"course:{number % 50}"], lambda number: [f"student:{number}"]):
+        store = opened(SimulatedDisk(0), f"lmdb-{len(sizes)}", settings=replace(SMALL, file_size_bytes=1 << 20))
+        for number in range(4000):
+            store.engine.append_batch([raw(f"a-{number % 7}", f"c-{number}", NewEvent("A", bytes(300), tags=tags(number)))])
+        store.persist()
+        store.sort(files=1)
+        index = store.engine.files.index(1)
+        added = [place.size for name, place in index.header.columns.items() if name.startswith("tag_")]
+        sizes.append(sum(added) / index.header.rows)
+    assert sizes[0] == 0
+    assert sizes[1] <= 6
+    assert sizes[2] <= 10
