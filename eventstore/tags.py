@@ -36,6 +36,16 @@ class TaggedEvents(bytes):
     tags: Sequence[str]
 
 
+def joined(events: Sequence[bytes]) -> bytes:
+    """Returns packed events, one after the other: `TaggedEvents` if some have tags."""
+    packed = b"".join(events)
+    if TaggedEvents not in set(map(type, events)):
+        return packed
+    tagged = TaggedEvents(packed)
+    tagged.tags = tuple(dict.fromkeys(chain.from_iterable(each.tags for each in events if isinstance(each, TaggedEvents))))
+    return tagged
+
+
 def checked_tags(tags: Iterable[str], high: int = TAGS_MAX) -> tuple[str, ...]:
     """Returns the tags as they are stored: in the order of their bytes, each once.
 

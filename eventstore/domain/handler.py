@@ -22,6 +22,7 @@ from eventstore.domain.encoding.command_type import CommandType
 from eventstore.errors import EventStoreError, HandlerFailed, InvalidArgument, Rejected
 from eventstore.fields import shown
 from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX
+from eventstore.tags import joined
 
 HandlerFunction: TypeAlias = Callable[[Any, Any], None] | Callable[[Any, Any], Awaitable[None]]
 _LOG_INTERVAL_S: Final = 10.0  # at most one log record per handler in this time: it may raise for every command
@@ -88,7 +89,7 @@ class Handler:
         if not events:
             return _NOTHING
         count = len(events)
-        packed = b"".join(events)
+        packed = joined(events)
         if count > COMMIT_EVENTS_MAX or len(packed) > COMMIT_BYTES_MAX:
             raise InvalidArgument(
                 f"{self.name} applied {count} events of {len(packed)} bytes; one command may apply at most {COMMIT_EVENTS_MAX} "

@@ -7,9 +7,10 @@ from version 2 on: most events are and stay at version 1, and need no metadata.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from functools import cached_property
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from eventstore import flat
 from eventstore.command_metadata import SCHEMA
@@ -18,7 +19,7 @@ from eventstore.domain.encoding.upcasting import Fields, check_steps, upcast_fie
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument, PayloadInvalid
 from eventstore.fields import check_int, check_text, shown
 from eventstore.model import DATA_IS_JSON, EVENT_BYTES_MAX, METADATA_IS_JSON, TYPE_BYTES_MAX, Event, NewEvent
-from eventstore.tags import TAGGED, enveloped
+from eventstore.tags import TAGGED, TaggedEvents, checked_tags, enveloped
 
 E = TypeVar("E")
 SCHEMA_MAX: Final = 1_000_000
@@ -31,10 +32,12 @@ _SHORT_MARKS: Final = [flat.encode((bytes(size),))[:2] for size in range(_SHORT_
 class EventType(Generic[E]):
     """An event class. Its codec is built at first use, when all classes it refers to are defined."""
 
-    def __init__(self, cls: type[E], name: str, version: int) -> None:
+    def __init__(self, cls: type[E], name: str, version: int, tags: tuple[str, ...] = ()) -> None:
+        """`tags`: the fields that its tags are made of."""
         self.cls = cls
         self.name = name
         self.version = version
+        self._tags = tags
         self._metadata = None if version == 1 else json.dumps({SCHEMA: version}, separators=(",", ":")).encode()
         self._format = DATA_IS_JSON if version == 1 else DATA_IS_JSON | METADATA_IS_JSON
         self._packed_head = flat.encode((self._format, name))
@@ -58,11 +61,30 @@ class EventType(Generic[E]):
         """
         data = self.codec.proven(event)
         self._check_size(data)
+        tags = self.tags_of(event)
+        if tags:
+            return tuple.__new__(NewEvent, (self._format | TAGGED, self.name, data, enveloped(tags, self._metadata)))
         return tuple.__new__(NewEvent, (self._format, self.name, data, self._metadata))
+
+    def tags_of(self, event: E) -> tuple[str, ...]:
+        """Returns the tags of an event: `field:value`, and of a list or tuple one for each item. None is no tag.
+
+        Raises:
+            InvalidArgument: one is longer than 255 bytes, or holds a control character; there are more than 32.
+        """
+        found = []
+        for field in self._tags:
+            value = getattr(event, field)
+            items = value if isinstance(value, list | tuple | set | frozenset) else (value,)
+            found += [f"{field}:{item}" for item in items if item is not None]
+        return checked_tags(found)
 
     def pack(self, event: E) -> tuple[bytes, E]:
         """As `encode`, in the form of a commit record. Also returns the event as it will be read back."""
         data, event = self.codec.written(event)
+        if self._tags and (tags := self.tags_of(event)):
+            self._check_size(data)
+            return self._tagged(self._format, data, self._metadata, tags), event
         if len(data) <= _SHORT_MAX:
             return b"".join((self._packed_head, _SHORT_MARKS[len(data)], data, self._packed_metadata)), event
         self._check_size(data)
@@ -74,7 +96,14 @@ class EventType(Generic[E]):
         self._check_size(data, len(metadata))
         if self._metadata is not None:
             metadata = json.dumps({**json.loads(metadata), SCHEMA: self.version}, separators=(",", ":")).encode()
+        if self._tags and (tags := self.tags_of(event)):
+            return self._tagged(DATA_IS_JSON | METADATA_IS_JSON, data, metadata, tags), event
         return flat.encode((DATA_IS_JSON | METADATA_IS_JSON, self.name, data, metadata)), event
+
+    def _tagged(self, format_: int, data: bytes, metadata: bytes | None, tags: tuple[str, ...]) -> TaggedEvents:
+        packed = TaggedEvents(flat.encode((format_ | TAGGED, self.name, data, enveloped(tags, metadata))))
+        packed.tags = tags
+        return packed
 
     def _check_size(self, data: bytes, metadata_bytes: int = 0) -> None:
         limit = _DATA_BYTES_MAX - metadata_bytes
@@ -132,18 +161,24 @@ class EventType(Generic[E]):
             ) from None
 
 
-def event(name: str | None = None, *, version: int = 1) -> Callable[[type[E]], type[E]]:
+def event(name: str | None = None, *, version: int = 1, tags: Iterable[str] = ()) -> Callable[[type[E]], type[E]]:
     """Marks a frozen dataclass as an event, stored under `name` (default: the name of the class), with its schema version.
+    `tags`: fields; the event has a tag `field:value` for each, by which it is found across aggregates.
 
     Raises:
-        DomainRefused: it is not a frozen dataclass, or name or version are invalid.
+        DomainRefused: it is not a frozen dataclass, name or version are invalid, or a tag is not one of its fields.
     """
+    named = tuple(tags)
 
     def register(cls: type[E]) -> type[E]:
         check_dataclass(cls)
         if _ATTRIBUTE in cls.__dict__:
             raise DomainRefused(f"{class_path(cls)} already has a name; put @event above it once", name=class_path(cls))
-        setattr(cls, _ATTRIBUTE, _new_type(cls, cls.__name__ if name is None else name, version))
+        known = [field.name for field in fields(cast(Any, cls))]
+        if unknown := [each for each in named if each not in known]:
+            what = f"@event above {class_path(cls)} names the tag {unknown[0]!r}; its fields are {', '.join(known) or 'none'}"
+            raise DomainRefused(what, name=class_path(cls), field=unknown[0])
+        setattr(cls, _ATTRIBUTE, _new_type(cls, cls.__name__ if name is None else name, version, named))
         return cls
 
     if isinstance(name, type):
@@ -161,8 +196,8 @@ def event_type(cls: type[E]) -> EventType[E]:
     return cast("EventType[E]", existing)
 
 
-def _new_type(cls: type[E], name: str, version: int) -> EventType[E]:
+def _new_type(cls: type[E], name: str, version: int, tags: tuple[str, ...] = ()) -> EventType[E]:
     try:
-        return EventType(cls, check_text("name", name, 1, TYPE_BYTES_MAX), check_int("version", version, 1, SCHEMA_MAX))
+        return EventType(cls, check_text("name", name, 1, TYPE_BYTES_MAX), check_int("version", version, 1, SCHEMA_MAX), tags)
     except EventStoreError as error:
         raise DomainRefused(f"@event above {class_path(cls)}: {error.message}", **error.fields) from None

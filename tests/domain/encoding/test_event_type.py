@@ -79,6 +79,37 @@ def test_a_version_and_the_metadata_of_a_command_are_kept_together() -> None:
         kind.pack_with(Current("x" * (EVENT_BYTES_MAX - 1_000), 1), b'{"x":"%s"}' % (b"y" * 1_000))
 
 
+def test_tags_are_made_of_fields() -> None:
+    @d.event("Tagged", version=2, tags=("course", "students", "number"))
+    @dataclass(frozen=True)
+    class Tagged:
+        course: str | None
+        students: tuple[str, ...]
+        number: int
+
+    kind, given = event_type(Tagged), Tagged("c1", ("b", "a", "b"), 7)
+    new = kind.encode(given)
+    assert new.tags == ("course:c1", "number:7", "students:a", "students:b")
+    assert new.metadata == b'{"schema":2}'
+    assert tuple(flat.decode_trusted(kind.pack(given)[0], 4)) == tuple(new)
+    with_metadata = tuple.__new__(es.NewEvent, flat.decode_trusted(kind.pack_with(given, b'{"user":"Bob"}')[0], 4))
+    assert with_metadata.tags == new.tags
+    assert json.loads(with_metadata.metadata or b"") == {"user": "Bob", "schema": 2}
+    assert kind.encode(Tagged(None, (), 0)).tags == ("number:0",)
+    for bad in (Tagged("x" * 255, (), 0), Tagged("a\n", (), 0), Tagged("", tuple(map(str, range(40))), 0)):
+        with pytest.raises(es.InvalidArgument, match="tag"):
+            kind.pack(bad)
+
+
+def test_a_tag_that_is_no_field_is_refused_where_it_is_declared() -> None:
+    with pytest.raises(es.DomainRefused, match="names the tag 'course'; its fields are cents"):
+
+        @d.event("Wrong", tags=("cents", "course"))
+        @dataclass(frozen=True)
+        class Wrong:
+            cents: int
+
+
 def test_old_versions_are_upcast_step_by_step() -> None:
     register_steps()
     kind: EventType[Any] = event_type(Current)
