@@ -41,9 +41,15 @@ def joined(events: Sequence[bytes]) -> bytes:
     packed = b"".join(events)
     if TaggedEvents not in set(map(type, events)):
         return packed
-    tagged = TaggedEvents(packed)
-    tagged.tags = tuple(dict.fromkeys(chain.from_iterable(each.tags for each in events if isinstance(each, TaggedEvents))))
-    return tagged
+    tags = chain.from_iterable(each.tags for each in events if isinstance(each, TaggedEvents))
+    return with_tags(packed, tuple(dict.fromkeys(tags)))
+
+
+def with_tags(packed: bytes, tags: Sequence[str]) -> TaggedEvents:
+    """Returns packed events that have these tags."""
+    events = TaggedEvents(packed)
+    events.tags = tags
+    return events
 
 
 def checked_tags(tags: Iterable[str], high: int = TAGS_MAX) -> tuple[str, ...]:
@@ -62,7 +68,7 @@ def checked_tags(tags: Iterable[str], high: int = TAGS_MAX) -> tuple[str, ...]:
         raise InvalidArgument(f"{len(names)} tags, the limit is {high}", field="tags", limit=high, value=len(names))
     for name in names:
         _check_tag(name)
-    return tuple(sorted(names, key=str.encode))
+    return tuple(sorted(names))  # code points ascend as the bytes of UTF-8 do
 
 
 def _check_tag(name: object) -> None:
@@ -117,8 +123,15 @@ def check_envelope(envelope: bytes) -> tuple[str, ...]:
         found, _ = _opened(envelope)
     except (ValueError, IndexError) as error:
         raise InvalidArgument(f"the tags of an event are malformed: {error}", field="tags") from None
-    if checked_tags(found) != found or not found:
-        raise InvalidArgument("the tags of an event do not ascend, or are none", field="tags")
+    before = ""  # code points ascend as the bytes of UTF-8 do
+    for tag in found:
+        if tag <= before:
+            raise InvalidArgument("the tags of an event do not ascend, or one is empty", field="tags")
+        before = tag
+    if not 0 < len(found) <= TAGS_MAX:
+        raise InvalidArgument(f"{len(found)} tags, allowed are 1 to {TAGS_MAX}", field="tags", limit=TAGS_MAX, value=len(found))
+    if _CONTROL.search("".join(found)):
+        raise InvalidArgument("a tag of an event holds a control character", field="tags")
     return found
 
 

@@ -7,13 +7,14 @@ one encoding for the same content. It is the shortest one, which every msgpack l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 from eventstore import flat
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int, check_text
 from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, EVENT_BYTES_MAX, STORED_FORMAT, TYPE_BYTES_MAX
-from eventstore.tags import TAGGED, TaggedEvents, check_envelope, tags_of_values
+from eventstore.tags import TAGGED, check_envelope, with_tags
 
 _UNTAGGED: Final = frozenset(range(TAGGED))
 _UNTAGGED_MAX: Final = max(_UNTAGGED)
@@ -64,22 +65,15 @@ class EventsCheck:
             values = self._decode(raw)
         except flat.Malformed as error:
             raise InvalidArgument(f"events are malformed: {error}", field="events") from None
-        tagged = _check_event(*values) if len(values) == 4 else _check_events(values)
+        tags = _check_event(*values) if len(values) == 4 else _check_events(values)
         canonical = flat.encode(values)
-        if tagged:
-            return len(values) // 4, tagged_events(canonical, values)
+        if tags:
+            return len(values) // 4, with_tags(canonical, tags)
         return len(values) // 4, raw if canonical == raw else canonical
 
 
-def tagged_events(packed: bytes, values: Sequence[flat.Scalar]) -> TaggedEvents:
-    """Returns packed events with their tags. `values`: those of the events, four of each."""
-    events = TaggedEvents(packed)
-    events.tags = tags_of_values(values)
-    return events
-
-
-def _check_event(format_: flat.Scalar, type_: flat.Scalar, data: flat.Scalar, metadata: flat.Scalar) -> bool:
-    """Returns whether the event has tags."""
+def _check_event(format_: flat.Scalar, type_: flat.Scalar, data: flat.Scalar, metadata: flat.Scalar) -> tuple[str, ...]:
+    """Returns the tags of the event."""
     if type_.__class__ is not str or data.__class__ is not bytes or format_.__class__ is not int:
         raise InvalidArgument("an event is format (int), type (str), data (bin), metadata (bin or nil)", field="events")
     if metadata is not None and metadata.__class__ is not bytes:
@@ -92,14 +86,12 @@ def _check_event(format_: flat.Scalar, type_: flat.Scalar, data: flat.Scalar, me
     size = len(data) + (len(metadata) if isinstance(metadata, bytes) else 0)
     if size > EVENT_BYTES_MAX:
         raise _over("event", EVENT_BYTES_MAX, size)
-    if format_ & TAGGED:
-        check_envelope(metadata if isinstance(metadata, bytes) else b"")
-    return bool(format_ & TAGGED)
+    return check_envelope(metadata if isinstance(metadata, bytes) else b"") if format_ & TAGGED else ()
 
 
-def _check_events(values: Sequence[flat.Scalar]) -> bool:
+def _check_events(values: Sequence[flat.Scalar]) -> tuple[str, ...]:
     """Does the same as `_check_event` for each event, but in C loops. The slow path is for events with tags, and names the
-    first bad event. Returns whether one has tags.
+    first bad event. Returns the tags of all, each once.
     """
     count, odd = divmod(len(values), 4)
     if not values:
@@ -119,9 +111,9 @@ def _check_events(values: Sequence[flat.Scalar]) -> bool:
         and max(map(len, data)) + max(map(len, filter(None, metadata)), default=0) <= EVENT_BYTES_MAX  # type: ignore[arg-type]
     )
     if fine:
-        return False
-    tagged = [_check_event(*values[at : at + 4]) for at in range(0, 4 * count, 4)]  # all of them: `any` would stop
-    return any(tagged)
+        return ()
+    tags = [_check_event(*values[at : at + 4]) for at in range(0, 4 * count, 4)]
+    return tuple(dict.fromkeys(chain.from_iterable(tags)))
 
 
 def _over(name: str, limit: int, value: int) -> InvalidArgument:

@@ -19,7 +19,7 @@ from eventstore.domain.encoding.upcasting import Fields, check_steps, upcast_fie
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument, PayloadInvalid
 from eventstore.fields import check_int, check_text, shown
 from eventstore.model import DATA_IS_JSON, EVENT_BYTES_MAX, METADATA_IS_JSON, TYPE_BYTES_MAX, Event, NewEvent
-from eventstore.tags import TAGGED, TaggedEvents, checked_tags, enveloped
+from eventstore.tags import TAGGED, TaggedEvents, checked_tags, enveloped, with_tags
 
 E = TypeVar("E")
 SCHEMA_MAX: Final = 1_000_000
@@ -101,9 +101,7 @@ class EventType(Generic[E]):
         return flat.encode((DATA_IS_JSON | METADATA_IS_JSON, self.name, data, metadata)), event
 
     def _tagged(self, format_: int, data: bytes, metadata: bytes | None, tags: tuple[str, ...]) -> TaggedEvents:
-        packed = TaggedEvents(flat.encode((format_ | TAGGED, self.name, data, enveloped(tags, metadata))))
-        packed.tags = tags
-        return packed
+        return with_tags(flat.encode((format_ | TAGGED, self.name, data, enveloped(tags, metadata))), tags)
 
     def _check_size(self, data: bytes, metadata_bytes: int = 0) -> None:
         limit = _DATA_BYTES_MAX - metadata_bytes

@@ -116,20 +116,20 @@ class TailFile:
         """Returns the commits from `first` up to `stop` that have all tags of one of the query's items, each of which has some,
         ascending. Their events need not pass: the tags may be those of several events, and types are not looked at.
         """
-        parts = [self._with_all(item.tags, first, stop) for item in query.items]
-        return parts[0] if len(parts) == 1 else array("I", sorted(set().union(*parts)))
+        parts = [part for item in query.items if (part := self._with_all(item.tags, first, stop))]
+        if len(parts) < 2:
+            return parts[0] if parts else array("I")
+        return array("I", sorted(set().union(*parts)))
 
-    def _with_all(self, tags: Sequence[str], first: int, stop: int) -> array[int]:
-        known = [self.tags.get(tag) for tag in tags]
-        if None in known:
-            return array("I")
-        lists = [each[bisect_left(each, first) : bisect_left(each, stop)] for each in known if each is not None]
-        lists.sort(key=len)
-        shortest, *others = lists
-        if not others or not shortest:
-            return shortest
-        common = set(shortest).intersection(*others)
-        return array("I", sorted(common))
+    def _with_all(self, tags: Sequence[str], first: int, stop: int) -> array[int] | None:
+        lists = []
+        for tag in tags:
+            known = self.tags.get(tag)
+            if known is None or known[-1] < first:  # that is all there is to most conditions
+                return None
+            lists.append(known)
+        lists = [each[bisect_left(each, first) : bisect_left(each, stop)] for each in lists]
+        return lists[0] if len(lists) == 1 else array("I", sorted(set(lists[0]).intersection(*lists[1:])))
 
     def undo_last(self, aggregate_id: str, key: int, tags: Iterable[str] = ()) -> None:
         """Removes the last commit, which is of this aggregate and key, and has events with these tags."""

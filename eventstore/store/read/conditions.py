@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeAlias
 
 from eventstore.event_identity import LogPosition, check_identity, check_start
 from eventstore.model import Event
+from eventstore.query import Query
 from eventstore.records.event_filter import LOG_RECORDS
 from eventstore.records.event_page import decode_page
 from eventstore.records.raw_commit import Unless
@@ -50,13 +51,13 @@ class Conditions:
 
     def is_quick(self, unless: Unless) -> bool:
         """Whether `first_event` takes no longer than looking at some records in memory."""
-        files, after = self._tail.files, unless.after
         if unless.found is not None:
             return True
+        (after, identity), files = unless.after, self._tail.files
         known_from = files[0].first_sequence if files else 0  # the identity of the event before is not in memory
-        if not files or after.sequence < (known_from if after.identity else known_from - 1):
+        if not files or after < (known_from if identity else known_from - 1):
             return False
-        return sum(len(ordinals) for _, ordinals in self._candidates(unless)) <= _RECORDS_MAX
+        return sum([len(ordinals) for _, ordinals in self._candidates(unless.query, after)]) <= _RECORDS_MAX
 
     def first_event(self, unless: Unless, end: int) -> Event | None:
         """Returns the first event that the condition forbids, durable or not; None if it holds. `end`: the last sequence.
@@ -65,34 +66,37 @@ class Conditions:
             Diverged: the place is beyond the end, or of another history.
             Corrupt, ReadFailed
         """
-        after, files = unless.after, self._tail.files
         if unless.found is not None:
             return unless.found
-        check_start(after.sequence, end)
+        (after, identity), files = unless.after, self._tail.files
+        check_start(after, end)
         before_tail = files[0].first_sequence - 1 if files else end
-        while after.sequence < before_tail:  # a file was sorted since the thread has looked
-            page = self._scanner.page(after.sequence, unless.wanted, _PAGE_BYTES, 1, before_tail)
-            found = _first_of(unless, decode_page(page.records), after.sequence)
+        while after < before_tail:  # a file was sorted since the thread has looked
+            page = self._scanner.page(after, unless.wanted, _PAGE_BYTES, 1, before_tail)
+            found = _first_of(unless, decode_page(page.records), after)
             if found is not None:
                 return found
-            after = LogPosition(page.next)
-        if after.identity:
-            self._check_identity(after)
-        unless = unless._replace(after=after)
-        for file, ordinals in self._candidates(unless):
+            after, identity = page.next, ""
+        if identity:
+            self._check_identity(unless.after)
+        for file, ordinals in self._candidates(unless.query, after):
             for ordinal in ordinals:
-                found = _first_of(unless, decode_page(self._read_record(file, ordinal)), after.sequence)
+                found = _first_of(unless, decode_page(self._read_record(file, ordinal)), after)
                 if found is not None:
                     return found
         return None
 
-    def _candidates(self, unless: Unless) -> Iterable[tuple[TailFile, Sequence[int]]]:
-        """Yields the commits of the tail after the place that the condition may forbid."""
-        after = unless.after.sequence
+    def _candidates(self, query: Query, after: int) -> list[tuple[TailFile, Sequence[int]]]:
+        """Returns the commits of the tail after a place that a condition may forbid."""
+        found: list[tuple[TailFile, Sequence[int]]] = []
+        by_tags = query.by_tags
         for file in self._tail.files:
             if file.next_sequence > after + 1:
                 first, stop = max(0, file.ordinal_at(after + 1)), len(file.offsets)
-                yield file, file.tagged(unless.query, first, stop) if unless.query.by_tags else range(first, stop)
+                ordinals = file.tagged(query, first, stop) if by_tags else range(first, stop)
+                if ordinals:
+                    found.append((file, ordinals))
+        return found
 
     def _check_identity(self, place: LogPosition) -> None:
         file = next(file for file in reversed(self._tail.files) if file.first_sequence <= place.sequence)
