@@ -43,7 +43,7 @@ from eventstore.model import (
 from eventstore.query import Query, check_query
 from eventstore.records.commit import NO_FINGERPRINT
 from eventstore.records.event_filter import EventFilter
-from eventstore.records.slots import slot_of
+from eventstore.records.slots import LOCAL, slot_of
 
 T = TypeVar("T")
 
@@ -214,7 +214,9 @@ def condition_of(unless: Query | None, after: object, scope: str | None, writes:
         return None
     query = check_query(unless)
     if scope is not None:
-        return Unless(query, LogPosition(0), check_text("scope", scope))
+        if slot_of(check_text("scope", scope)) == LOCAL:
+            raise InvalidArgument(f"the scope {shown(scope)} has no slot: it begins with $", field="scope", value=shown(scope))
+        return Unless(query, LogPosition(0), scope)
     if not all(item.types or item.tags for item in query.items):
         raise InvalidArgument("the query is about every event; give the scope that is meant, such as {courses}", field="scope")
     ids = [check_text("aggregate_id", write.aggregate_id) for write in _all_of("writes", writes, Write)]

@@ -231,6 +231,7 @@ async def test_bad_tags_and_queries_are_refused_by_field(subject: Subject) -> No
         ([write], {"after": 3}, "after"),
         ([write], {"unless": COURSE, "after": es.END}, "after"),
         ([write], {"unless": COURSE, "scope": ""}, "scope"),
+        ([write], {"unless": COURSE, "scope": "$courses"}, "scope"),
         (several, {"unless": COURSE}, "scope"),
     ):
         with pytest.raises(es.InvalidArgument) as error:

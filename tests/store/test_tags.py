@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from eventstore.errors import ConditionFailed, Diverged, InvalidArgument, StorageFull, UnsupportedVersion
+from eventstore.errors import ConditionFailed, Corrupt, Diverged, InvalidArgument, StorageFull, UnsupportedVersion
 from eventstore.event_identity import LogPosition
-from eventstore.model import ANY, NewEvent
+from eventstore.model import ANY, Event, NewEvent
 from eventstore.query import Query
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.raw_commit import JointWrites, Unless
 from eventstore.records.slots import slot_of
 from eventstore.store.append import COMMITTED, DUPLICATE, REFUSED, NewCommit
+from eventstore.store.sorted.event_index import open_index
+from eventstore.store.verification.check_index import check_index
+from eventstore.store.verification.file_contents import read_contents
+from eventstore.store.verification.findings import Findings
 from tests.simulated_disk import SimulatedDisk
 from tests.store.conftest import Maker
-from tests.store.stepped import SMALL, Stepped, events_bytes, raw, together
+from tests.store.stepped import EVENTS, SMALL, Stepped, events_bytes, raw, together
 
 TAGS = [f"t:{number}" for number in range(6)]
 
@@ -197,6 +202,36 @@ def test_an_envelope_from_outside_is_as_the_client_makes_it_or_refused(opened: M
         assert isinstance(error, InvalidArgument)
         assert error.fields["field"] == "tags"
     assert store.read_all() == []
+
+
+def test_a_flipped_bit_in_the_columns_of_tags_is_never_an_answer_and_is_found_by_a_verification(opened: Maker) -> None:
+    store, rng = opened(), Random(5)
+    for number in range(60):
+        store.append(some_commit(rng, number))
+    store.sort()
+    expected = {tag: store_answer(store, tag) for tag in TAGS}
+    store.close()
+    disk, path = store.disk, EVENTS / "0000000001.index"
+    assert isinstance(disk, SimulatedDisk)
+    index = open_index(disk, path)
+    for name in ("tag_hash", "tag_ends", "tag_rows", "tag_frames"):
+        place = index.header.columns[name]
+        for offset in range(place.offset, place.offset + place.size, 7):
+            disk.flip(path, offset, 1)
+            store = opened(disk)
+            for tag in TAGS:
+                with suppress(Corrupt):
+                    assert store_answer(store, tag) == expected[tag]
+            folder, findings = store.engine.files.folder, Findings()
+            contents = read_contents(folder, 1, None, findings, lambda _: None, b"")
+            check_index(folder, contents, True, findings)
+            assert any(f"column {name} does not match" in line for line in map(str, findings.kept))
+            store.close()
+            disk.flip(path, offset, 1)
+
+
+def store_answer(store: Stepped, tag: str) -> list[Event]:
+    return store.read_all(wanted=EventFilter(query=Query(tags=[tag])))
 
 
 def test_the_index_of_a_file_with_tags_is_small(opened: Maker) -> None:

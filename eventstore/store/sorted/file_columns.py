@@ -31,8 +31,9 @@ class FileColumns:
         self._hashes = hashes
         self.ordinals: dict[bytes, int] = {}
         self.types: dict[str, int] = {}
-        self.tags: dict[str, list[int]] = {}
-        """Tag → the events that have it, by their place in the file."""
+        self.tags: dict[str, int] = {}
+        self.tagged: list[tuple[_Ints, _Ints]] = []
+        """Tags of events: their ordinals in `tags`, and the places of the events in the file."""
         self._count = 0
         self._parts: list[dict[str, npt.NDArray[np.generic]]] = []
 
@@ -84,9 +85,8 @@ class FileColumns:
         first_of_commit = np.cumsum(counts) - counts
         start_of_commit = np.repeat((ends - sizes)[first_of_commit], counts)
         position = np.repeat(payload_at, counts) + (ends - sizes - start_of_commit)
-        for place, tags in tagged:  # last: of records that are malformed nothing is collected
-            for tag in tags:
-                self.tags.setdefault(tag, []).append(self._count + place)
+        if tagged:  # last: of records that are malformed nothing is collected
+            self._note_tags(tagged)
         self._count += len(at)
         return {
             "type": type_ordinals,
@@ -97,9 +97,16 @@ class FileColumns:
             "format": formats,
         }
 
+    def _note_tags(self, tagged: list[tuple[int, tuple[str, ...]]]) -> None:
+        known = self.tags
+        ordinals = np.array([known.setdefault(tag, len(known)) for _, tags in tagged for tag in tags], np.int64)
+        places = np.repeat([place for place, _ in tagged], [len(tags) for _, tags in tagged])
+        self.tagged.append((ordinals, places + self._count))
+
     def finish(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Returns all commit columns (`commit_…`) and event columns, in file order."""
-        return {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
+        """Returns all commit columns (`commit_…`) and event columns, in file order, once: only tags are kept."""
+        parts, self._parts = self._parts, []
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def within_group(counts: _Ints) -> _Ints:

@@ -227,7 +227,7 @@ def _index_columns(
     _add_names(result, "split_ends", "split_ids", [order.ids[first] for first in starts[:-1]])
     row_of = np.empty(len(events), np.int64)
     row_of[events] = np.arange(len(events))
-    return result | tag_columns(collected.tags, row_of, hash_of)
+    return result | tag_columns(collected, row_of, hash_of)
 
 
 def _add_names(result: index_format.Columns, ends: str, names: str, values: list[bytes]) -> None:

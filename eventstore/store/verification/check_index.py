@@ -172,7 +172,7 @@ def _check_types(index: EventIndex, contents: FileContents, findings: Findings) 
 
 def _check_tags(index: EventIndex, contents: FileContents, findings: Findings) -> None:
     rows = np.arange(len(contents.columns["format"]))
-    expected = tag_columns(contents.tags, rows, hash_with(index.header.command_key))
+    expected = tag_columns(contents.collected, rows, hash_with(index.header.command_key))
     if bool(expected) != ("tag_hash" in index.columns):
         what = "there are no tags in the event file, but in the index" if not expected else "the columns of tags are missing"
         findings.add(index.name, 0, what)

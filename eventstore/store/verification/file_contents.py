@@ -57,7 +57,7 @@ class FileContents:
         ids: sorted.
         faults: what lies between the records.
         joint: the records of joint commits, each with its byte offset and sequence.
-        tags: the events that have each, by their place in the file.
+        collected: what the columns, and the tags, were made of.
     """
 
     number: int
@@ -70,7 +70,7 @@ class FileContents:
     types: list[str] = field(default_factory=list)
     faults: list[DamagedBytes] = field(default_factory=list)
     joint: list[tuple[int, int, JointPlace]] = field(default_factory=list)
-    tags: dict[str, list[int]] = field(default_factory=dict)
+    collected: FileColumns = field(default_factory=FileColumns)
 
     def ints(self, column: str) -> Ints:
         return self.columns[column].astype(np.int64)
@@ -287,7 +287,7 @@ def _fill(contents: FileContents, collector: _Collector) -> None:
     if not collector.collected:
         return
     gathered = collector.columns
-    contents.tags = gathered.tags
+    contents.collected = gathered
     contents.columns = gathered.finish()
     if collector.hashes:
         contents.columns.setdefault("commit_shared", contents.columns["commit_command"])
