@@ -1,7 +1,8 @@
 """Scans the log in commit order, with filters: pages of whole commit records after a sequence.
 
 An unsorted file is in commit order already. In a sorted one the permutation of the index maps sequences to rows, and filters
-are masks over index columns, so that records that do not match are never read.
+are masks over index columns, so that records that do not match are never read. The events of one aggregate, and those with some
+tags, are looked up, and no others are examined.
 
 Scans run on threads, over mapped files: the first access to a page reads it from the disk. A call that holds the GIL during
 this access stops the event loop too. numpy's `take` releases the GIL, and so does `crc32c` of more than 32 KiB, with which
@@ -48,8 +49,9 @@ _Ints: TypeAlias = "npt.NDArray[np.integer[Any]]"
 
 @dataclass(frozen=True, slots=True)
 class ScanPage:
-    """Commit records in the order of commit, with at least one matching event each. `next`: the `after` of the following page;
-    of a page that is read backwards, the `before` of the page of older commits.
+    """Commit records in the order of commit, with at least one matching event each, as far as hashes of tags tell; the slot of
+    a filter is not looked at here. `next`: the `after` of the following page; of a page that is read backwards, the `before`
+    of the page of older commits.
 
     `identity`: of the event at `next`, its first 8 digits; empty if that was not looked up (see `reader_place.placed`).
     """
@@ -119,7 +121,7 @@ class LogScanner:
             shared = own if own is not None and after < own.through else None  # after that everything is its own
             file = unsorted.get(header.number)
             if file is not None and _is_looked_up(wanted):
-                data, count, after = self._unsorted_found(file, after, wanted, left, events_left, visible, shared)
+                data, count, after = self._unsorted_found(file, after, wanted, left, events_left, visible, shared, whole=whole)
             elif file is not None:
                 data, count, after = self._unsorted(file, after, wanted, left, events_left, visible, shared, whole=whole)
             else:
@@ -158,7 +160,7 @@ class LogScanner:
             shared = own if own is not None and header.first_sequence <= own.through else None
             file = unsorted.get(header.number)
             if file is not None and _is_looked_up(wanted):
-                data, count, before = self._unsorted_found_before(file, before, wanted, left, events_left, shared)
+                data, count, before = self._unsorted_found_before(file, before, wanted, left, events_left, shared, whole=whole)
             elif file is not None:
                 data, count, before = self._unsorted_before(file, before, wanted, left, events_left, shared, whole=whole)
             else:
@@ -232,6 +234,8 @@ class LogScanner:
         events_max: int,
         visible: int,
         own: SlotFilter | None,
+        *,
+        whole: bool,
     ) -> tuple[bytes, int, int]:
         """Reads the commits of one aggregate, or with some tags, where memory says that they are."""
         name = self._files.name(file.number)
@@ -244,7 +248,7 @@ class LogScanner:
             if left <= 0 or passed >= events_max or place - first >= _WINDOW_EVENTS:
                 return b"".join(parts), passed, file.sequences[chain[place]] - 1
             data = read_commits(file, name, chain[place : place + 1])
-            matching = len(_matching(data, 1, wanted, own, True, lambda sequence: sequence > after))
+            matching = len(_matching(data, chain[place], wanted, own, whole, lambda sequence: sequence > after))
             if matching:
                 parts.append(data)
                 left -= len(data)
@@ -252,7 +256,15 @@ class LogScanner:
         return b"".join(parts), passed, end
 
     def _unsorted_found_before(
-        self, file: TailFile, before: int, wanted: EventFilter, bytes_max: int, events_max: int, own: SlotFilter | None
+        self,
+        file: TailFile,
+        before: int,
+        wanted: EventFilter,
+        bytes_max: int,
+        events_max: int,
+        own: SlotFilter | None,
+        *,
+        whole: bool,
     ) -> tuple[bytes, int, int]:
         """As `_unsorted_found`, from the newest commit before `before` on."""
         name = self._files.name(file.number)
@@ -263,7 +275,7 @@ class LogScanner:
             if left <= 0 or passed >= events_max or count - 1 - place >= _WINDOW_EVENTS:
                 return b"".join(reversed(parts)), passed, file.sequences[chain[place + 1]]
             data = read_commits(file, name, chain[place : place + 1])
-            matching = len(_matching(data, 1, wanted, own, True, lambda sequence: sequence < before))
+            matching = len(_matching(data, chain[place], wanted, own, whole, lambda sequence: sequence < before))
             if matching:
                 parts.append(data)
                 left -= len(data)
