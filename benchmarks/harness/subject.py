@@ -22,6 +22,7 @@ PAYLOAD = os.urandom(256)
 """The data of every event. Random, so that no subject gains by compressing it."""
 
 EVENT_TYPE = "Measured"
+EVERYONE = "everyone"  # a tag of all events of decisions
 READ_AGGREGATE = "order-100"
 """The aggregate that `read_aggregate_100` replays."""
 
@@ -158,6 +159,14 @@ def append_workloads(clients: Callable[[int], Sequence[Client]]) -> dict[str, Ru
         "append_lockstep_64": lambda appends: lockstep(clients(64), appends, 1),
         "append_batch_100": lambda appends: lockstep(clients(1), appends, 100),
         "append_batch_1000_x16": lambda appends: lockstep(clients(16), appends, 1000),
+    }
+
+
+def decision_workloads(clients: Callable[[int], Sequence[Client]]) -> dict[str, Run]:
+    """The same of clients whose appends are conditional on a query by two tags, one of which all of them have."""
+    return {
+        "decide_lockstep_1": lambda appends: lockstep(clients(1), appends, 1),
+        "decide_lockstep_64": lambda appends: lockstep(clients(64), appends, 1),
     }
 
 

@@ -14,11 +14,13 @@ from collections.abc import Mapping, Sequence
 import eventstore as es
 from benchmarks.harness.subject import (
     EVENT_TYPE,
+    EVERYONE,
     PAYLOAD,
     READ_AGGREGATE,
     Measured,
     Run,
     append_workloads,
+    decision_workloads,
     fill_through,
     passes,
     replays,
@@ -37,6 +39,19 @@ class _Client:
     def append(self, aggregate_id: str, expected: int, events: int) -> int:
         batch = [es.NewEvent(EVENT_TYPE, PAYLOAD) for _ in range(events)]
         return self.store.append(aggregate_id, batch, expected).version
+
+
+class _Decider:
+    """Appends unless an event with both tags has come after a position."""
+
+    def __init__(self, client: _Client) -> None:
+        self._store = client.store
+
+    def append(self, aggregate_id: str, expected: int, events: int) -> int:
+        tags = [EVERYONE, aggregate_id]
+        write = es.Write(aggregate_id, [es.NewEvent(EVENT_TYPE, PAYLOAD, tags=tags) for _ in range(events)], es.ANY)
+        (done,) = self._store.commit([write], unless=es.Query(tags=tags), after=expected)
+        return done.sequence
 
 
 class EventStore:
@@ -79,6 +94,7 @@ class EventStore:
     def workloads(self) -> Mapping[str, Run]:
         return {
             **append_workloads(self._connected),
+            **decision_workloads(lambda clients: list(map(_Decider, self._connected(clients)))),
             "append_pipelined_256": self._pipelined,
             "read_aggregate_100": replays(self._replay),
             "read_all": passes(self._read_all, self._events_filled),

@@ -20,10 +20,12 @@ import umadb
 
 from benchmarks.harness.subject import (
     EVENT_TYPE,
+    EVERYONE,
     PAYLOAD,
     READ_AGGREGATE,
     Run,
     append_workloads,
+    decision_workloads,
     fill_through,
     passes,
     replays,
@@ -43,6 +45,20 @@ class _Client:
         condition = umadb.AppendCondition(_of_aggregate(aggregate_id), expected)
         batch = [umadb.Event(EVENT_TYPE, PAYLOAD, [aggregate_id], uuid.uuid4()) for _ in range(events)]
         position: int = self.connection.append(batch, condition)
+        return position
+
+
+class _Decider:
+    """Appends unless an event with both tags has come after a position."""
+
+    def __init__(self, client: _Client) -> None:
+        self._connection = client.connection
+
+    def append(self, aggregate_id: str, expected: int, events: int) -> int:
+        tags = [EVERYONE, aggregate_id]
+        condition = umadb.AppendCondition(umadb.Query([umadb.QueryItem(tags=tags)]), expected)
+        batch = [umadb.Event(EVENT_TYPE, PAYLOAD, tags, uuid.uuid4()) for _ in range(events)]
+        position: int = self._connection.append(batch, condition)
         return position
 
 
@@ -81,6 +97,7 @@ class UmaDB:
     def workloads(self) -> Mapping[str, Run]:
         return {
             **append_workloads(self._connected),
+            **decision_workloads(lambda clients: list(map(_Decider, self._connected(clients)))),
             "read_aggregate_100": replays(self._replay),
             "read_all": passes(self._read_all, self._events_filled),
         }
