@@ -14,19 +14,17 @@ that has a plugin.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import json
 import threading
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, NamedTuple, Self, TypeVar
 
 from eventstore import flat
 from eventstore.command_metadata import SCHEMA
 from eventstore.domain.aggregate import Aggregate, applies_by_name, check_initial_state, shared_values
+from eventstore.domain.alike import differing_field
 from eventstore.domain.domain import Domain, domains_handling
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.command_type import command_type, encode_command
@@ -149,7 +147,7 @@ class Scenario:
         self._events = [kinds[event.type][0].decode(event) for event in fresh]
         live, self._aggregate = self._aggregate, restore(cls, aggregate_id, self._history)
         if self._handled.error is None:
-            assert _alike(vars(live), vars(self._aggregate)), (
+            assert differing_field(vars(live), vars(self._aggregate)) is None, (
                 f"restored from its events the aggregate is {self._aggregate}, but after the command it was {live}; "
                 "change state only in @applies methods"
             )
@@ -256,49 +254,6 @@ def rows_of(projection: Projection[Any], events: Iterable[Event]) -> dict[str, R
                     raise projection_failure(projection, event, error) from error
     rows = {key: projection.checked_row(key, state) for key, state in states.items() if state is not None}
     return {key: dict(zip(projection.columns, values, strict=True)) for key, values in rows.items()}
-
-
-def _alike(one: object, other: object) -> bool:
-    """Returns whether two values are equal and of the same form: 5 is not 5.0, and a time in a zone not one with its offset.
-    They may contain themselves.
-    """
-    left = [(one, other)]
-    seen: dict[tuple[int, int], tuple[object, object]] = {}  # holds the objects, so that no other gets the id of one
-    while left:
-        pair = one, other = left.pop()
-        if one is other or (id(one), id(other)) in seen:
-            continue
-        if type(one) is not type(other):
-            return False
-        seen[id(one), id(other)] = pair
-        if isinstance(one, dict) and isinstance(other, dict):
-            if not _alike(set(one), set(other)):
-                return False
-            left += [(one[key], other[key]) for key in one]
-        elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
-            if len(one) != len(other):
-                return False
-            left += zip(one, other, strict=True)
-        elif isinstance(one, set | frozenset) and isinstance(other, set | frozenset):
-            if one != other or Counter(map(type, one)) != Counter(map(type, other)):
-                return False
-        elif _differ(one, other):
-            return False
-        elif dataclasses.is_dataclass(one):
-            compared = [each.name for each in dataclasses.fields(one) if each.compare]
-            left += [(getattr(one, name), getattr(other, name)) for name in compared]
-    return True
-
-
-def _differ(one: object, other: object) -> bool:
-    if isinstance(one, datetime) and isinstance(other, datetime):
-        return (one, one.tzinfo, one.fold) != (other, other.tzinfo, other.fold)
-    try:
-        return one != other
-    except RecursionError:
-        if not dataclasses.is_dataclass(one):
-            raise
-        return False  # its fields decide
 
 
 def _run(handler: Handler, command: object, aggregate: Aggregate) -> Handled:
