@@ -39,6 +39,7 @@ certificate_expires: certificate_days_left < 14
 logins_refused: logins_refused > 1 for 60
 audit_stuck: audit_waiting > 0 for 60
 backup_old: backup_age_seconds > 172800
+snapshot_differs: snapshot_differs > 0
 """
 
 BUILT_IN: Final[Mapping[str, Rule]] = parse_rules(_TEXT, {})

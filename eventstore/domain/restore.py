@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from typing import Protocol, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from typing import Protocol, TypeAlias, TypeVar
 
 from eventstore.domain.aggregate import Aggregate, applies_by_name, new
 from eventstore.domain.encoding.codec import class_path
@@ -14,6 +14,9 @@ from eventstore.model import Event
 
 A = TypeVar("A", bound=Aggregate)
 _EVENTS_PER_TURN = 256
+
+ReadEvents: TypeAlias = Callable[[str, int], AsyncGenerator[list[Event], None]]
+"""Yields an aggregate's events from a version on, in pages; no page if there are none. A page is replayed without a pause."""
 
 
 class Readable(Protocol):

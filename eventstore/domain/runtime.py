@@ -6,25 +6,25 @@ The mailboxes know aggregates only by id, which does not determine the class bef
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
+from weakref import WeakValueDictionary
 
 from eventstore.domain.aggregate import Aggregate, new
 from eventstore.domain.candidates import CandidateClasses
 from eventstore.domain.domain import Domain
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.handler import Handled, Handler, text_of
-from eventstore.domain.restore import replay
+from eventstore.domain.restore import ReadEvents, replay
+from eventstore.domain.snapshots.snapshots import FoundSnapshot, Snapshots
 from eventstore.errors import Corrupt, EventStoreError, HandlerFailed, InvalidArgument, ShuttingDown
+from eventstore.event_identity import event_identity
 from eventstore.fields import shown
 from eventstore.model import Event
 from eventstore_mailbox import Unrestorable
-
-ReadEvents: TypeAlias = Callable[[str, int], AsyncGenerator[list[Event], None]]
-"""Yields an aggregate's events from a version on, in pages; no page if there are none. A page is replayed without a pause."""
 
 CommitRow: TypeAlias = "tuple[str, int, str, None, tuple[bytes, int, bytes]]"
 """As a commit in the protocol: aggregate id, expected version, command id, no timestamp, events. The events come with their
@@ -63,23 +63,31 @@ def same_command(one: Decided, other: Decided) -> bool:
 
 
 class ResidentAggregate:
-    """An aggregate in memory. `events`: those to build it from, while its class is not known. `must_restore`: a failed command
-    may have modified it."""
+    """An aggregate in memory.
 
-    __slots__ = ("aggregate", "events", "must_restore")
+    Attributes:
+        events: those to build it from, while its class is not known.
+        must_restore: a failed command may have modified it.
+        snapshot_version: of the snapshot that it has, 0 if it has none; None: it is to have none.
+    """
+
+    __slots__ = ("__weakref__", "aggregate", "events", "must_restore", "snapshot_version")
 
     def __init__(self, aggregate: Aggregate | None, events: list[Event]) -> None:
         self.aggregate = aggregate
         self.events = events
         self.must_restore = False
+        self.snapshot_version: int | None = 0
 
 
 class DomainRuntime:
     """Implements the `Ports` of the mailboxes that need the domain. `read_events` reads the store."""
 
-    def __init__(self, domain: Domain, read_events: ReadEvents) -> None:
+    def __init__(self, domain: Domain, read_events: ReadEvents, snapshots: Snapshots | None = None) -> None:
+        self.snapshots = snapshots
         self._read_events = read_events
         self._candidates = CandidateClasses(domain)
+        self._of_snapshots = WeakValueDictionary[str, ResidentAggregate]()
 
     def handle(
         self, decided: Decided, resident: ResidentAggregate
@@ -117,10 +125,17 @@ class DomainRuntime:
             Unrestorable: its events cannot be read or applied.
             EventStoreError: the store cannot be reached.
         """
-        resident, classes = ResidentAggregate(None, []), self._candidates.all
+        snapshots = self.snapshots
+        if snapshots is not None and snapshots.may_have(aggregate_id):
+            found = await snapshots.find(aggregate_id)
+            restored = None if found is None else await self._from_snapshot(snapshots, aggregate_id, found)
+            if restored is not None:
+                return restored
+        resident, classes, last = ResidentAggregate(None, []), self._candidates.all, _NO_EVENTS
 
         def take(page: list[Event]) -> bool:
-            nonlocal classes
+            nonlocal classes, last
+            last = page
             if resident.aggregate is None and not resident.events:
                 kind = self._candidates.only(page[0].type)
                 resident.aggregate = None if kind is None else new(kind, aggregate_id)
@@ -132,7 +147,58 @@ class DomainRuntime:
             return bool(classes)
 
         await self._read(aggregate_id, 1, take)
+        if snapshots is not None and resident.aggregate is not None:
+            await self._keep(snapshots, resident, last)
         return resident
+
+    async def _from_snapshot(self, snapshots: Snapshots, aggregate_id: str, found: FoundSnapshot) -> ResidentAggregate | None:
+        """Returns the aggregate after the events that follow its snapshot; None if the snapshot does not fit the store."""
+        aggregate = found.aggregate
+        version, last = aggregate._aggregate_version, _NO_EVENTS
+
+        def take(page: list[Event]) -> bool:
+            nonlocal last
+            if not last:
+                if page[0].version != version or event_identity(page[0]) != found.event:
+                    return False
+                replay(aggregate, page[1:])
+            else:
+                replay(aggregate, page)
+            last = page
+            return True
+
+        try:
+            await self._read(aggregate_id, version, take)
+        except Unrestorable:  # whether it can be is decided by all its events
+            last = _NO_EVENTS
+        if not last:
+            await snapshots.refuse(aggregate_id)
+            return None
+        resident = self._of_snapshots[aggregate_id] = ResidentAggregate(aggregate, _NO_EVENTS)
+        resident.snapshot_version = version
+        snapshots.was_used(aggregate, self._read_events)
+        await self._keep(snapshots, resident, last)
+        return resident
+
+    async def _keep(self, snapshots: Snapshots, resident: ResidentAggregate, last: list[Event]) -> None:
+        """Has a snapshot written of an aggregate that has just been restored, if that took long."""
+        aggregate = resident.aggregate
+        assert aggregate is not None
+        if last and snapshots.is_due(aggregate, resident.snapshot_version or 0):
+            kept = await snapshots.keep(aggregate, last[-1], self._read_events)
+            resident.snapshot_version = aggregate._aggregate_version if kept else None
+
+    def evicted(self, aggregate_id: str, resident: ResidentAggregate) -> None:
+        """Has a snapshot written of an aggregate that is dropped from memory, if restoring it would take long."""
+        aggregate, version, snapshots = resident.aggregate, resident.snapshot_version, self.snapshots
+        if snapshots is None or aggregate is None or version is None or resident.must_restore:
+            return
+        if snapshots.is_due(aggregate, version):
+            snapshots.evicted(aggregate, self._read_events)
+
+    def of_snapshots(self, kind: type[Aggregate]) -> list[str]:
+        """Returns the ids of the aggregates of a class that are in memory and were restored from snapshots."""
+        return [each for each, resident in list(self._of_snapshots.items()) if type(resident.aggregate) is kind]
 
     async def refresh(self, aggregate_id: str, resident: ResidentAggregate) -> ResidentAggregate:
         """Applies the stored events after its version. Raises as `restore`; the aggregate must not be used then."""
@@ -177,6 +243,8 @@ def _as_class_of(resident: ResidentAggregate, decided: Decided) -> Aggregate:
             value=resident.aggregate.id,
         )
     aggregate = new(kind, id_of(decided.command))
+    if resident.events:  # another command may be for another class, as long as there is no snapshot of this one
+        resident.snapshot_version = None
     replay(aggregate, resident.events)
     resident.aggregate, resident.events = aggregate, _NO_EVENTS
     return aggregate

@@ -133,6 +133,28 @@ def held_checkpoint(checkpoint: Path | None) -> Iterator[None]:
         lock.release()
 
 
+@contextlib.contextmanager
+def held_snapshots(folder: Path | None) -> Iterator[None]:
+    """Keeps other workers of this machine from a folder for snapshots meanwhile. The lock ends with its process.
+
+    Raises:
+        FolderRefused: another worker has it, or it cannot be made.
+    """
+    if folder is None:
+        yield
+        return
+    files = OsFiles()
+    try:
+        files.make_folder(folder)
+        lock = files.lock(folder / "lock")
+    except OSError as error:
+        raise FolderRefused(str(folder), f"cannot be used for snapshots: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def checkpoint_of_shard(checkpoint: Path, shard: int | None) -> Path:
     """Returns the checkpoint of a shard: reactions.json becomes reactions-1.json where each has its own; None: the only one."""
     return checkpoint if shard is None else checkpoint.with_stem(f"{checkpoint.stem}-{shard}")

@@ -19,7 +19,8 @@ import trio
 
 import eventstore_mailbox as mailbox
 from eventstore.chunks.files import NotCached
-from eventstore.domain.runtime import CommitRow, Decided, DomainRuntime, ReadEvents, ResidentAggregate, same_command
+from eventstore.domain.restore import ReadEvents
+from eventstore.domain.runtime import CommitRow, Decided, DomainRuntime, ResidentAggregate, same_command
 from eventstore.errors import Elsewhere, EventStoreError, Overloaded, ShuttingDown
 from eventstore.model import VERSION_MAX, Committed, Event
 from eventstore.records.commit import CommitView
@@ -194,7 +195,7 @@ def make_mailboxes(
     runtime: DomainRuntime, store: StoreAccess, options: Options, answer: Callable[[Sequence[ServerEntry]], None]
 ) -> ServerMailboxes:
     """Returns the mailboxes of a domain on a store. `answer` gets settled commands."""
-    return Mailboxes(
+    mailboxes = Mailboxes(
         Ports(
             handle=runtime.handle,
             restore=runtime.restore,
@@ -207,6 +208,7 @@ def make_mailboxes(
             refusal=refused_append,
             flush=store.flush,
             unmodified=runtime.unmodified,
+            evicted=None if runtime.snapshots is None else runtime.evicted,
             same=same_command,
             look_up=partial(_look_up, store.find_commands),
             size=_size_bytes,
@@ -219,6 +221,9 @@ def make_mailboxes(
         ),
         options,
     )
+    if runtime.snapshots is not None:
+        runtime.snapshots.on_switched_off.append(lambda kind: mailboxes.forget(runtime.of_snapshots(kind)))
+    return mailboxes
 
 
 async def _look_up(find_commands: LookUpCommands, entries: Sequence[ServerEntry]) -> list[AppendOutcome | None]:

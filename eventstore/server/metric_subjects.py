@@ -9,6 +9,7 @@ from eventstore.alarms.alarm_metrics import ALARM_METRICS
 from eventstore.metrics import LabelledMetric, Metric
 from eventstore.server.access.access_metrics import ACCESS_METRICS
 from eventstore.server.access.tls_metrics import TLS_METRICS
+from eventstore.server.aggregate_snapshots import SNAPSHOT_DIFFERS, SNAPSHOT_METRICS
 from eventstore.server.backups import BACKUP_AGE, BACKUP_METRICS
 from eventstore.server.broker.broker_metrics import GROUP_METRICS, QUEUE_METRICS
 from eventstore.server.broker.service import BROKER_METRICS
@@ -29,6 +30,7 @@ METRICS_BY_SUBJECT: Final[Mapping[str, Sequence[Metric[Any]]]] = {
     "Store": STORE_METRICS,
     "Verifying": VERIFYING_METRICS,
     "Commands": (*MAILBOX_METRICS, *WAITING_METRICS),
+    "Snapshots": SNAPSHOT_METRICS,
     "Workers": WORKER_METRICS,
     "Connections": (*DISPATCH_METRICS, *READ_METRICS, *SUBSCRIPTION_METRICS),
     "TLS": TLS_METRICS,
@@ -49,5 +51,6 @@ LABELLED: Final[tuple[LabelledMetric, ...]] = (
     *GROUP_METRICS,
     PROJECTION_SILENT,
     BACKUP_AGE,
+    SNAPSHOT_DIFFERS,
 )
-"""Those that `/metrics` has for each reaction, topic, queue, group, projection and place of backups."""
+"""Those that `/metrics` has for each reaction, topic, queue, group, projection, place of backups and class of aggregates."""

@@ -27,6 +27,7 @@ from eventstore.metrics import MetricSource
 from eventstore.protocol.server_info import BackupCut
 from eventstore.records.cluster_map import ClusterMap, single_map
 from eventstore.server.access.security import Security
+from eventstore.server.aggregate_snapshots import SNAPSHOTS, snapshot_feature, snapshots_of
 from eventstore.server.alarms.alarm_handlers import alarm_routes, source_of
 from eventstore.server.alarms.known_figures import alarms_of
 from eventstore.server.alarms.reported_alarms import alarm_feature
@@ -207,7 +208,9 @@ async def _listening(
         access, order = embedded_access(store, nursery), ArrivalOrder()
         waiting = WaitingCommands(gate, settings.waiting_commands_bytes_max, settings.mailbox_options.waiting_bytes_max)
         replies = CommandReplies(gate, access.find_commands, waiting)
-        mailboxes = make_mailboxes(DomainRuntime(domain, access.read_events), access, settings.mailbox_options, replies.answer)
+        snapshots = snapshots_of(settings, domain, settings.data / SNAPSHOTS, str(store.opened.uuid))
+        runtime = DomainRuntime(domain, access.read_events, snapshots)
+        mailboxes = make_mailboxes(runtime, access, settings.mailbox_options, replies.answer)
         await nursery.start(mailboxes.run)
         maps = MapRequests(gate, place.known)
         slots = place.slots(maps)
@@ -248,6 +251,7 @@ async def _listening(
         features = [
             Feature(metrics=[MetricSource(STORE_METRICS, lambda: store)]),
             Feature(metrics=[MetricSource(MAILBOX_METRICS, mailboxes.stats)], drain=mailboxes.stop),
+            *(() if snapshots is None else (snapshot_feature(snapshots),)),
             waiting.feature,
             appends.feature,
             commands.feature,

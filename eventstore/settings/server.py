@@ -75,6 +75,25 @@ class ServerSettings:
     broker_settings: Annotated[BrokerSettings, SettingsPart("broker_")] = field(default_factory=BrokerSettings)
 
     mailbox_options: Annotated[Options, MAILBOX_PART] = field(default_factory=Options)
+    snapshot_events: Annotated[
+        int,
+        Setting(
+            "An aggregate gets a snapshot if restoring it would replay as many events; 0: there are no "
+            "[snapshots](DOMAIN.md#snapshots).",
+            "Mailboxes",
+            0,
+            unit="events",
+        ),
+    ] = 1_000
+    snapshot_bytes_max: Annotated[
+        int,
+        Setting(
+            "Space for snapshots, of which one takes at most a sixteenth; beyond it those that were not used for longest are "
+            "removed.",
+            "Mailboxes",
+            MIB,
+        ),
+    ] = 256 * MIB
 
     connections_max: Annotated[
         int,

@@ -14,6 +14,7 @@ from eventstore import flat, model
 from eventstore.chunks import header as chunk_header
 from eventstore.chunks import record
 from eventstore.chunks.header import ChunkHeader
+from eventstore.domain.snapshots import snapshot_file
 from eventstore.model import NewEvent
 from eventstore.records import commit, message, state_record
 from eventstore.records import queue_entry as entry
@@ -41,6 +42,7 @@ LAYOUTS = {
     "message-header": message.HEADER,
     "state-entry": state_record.ENTRY,
     "queue-entry": entry.LAYOUT,
+    "snapshot": snapshot_file.PREFIX,
 }
 
 

@@ -72,6 +72,11 @@ def _check_makes_one(name: str, step: Step) -> None:
         raise DomainRefused(f"the upcast of event {name!r} in {_location(step)} {what}; {_ONE}", type=name)
 
 
+def steps_of(name: str) -> list[Step]:
+    """Returns the upcasts of an event, from the oldest version on."""
+    return [step for (named, _), step in sorted(_steps.items()) if named == name]
+
+
 def upcast_fields(name: str, version: int, current: int, fields: Fields) -> Fields:
     """Converts fields of a version to the current one.
 

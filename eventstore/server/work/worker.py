@@ -28,6 +28,7 @@ from eventstore.domain.runtime import DomainRuntime
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.metrics import MetricSource
 from eventstore.server.access.security import Security
+from eventstore.server.aggregate_snapshots import snapshot_feature, snapshots_of
 from eventstore.server.alarms.alarm_handlers import alarm_routes, source_of
 from eventstore.server.alarms.known_figures import alarms_of
 from eventstore.server.alarms.reported_alarms import alarm_feature
@@ -37,6 +38,7 @@ from eventstore.server.bootstrap import (
     check_checkpoint_folder,
     gate_limits,
     held_checkpoint,
+    held_snapshots,
     listen,
     raise_descriptor_limit,
     stop_on_signals,
@@ -95,19 +97,21 @@ async def work(
     store_address: str,
     checkpoint: Path | None,
     wait_s: float = 0.0,
+    snapshots: Path | None = None,
     *,
     task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Handles commands until `Worker.stop` is called.
 
     `checkpoint`: the file that keeps the position of the domain's reactions, one for each shard if there are several; with None
-    they do not run here, and nothing is published. `wait_s`: how long to wait for a store that is not up yet.
+    they do not run here, and nothing is published. `wait_s`: how long to wait for a store that is not up yet. `snapshots`: the
+    folder for snapshots of aggregates, of this worker alone; with None there are none.
 
     Raises:
         DomainRefused, InvalidArgument: no domain is given, or it cannot be loaded.
         ConnectionLost: the store cannot be reached within `wait_s` at the start, or another store answers at its address later.
         UnsupportedVersion: the store uses another version of the protocol.
-        FolderRefused: another worker has the checkpoint.
+        FolderRefused: another worker has the checkpoint, or the folder for snapshots.
     """
     if settings.domain is None:
         raise InvalidArgument("a worker needs a domain; name it with --domain MODULE:NAME", field="domain")
@@ -129,8 +133,11 @@ async def work(
         ssl_context=security.own_context,
         token=security.own_token,
     )
-    with held_checkpoint(checkpoint), bind(settings.listen) as listener:  # before waiting for the store
-        async with connecting as store, _working(settings, domain, store, checkpoint, listener, security) as worker:
+    with held_checkpoint(checkpoint), held_snapshots(snapshots), bind(settings.listen) as listener:  # before waiting
+        async with (
+            connecting as store,
+            _working(settings, domain, store, checkpoint, snapshots, listener, security) as worker,
+        ):
             log.info("working", version=__version__, address=worker.address, http=worker.http_address, store=store_address)
             calm_collector()
             yield_often()
@@ -149,6 +156,7 @@ async def _working(
     domain: Domain,
     store: NetworkStore,
     checkpoint: Path | None,
+    snapshot_folder: Path | None,
     listener: socket.socket,
     security: Security,
 ) -> AsyncIterator[Worker]:
@@ -159,8 +167,11 @@ async def _working(
         find_commands = next(iter(access.values())).find_commands
         waiting = WaitingCommands(gate, settings.waiting_commands_bytes_max, settings.mailbox_options.waiting_bytes_max)
         replies = CommandReplies(gate, find_commands, waiting)
+        snapshots = snapshots_of(settings, domain, snapshot_folder, str(uuid.UUID(bytes=store.store_uuid)))
         sets = {
-            number: make_mailboxes(DomainRuntime(domain, each.read_events), each, settings.mailbox_options, replies.answer)
+            number: make_mailboxes(
+                DomainRuntime(domain, each.read_events, snapshots), each, settings.mailbox_options, replies.answer
+            )
             for number, each in access.items()
         }
         mailboxes = ShardMailboxes(shards.owner, sets) if len(sets) > 1 else next(iter(sets.values()))
@@ -184,6 +195,7 @@ async def _working(
         alarms.source = f"worker {source_of(host, port)}"
         features = [
             Feature(metrics=[MetricSource(MAILBOX_METRICS, mailboxes.stats)], drain=drain),
+            *(() if snapshots is None else (snapshot_feature(snapshots),)),
             waiting.feature,
             commands.feature,
             replies.feature,
@@ -216,7 +228,13 @@ async def _working(
         nursery.cancel_scope.cancel()
 
 
-async def run(settings: ServerSettings, store_address: str, checkpoint: Path | None, wait_s: float = 0.0) -> None:
+async def run(
+    settings: ServerSettings,
+    store_address: str,
+    checkpoint: Path | None,
+    wait_s: float = 0.0,
+    snapshots: Path | None = None,
+) -> None:
     """Runs `work` until a signal; this is `eventstore work`."""
     worker: Worker | None = None
 
@@ -231,7 +249,7 @@ async def run(settings: ServerSettings, store_address: str, checkpoint: Path | N
         stopping = trio.Event()
         await nursery.start(stop_on_signals, stopping, lambda: None if worker is None else worker.security.reload())
         nursery.start_soon(stop)
-        worker = await nursery.start(work, settings, store_address, checkpoint, wait_s)
+        worker = await nursery.start(work, settings, store_address, checkpoint, wait_s, snapshots)
 
 
 def _publishing(domain: Domain, checkpoint: Path | None, store: NetworkStore) -> WorkerPublishing | None:

@@ -53,7 +53,7 @@ class Machine:
             CommandMailbox(index, EventMailbox(options.batch_changes_max, options.batch_bytes_max, ports.size))
             for index in range(options.mailboxes)
         ]
-        self.lanes = ResidentLanes(options.aggregates_max)
+        self.lanes = ResidentLanes(options.aggregates_max, ports.evicted)
         self.duplicates = InFlightDuplicates(ports.same)
         self.fair_share = FairShare(options.capacity, self.duplicates)
         self.processor = CommandProcessor(ports, options, self.lanes, driver)

@@ -100,6 +100,8 @@ class Ports(Generic[C, A, X, O]):
             called on the event loop for each call of plain appends and each batch. None: the store never waits.
         load: loads such an aggregate; an exception means the same as from `restore`. Until it returns, plain appends to the
             aggregate wait in its lane, and so does a batch with a change of it.
+        evicted: is called with an aggregate that leaves memory to keep to `aggregates_max`; all its changes are stored. It must
+            be quick. None: nobody wants to know.
         unmodified: returns whether an aggregate is as it was before the handler that raised. If not, it is restored.
         same: returns whether two commands under the same id are equal. If they are, a command in flight answers the other.
         look_up: returns the outcome of each command that the store has, as of a change with status DUPLICATE; None for one that
@@ -128,6 +130,7 @@ class Ports(Generic[C, A, X, O]):
     flush: Callable[[], None] = _flush_nothing
     unloaded: Callable[[set[str]], Collection[str]] | None = None
     load: Callable[[str], Awaitable[None]] | None = None
+    evicted: Callable[[str, A], None] | None = None
     unmodified: Callable[[A], bool] = _assume_modified
     same: Callable[[C, C], bool] = lambda one, other: True
     look_up: Callable[[Sequence[Entry[C, O]]], Awaitable[Sequence[O | None]]] | None = None

@@ -8,6 +8,7 @@ with commands is never evicted.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from eventstore_mailbox.core.state import AggregateQueue, CommandMailbox
@@ -19,11 +20,13 @@ _SHRINK_STEPS_MAX: Final = 512
 
 
 class ResidentLanes:
-    def __init__(self, aggregates_max: int) -> None:
+    def __init__(self, aggregates_max: int, on_evicted: Callable[[str, object], None] | None = None) -> None:
+        """`on_evicted`: see `Ports.evicted`."""
         self.by_id: dict[str, AggregateQueue] = {}
         self.evicted = 0
         self._clock: deque[AggregateQueue] = deque()
         self._aggregates_max = aggregates_max
+        self._on_evicted = on_evicted
         self._fruitless = 0
 
     @property
@@ -86,6 +89,9 @@ class ResidentLanes:
                 clock.append(lane)
             else:
                 lane.resident = False
+                aggregate = lane.aggregate
                 self.close(lane)
                 self.evicted += 1
+                if self._on_evicted is not None:
+                    self._on_evicted(lane.aggregate_id, aggregate)
                 self._fruitless = 0

@@ -24,6 +24,10 @@ def work(
             help="Run the domain's reactions here and publish what it says; progress is in this file (or one a shard).",
         ),
     ] = None,
+    snapshots: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keep snapshots of long aggregates in this folder, which no other worker uses."),
+    ] = None,
     wait: Wait = WAIT_SECONDS,
     config: ConfigFile = None,
     assignments: Assignments = None,
@@ -44,4 +48,4 @@ def work(
 
     settings = load_settings(config, **{**all_given(assignments, given), "domain": domain, "listen": listen})
     configure_logs(settings.log_format, settings.log_level)
-    run_to_end(partial(run, settings, store, checkpoint, wait))
+    run_to_end(partial(run, settings, store, checkpoint, wait, snapshots))
