@@ -292,6 +292,18 @@ def unmodified(aggregate: Aggregate, before: dict[str, object], events_applied: 
     return trusted or all(map(_is_immutable, now.values()))
 
 
+def put_back(aggregate: Aggregate, before: dict[str, object]) -> bool:
+    """Gives the aggregate the attributes `before` that were copied from it, if none of them can have changed inside. Returns
+    whether it did.
+    """
+    if not all(map(_is_immutable, before.values())):
+        return False
+    now = vars(aggregate)
+    now.clear()
+    now.update(before)
+    return True
+
+
 def _is_immutable(value: object) -> bool:
     left = [value]
     seen: dict[int, object] = {}  # holds the objects, so that no other gets the id of one

@@ -1,8 +1,7 @@
 """`Handler`: runs one command on one aggregate in memory.
 
 A handler's exception does not reach the caller: `run` returns the events as the bytes of a commit, or the error for the
-sender. After an error the aggregate is as it was before, or `touched`: possibly modified. Then it must be restored from the
-store.
+sender. After an error the aggregate is as it was before, or `touched`: possibly modified. Then it must be made again.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from eventstore import failures
-from eventstore.domain.aggregate import Aggregate, unmodified
+from eventstore.domain.aggregate import Aggregate, put_back, unmodified
 from eventstore.domain.asyncio_calls import way_out_of
 from eventstore.domain.encoding.command_type import CommandType
 from eventstore.errors import EventStoreError, HandlerFailed, InvalidArgument, Rejected
@@ -36,7 +35,7 @@ class Handled(NamedTuple):
     """The result of a command in memory.
 
     `events`: as in a commit record, `event_count` of them; empty if nothing changed. `error`: the error for its sender.
-    `touched`: the handler failed and may have modified the aggregate, which must be restored.
+    `touched`: the handler failed and may have modified the aggregate, which must be made again.
     """
 
     events: bytes
@@ -103,7 +102,7 @@ class Handler:
 
     def _failed(self, aggregate: Aggregate, before: dict[str, object], version: int, error: Exception) -> Handled:
         applied = aggregate._aggregate_applying or bool(aggregate._aggregate_events)
-        touched = not unmodified(aggregate, before, applied)
+        touched = not (unmodified(aggregate, before, applied) or put_back(aggregate, before))
         aggregate._aggregate_events.clear()
         aggregate._aggregate_version = version
         aggregate._aggregate_applying = False

@@ -6,6 +6,7 @@ The mailboxes know aggregates only by id, which does not determine the class bef
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from functools import partial
@@ -18,8 +19,10 @@ from eventstore.domain.candidates import CandidateClasses
 from eventstore.domain.domain import Domain
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.handler import Handled, Handler, text_of
+from eventstore.domain.kept_state import KeptState
 from eventstore.domain.restore import ReadEvents, replay
 from eventstore.domain.snapshots.snapshots import FoundSnapshot, Snapshots
+from eventstore.domain.snapshots.state_codec import Unwritable
 from eventstore.errors import Corrupt, EventStoreError, HandlerFailed, InvalidArgument, ShuttingDown
 from eventstore.event_identity import event_identity
 from eventstore.fields import shown
@@ -31,6 +34,7 @@ CommitRow: TypeAlias = "tuple[str, int, str, None, tuple[bytes, int, bytes]]"
 count, which tells the store that they were packed here and need no further check, and with the command's fingerprint."""
 
 _NO_EVENTS: Final[list[Event]] = []
+_log: Final = logging.getLogger(__name__)
 _FIELDS_MAX: Final = 32
 """Fields of a domain error: a client accepts a bounded number of values."""
 
@@ -68,15 +72,17 @@ class ResidentAggregate:
     Attributes:
         events: those to build it from, while its class is not known.
         must_restore: a failed command may have modified it.
+        kept: from which it is made again in that case; None: from the store.
         snapshot_version: of the snapshot that it has, 0 if it has none; None: it is to have none.
     """
 
-    __slots__ = ("__weakref__", "aggregate", "events", "must_restore", "snapshot_version")
+    __slots__ = ("__weakref__", "aggregate", "events", "kept", "must_restore", "snapshot_version")
 
     def __init__(self, aggregate: Aggregate | None, events: list[Event]) -> None:
         self.aggregate = aggregate
         self.events = events
         self.must_restore = False
+        self.kept: KeptState | None = None
         self.snapshot_version: int | None = 0
 
 
@@ -87,6 +93,9 @@ class DomainRuntime:
         self.snapshots = snapshots
         self._read_events = read_events
         self._candidates = CandidateClasses(domain)
+        self._touched: set[type[Aggregate]] = set()  # classes of which a failed command may have modified an aggregate
+        self._unkept: set[type[Aggregate]] = set()  # those of them whose state cannot be kept in memory
+        self._proven: set[type[Aggregate]] = set()  # those of which a state was read back as it was
         self._of_snapshots = WeakValueDictionary[str, ResidentAggregate]()
 
     def handle(
@@ -97,6 +106,8 @@ class DomainRuntime:
         aggregate = resident.aggregate
         if type(aggregate) is not handler.aggregate:
             aggregate = _as_class_of(resident, decided)
+        if self._touched and resident.kept is None and handler.aggregate in self._touched:
+            self._keep_state(resident, aggregate)
         version = aggregate._aggregate_version
         aggregate._aggregate_metadata = metadata
         if handler.is_async:
@@ -106,9 +117,9 @@ class DomainRuntime:
         except BaseException:  # not an Exception, so `run` does not catch it: SystemExit, for instance
             resident.must_restore = True
             raise
-        if handled.error is None and handled.events:  # as `_change`, for the most common case
+        if handled.error is None and handled.events and resident.kept is None:  # as `_change`, for the most common case
             return aggregate._aggregate_id, version, command_id, None, (handled[0], handled[1], fingerprint)
-        return _change(handled, resident, aggregate, version, decided)
+        return self._change(handled, resident, aggregate, version, decided)
 
     async def _handle_async(
         self, decided: Decided, resident: ResidentAggregate, aggregate: Aggregate, version: int
@@ -116,7 +127,59 @@ class DomainRuntime:
         resident.must_restore = True  # in case it is cancelled
         handled = await decided.handler.run_async(decided.command, aggregate)
         resident.must_restore = False
-        return _change(handled, resident, aggregate, version, decided)
+        return self._change(handled, resident, aggregate, version, decided)
+
+    def _change(
+        self, handled: Handled, resident: ResidentAggregate, aggregate: Aggregate, version: int, decided: Decided
+    ) -> CommitRow | None:
+        if handled.error is not None:
+            resident.must_restore = handled.touched and not self._made_again(resident, aggregate)
+            raise _sendable(handled.error, decided.handler)
+        if not handled.events:
+            return None
+        if resident.kept is not None:
+            try:
+                resident.kept.add(handled.events, handled.event_count, aggregate)
+            except Unwritable as error:
+                self._cannot_keep(resident, type(aggregate), error)
+        return (
+            aggregate._aggregate_id,
+            version,
+            decided.command_id,
+            None,
+            (handled.events, handled.event_count, decided.fingerprint),
+        )
+
+    def _made_again(self, resident: ResidentAggregate, aggregate: Aggregate) -> bool:
+        """Replaces an aggregate that a failed command may have modified. Returns False if only the store knows how it was."""
+        kind, kept = type(aggregate), resident.kept
+        if kept is None:
+            if kind not in self._unkept:
+                self._touched.add(kind)
+            return False
+        try:
+            resident.aggregate = kept.made_again(kind, aggregate._aggregate_id)
+        except EventStoreError as error:  # the events do not apply again: the store's own decide
+            _log.warning("%s cannot be made again in memory: %s", class_path(kind), error)
+            return False
+        return True
+
+    def _keep_state(self, resident: ResidentAggregate, aggregate: Aggregate) -> None:
+        kind = type(aggregate)
+        try:
+            resident.kept = KeptState(aggregate)
+            if kind not in self._proven:
+                resident.kept.check(aggregate)
+                self._proven.add(kind)
+        except Unwritable as error:
+            self._cannot_keep(resident, kind, error)
+
+    def _cannot_keep(self, resident: ResidentAggregate, kind: type[Aggregate], error: Unwritable) -> None:
+        resident.kept = None
+        self._touched.discard(kind)
+        if kind not in self._unkept:
+            self._unkept.add(kind)
+            _log.warning("each rejection restores an aggregate of class %s from the store: %s", class_path(kind), error)
 
     async def restore(self, aggregate_id: str) -> ResidentAggregate:
         """Returns the aggregate as it is in the store; events are read no further than a class of the domain knows them.
@@ -207,6 +270,7 @@ class DomainRuntime:
             return await self.restore(aggregate_id)
 
         def take(page: list[Event]) -> bool:
+            resident.kept = None  # it lacks these events
             replay(aggregate, page)
             return True
 
@@ -248,23 +312,6 @@ def _as_class_of(resident: ResidentAggregate, decided: Decided) -> Aggregate:
     replay(aggregate, resident.events)
     resident.aggregate, resident.events = aggregate, _NO_EVENTS
     return aggregate
-
-
-def _change(
-    handled: Handled, resident: ResidentAggregate, aggregate: Aggregate, version: int, decided: Decided
-) -> CommitRow | None:
-    if handled.error is not None:
-        resident.must_restore = handled.touched
-        raise _sendable(handled.error, decided.handler)
-    if not handled.events:
-        return None
-    return (
-        aggregate._aggregate_id,
-        version,
-        decided.command_id,
-        None,
-        (handled.events, handled.event_count, decided.fingerprint),
-    )
 
 
 def _sendable(error: EventStoreError, handler: Handler) -> EventStoreError:
