@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 class DomainHost:
     """`address` takes commands, `store_address` all other requests; the same if the server runs the domain. `shards`: of the
-    store; limits hold for each.
+    store; limits hold for each. `snapshots`: the folder of those of aggregates.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class DomainHost:
         **settings: Any,
     ) -> None:
         self.shards = SHARDS if kind == "work-shards" else 1
+        self.snapshots = folder / "data" / "snapshots" if kind == "serve" else folder / "snapshots"
         self._stack = ExitStack()
         self.store: ServerThread | LedShards
         if kind == "serve":
@@ -47,7 +48,8 @@ class DomainHost:
             others = {name: value for name, value in settings.items() if name not in STORE_SETTINGS}
             store = ServerThread(folder / "data", **stores) if self.shards == 1 else LedShards(folder, self.shards, **stores)
             self.store = self._stack.enter_context(store)
-            self.worker = self._stack.enter_context(WorkerThread(self.store.address, checkpoint, domain=domain, **others))
+            worker = WorkerThread(self.store.address, checkpoint, snapshots=self.snapshots, domain=domain, **others)
+            self.worker = self._stack.enter_context(worker)
 
     @property
     def is_worker(self) -> bool:
