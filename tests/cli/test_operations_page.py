@@ -18,6 +18,7 @@ from eventstore.console import listener, subject
 from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX, KIB, MIB, PAGE_BYTES_MAX
 from eventstore.server.access.access_metrics import ACCESS_METRICS
 from eventstore.server.access.tls_metrics import TLS_METRICS
+from eventstore.server.aggregate_snapshots import SNAPSHOT_DIFFERS, SNAPSHOT_METRICS
 from eventstore.server.logs import LINES_A_MINUTE
 from eventstore.server.net import scheduler
 from eventstore.server.net.connection import BOUND_MAX, LIGHT_MAX
@@ -149,7 +150,7 @@ def test_every_metric_is_explained(serve: Serve) -> None:
         served = {line.split()[2] for line in answer.read().decode().splitlines() if line.startswith("# TYPE ")}
     declared: tuple[Any, ...] = (
         *PROJECTION_METRICS, *REPLICA_METRICS, *REPLICA_LABELLED, LEADER_CHANGES, *SHARD_METRICS, *NODE_FIGURES, NODE_ALARM,
-        *ACCESS_METRICS, *TLS_METRICS, *WORKER_METRICS,
+        *ACCESS_METRICS, *TLS_METRICS, *WORKER_METRICS, *SNAPSHOT_METRICS, SNAPSHOT_DIFFERS,
     )  # fmt: skip
     of_others = {
         f"{exported_name(each.name)}{'_total' if each.kind == 'counter' else ''}" for each in declared if each.kind != "text"

@@ -29,6 +29,11 @@ class HistoryStore:
     def history(self, aggregate_id: str) -> tuple[str, ...]:
         return tuple(commit.command_id for commit in self.commits.get(aggregate_id, ()))
 
+    def check_stored(self, aggregate_id: str, ids: Sequence[str]) -> None:
+        """Asserts that an aggregate that leaves memory is one that the store has, or had."""
+        history = self.history(aggregate_id)
+        assert tuple(ids) == history[: len(ids)], f"{aggregate_id} was evicted with {ids}, and the store has {history}"
+
     def append(self, changes: Sequence[Change], dependents: Sequence[int] = ()) -> list[Outcome]:
         outcomes: list[Outcome] = []
         before: dict[str, str] = {}

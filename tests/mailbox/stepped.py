@@ -202,7 +202,7 @@ class Stepped:
         self.answered: list[Request] = []
         self.errors: list[str] = []
         self.slow: list[str] = []
-        self.rounds = self.handled = 0
+        self.rounds = self.handled = self.evicted = 0
         self.wrong: list[AssertionError] = []
         self.ticks = count()
         self.unloaded = driver.unloaded
@@ -210,7 +210,7 @@ class Stepped:
             handle=self._handle, restore=self._never, refresh=self._never if shared else None,
             persist=self._persist, answer=self._answer,
             clock=lambda: next(self.ticks) / 10_000, refusal=lambda error: (REFUSED, error, 0),
-            unmodified=lambda history: not history.dirty, flush=self._flush,
+            unmodified=lambda history: not history.dirty, flush=self._flush, evicted=self._evicted,
             unloaded=lambda ids: ids & self.unloaded, load=self._load,
             on_error=lambda what, error: self.errors.append(what), on_slow=lambda entry, _: self.slow.append(entry.command_id),
             size=lambda change: len(change[2]), look_up=self._look_up, passes=lambda error: isinstance(error, HandedOver),
@@ -222,6 +222,11 @@ class Stepped:
     def _handle(self, request: Request, history: History) -> Change | Coroutine[object, object, Change | None] | None:
         self.handled += 1
         return handle(request, history)
+
+    def _evicted(self, aggregate_id: str, history: History) -> None:
+        self.evicted += 1
+        assert not history.dirty
+        self.store.check_stored(aggregate_id, history.ids)
 
     async def _never(self, *_: object) -> History:
         raise AssertionError("the driver restores")

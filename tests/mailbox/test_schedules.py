@@ -30,6 +30,7 @@ class Worker:
                 handle=handle, restore=self._restore, persist=self.send.send_nowait, answer=self.answered.extend,
                 clock=trio.current_time, refusal=lambda error: (REFUSED, error, 0),
                 unmodified=lambda history: not history.dirty, random=rng.random,
+                evicted=lambda aggregate_id, history: store.check_stored(aggregate_id, history.ids),
             ),
             Options(mailboxes=2, aggregates_max=3, restores_max=2, batch_changes_max=8, reruns_max=10_000),
         )  # fmt: skip

@@ -25,7 +25,7 @@ from uuid import UUID
 from eventstore.domain.encoding.codec import class_path
 from eventstore.stopped_clock import real_class
 
-Tree: TypeAlias = Any
+StateJson: TypeAlias = Any
 """What `json` reads and writes."""
 _PLAIN: Final = frozenset({type(None), bool, int, float, str})
 _TEXT: Final = {str}
@@ -86,7 +86,7 @@ class _Writer:
         self.classes: dict[type, int] = {}
         self._seen: set[int] = set()  # the state itself keeps these objects alive
 
-    def tree(self, value: object) -> Tree:
+    def tree(self, value: object) -> StateJson:
         kind = type(value)
         if kind in _PLAIN:
             return value
@@ -100,31 +100,31 @@ class _Writer:
             return {name: inner}
         return self._instance(kind, value)
 
-    def _dict(self, value: dict[object, object]) -> Tree:
+    def _dict(self, value: dict[object, object]) -> StateJson:
         self._once(value)
         tree = self.tree
         if set(map(type, value)) <= _TEXT and not (len(value) == 1 and next(iter(value)).startswith("$")):  # type: ignore[attr-defined]
             return {key: tree(inner) for key, inner in value.items()}
         return {"$dict": self._pairs(value)}
 
-    def _pairs(self, value: dict[object, object]) -> Tree:
+    def _pairs(self, value: dict[object, object]) -> StateJson:
         return [[self.tree(key), self.tree(inner)] for key, inner in value.items()]
 
-    def _pairs_once(self, value: Any) -> Tree:
+    def _pairs_once(self, value: Any) -> StateJson:
         self._once(value)
         return self._pairs(value)
 
-    def _members(self, value: Any) -> Tree:
+    def _members(self, value: Any) -> StateJson:
         self._once(value)
         return list(map(self.tree, value))
 
-    def _default_dict(self, value: Any) -> Tree:
+    def _default_dict(self, value: Any) -> StateJson:
         factory = value.default_factory
         if factory is not None and _FACTORIES.get(getattr(factory, "__name__", "")) is not factory:
             raise _Misfit(f"is a defaultdict of {factory!r:.80}; only {', '.join(_FACTORIES)} can be written")
         return [None if factory is None else factory.__name__, self._pairs_once(value)]
 
-    def _instance(self, kind: type, value: Any) -> Tree:
+    def _instance(self, kind: type, value: Any) -> StateJson:
         if isinstance(value, enum.Enum):
             if kind.__members__.get(value.name) is not value:  # type: ignore[attr-defined] # it is an enum
                 raise _Misfit(f"has {value!r:.80}, which is no member of {class_path(kind)}")
@@ -165,7 +165,7 @@ def _decimal(value: Decimal) -> str:
     return str(value)
 
 
-_WRITERS: Final[dict[type, Callable[[_Writer, Any], tuple[str, Tree]]]] = {
+_WRITERS: Final[dict[type, Callable[[_Writer, Any], tuple[str, StateJson]]]] = {
     tuple: lambda writer, value: ("$tuple", list(map(writer.tree, value))),
     set: lambda writer, value: ("$set", writer._members(value)),
     frozenset: lambda writer, value: ("$frozenset", list(map(writer.tree, value))),

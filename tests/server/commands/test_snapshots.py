@@ -13,9 +13,11 @@ import eventstore as es
 from eventstore.client.blocking.store import BlockingStore
 from eventstore.domain.snapshots.snapshots import SWITCHED_OFF
 from eventstore.server.bootstrap import held_snapshots
+from tests.cli.processes import run
 from tests.server.commands.domain_hosts import DomainHost
 from tests.server.commands.long_lists import AddLines, Drip, Tick
 from tests.server.conftest import Begin
+from tests.server_thread import ServerThread
 from tests.waiting import wait_until
 
 DOMAIN = "tests.server.commands.long_lists:app"
@@ -169,3 +171,19 @@ def test_two_workers_do_not_share_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(es.FolderRefused, match=r"file: cannot be used for snapshots"), held_snapshots(tmp_path / "file"):
         pass
+
+
+def test_verification_and_backups_pass_over_them(tmp_path: Path) -> None:
+    data, place = tmp_path / "data", tmp_path / "place"
+    with ServerThread(data, domain=DOMAIN, snapshot_events=10) as server, es.blocking.connect(server.address) as store:
+        store.send(AddLines("a", 25))
+        server.stop_servers()
+        server.start_servers()
+        store.send(AddLines("a", 1))
+        until(store, "snapshots_written")
+        assert run("backup", place, store=server.address).returncode == 0
+    assert list((data / "snapshots").glob("*.snapshot"))
+    assert not [path for path in place.rglob("*") if "snapshot" in path.name]
+    assert run("verify", data).returncode == 0
+    assert run("restore", place, tmp_path / "again").returncode == 0
+    assert not (tmp_path / "again" / "snapshots").exists()
