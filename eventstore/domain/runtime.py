@@ -237,6 +237,8 @@ class DomainRuntime:
         if not last:
             await snapshots.refuse(aggregate_id)
             return None
+        if type(aggregate) in snapshots.differing:  # since it was read
+            return None
         resident = self._of_snapshots[aggregate_id] = ResidentAggregate(aggregate, _NO_EVENTS)
         resident.snapshot_version = version
         snapshots.was_used(aggregate, self._read_events)

@@ -35,17 +35,22 @@ from eventstore.domain.snapshots.state_codec import Unwritable, read_state, writ
 from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import EventStoreError
 from eventstore.event_identity import event_identity
-from eventstore.failures import described
+from eventstore.failures import described, log_failure
 from eventstore.model import Event
 
 SWITCHED_OFF: Final = "switched-off.json"
 _FORMAT: Final = 1
 _WAITING_MAX: Final = 256
 """Snapshots that wait to be written; beyond it the oldest is given up."""
-_REST: Final = 20.0
-"""Comparing rests for so many times as long as it has worked, so that it takes a twentieth of one processor at most."""
-_REST_S_MIN: Final = 0.1
+_REST: Final = 50.0
+"""Comparing rests for so many times as long as it has replayed, so that it takes a fiftieth of one processor."""
+_REST_S: Final = 0.5
+"""Its rest from one snapshot to the next."""
 _log: Final = logging.getLogger(__name__)
+
+
+class ForeignError(Exception):
+    """The snapshot is of another store or aggregate."""
 
 
 class FoundSnapshot(NamedTuple):
@@ -124,8 +129,11 @@ class Snapshots:
             self.damaged += 1
         except OutdatedError:
             self.outdated += 1
-        except LookupError:
+        except ForeignError:
             self.foreign += 1
+        except Exception as error:  # code of the author, as that of `__init__`
+            self.damaged += 1
+            log_failure(_log, logging.WARNING, "the snapshot of %s cannot be used", ascii(aggregate_id), error=error)
         await self._remove(aggregate_id)
         return None
 
@@ -162,8 +170,8 @@ class Snapshots:
         """Writes and compares snapshots until cancelled."""
         try:
             await on_worker_thread(self._open)
-        except OSError as error:
-            _log.warning("no snapshots of aggregates: %s: %s", self.folder.path, error.strerror)
+        except Exception as error:
+            _log.warning("no snapshots of aggregates are kept in %s: %s", self.folder.path, described(error))
             return
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._write_all)
@@ -206,16 +214,20 @@ class Snapshots:
         while True:
             while self._samples:
                 kind = next(iter(self._samples))  # each class in its turn
-                started = time.monotonic()
-                await self._compare(kind, *self._samples.pop(kind))
-                await anyio.sleep(max(_REST_S_MIN, _REST * (time.monotonic() - started)))
+                aggregate_id, read_events = self._samples.pop(kind)
+                try:
+                    await self._compare(kind, aggregate_id, read_events)
+                except Exception as error:  # code of the author, as that of `__eq__`
+                    what = "the snapshot of %s cannot be compared"
+                    log_failure(_log, logging.WARNING, what, ascii(aggregate_id), error=error)
+                await anyio.sleep(_REST_S)
             self._more_samples = anyio.Event()
             await self._more_samples.wait()
 
     async def _compare(self, kind: type[Aggregate], aggregate_id: str, read_events: ReadEvents) -> None:
         try:
             found = await on_worker_thread(self._find, aggregate_id)
-        except (DamagedError, OutdatedError, LookupError):  # counted when it is to be used
+        except (DamagedError, OutdatedError, ForeignError):  # counted when it is to be used
             return
         if found is None or kind in self.differing:
             return
@@ -240,7 +252,7 @@ class Snapshots:
             await self.refuse(aggregate_id)
             return
         self.compared += 1
-        field = differing_field(vars(replayed), vars(found.aggregate))
+        field = await on_worker_thread(differing_field, vars(replayed), vars(found.aggregate))
         if field is not None:
             now, then = (vars(each).get(field, "missing") for each in (replayed, found.aggregate))
             await self._switch_off(
@@ -300,14 +312,14 @@ class Snapshots:
         write_document(self._files, self.folder.path / SWITCHED_OFF, {"format": _FORMAT, "classes": classes})
 
     def _find(self, aggregate_id: str) -> FoundSnapshot | None:
-        """Raises DamagedError, OutdatedError; LookupError: it is of another store or aggregate."""
+        """Raises DamagedError, OutdatedError, ForeignError."""
         raw = self.folder.read(aggregate_id)
         if raw is None:
             return None
         found = SnapshotFile.decode(raw)
         head = found.head
         if (head.store, head.aggregate) != (self._store, aggregate_id):
-            raise LookupError(head.aggregate)
+            raise ForeignError(head.aggregate)
         kind = self._kinds.get(head.kind)
         if kind is None or head.code != self._fingerprint(kind):
             raise OutdatedError(head.kind)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import eventstore.domain as d
 from eventstore.domain.snapshots.snapshots import SWITCHED_OFF
 from eventstore_mailbox import Unrestorable
 from tests.domain.snapshots.baskets import EVENTS_MIN, Basket, Put, World, world
+from tests.simulated_disk import SimulatedDisk
 
 
 async def test_a_long_aggregate_is_replayed_once_and_then_from_its_snapshot(tmp_path: Path) -> None:
@@ -371,3 +374,79 @@ async def test_an_aggregate_whose_snapshot_leads_to_an_error_is_replayed(tmp_pat
         await made.put("a", 1)
         again, _ = await made.restore("a")
         assert again.total == 19
+
+
+MOOD: dict[str, Any] = {}
+
+
+@dataclass
+class Held:
+    number: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        if MOOD:
+            raise ValueError("not today")
+        return isinstance(other, Held)
+
+    __hash__ = None  # type: ignore[assignment] # as of all that has `__eq__` alone
+
+
+class Holding(d.Aggregate):
+    def __init__(self) -> None:
+        self.held = Held()
+        if MOOD:
+            raise ValueError("not today")
+
+    @d.applies(Put)
+    def _(self, event: Put) -> None:
+        pass
+
+
+async def test_code_of_the_author_that_raises_costs_a_snapshot_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(tmp_path, Holding) as made:
+        aggregate = await made.kept("a")
+        await made.until(lambda: made.snapshots.compared, "it is compared")
+        MOOD["bad"] = True
+        try:
+            made.snapshots.was_used(aggregate, made.runtime._read_events)
+            await made.until(lambda: caplog.records, "it is to be compared again")
+            assert await made.snapshots.find("a") is None
+        finally:
+            MOOD.clear()
+        assert made.snapshots.damaged == 1
+        assert (await made.restore("a"))[1] == 25
+    said = [each.getMessage() for each in caplog.records]
+    assert said == ["the snapshot of 'a' cannot be compared", "the snapshot of 'a' cannot be used"]
+
+
+@pytest.mark.parametrize("operation", ["create", "write_at", "rename"])
+async def test_a_disk_that_refuses_a_snapshot_is_counted_and_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, operation: str
+) -> None:
+    disk = SimulatedDisk(1)
+    async with world(tmp_path, files=disk) as made:
+        disk.fail(operation, 1, errno.ENOSPC, times=2)
+        for name in ("a", "b"):
+            await made.put(name, 25)
+            await made.restore(name)
+        await made.until(lambda: made.snapshots.failures == 2, "they are counted")
+        await made.put("c", 25)
+        await made.restore("c")
+        await made.until(lambda: made.snapshots.written, "the next one is written")
+    (said,) = [each.getMessage() for each in caplog.records]
+    assert said.startswith("a snapshot cannot be written to")
+    assert "No space left" in said
+
+
+async def test_a_folder_that_cannot_be_opened_leaves_aggregates_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "snapshots").touch()
+    async with world(tmp_path) as made:
+        await made.put("a", 25)
+        await made.restore("a")
+        await made.until(lambda: caplog.records, "it is said")
+        assert (await made.restore("a"))[1] == 25
+    assert "no snapshots of aggregates are kept in" in caplog.records[0].getMessage()
