@@ -60,6 +60,7 @@ class TrioDriver:
                     await self._waiting.park()
         finally:
             left = self.machine.depth
+            self.machine.lanes.leave()
             self.machine.abandon()
             self._stopped.set()
         return left

@@ -250,3 +250,12 @@ async def test_in_a_child_process_nothing_is_accepted_and_the_parent_goes_on() -
         assert [each.partition(";")[0] for each in refused] == [text, text]
         await mailboxes.execute(Request("a", "1"))
     assert world.store.history("a") == ("1",)
+
+
+async def test_aggregates_leave_memory_when_the_mailboxes_stop() -> None:
+    world = World()
+    async with world.running() as mailboxes:
+        for name in "abca":
+            await mailboxes.execute(Request(name, f"{world.store.sequence}"))
+        assert world.evicted == {}
+    assert world.evicted == {name: list(world.store.history(name)) for name in "abc"}

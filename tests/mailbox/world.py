@@ -26,6 +26,7 @@ class World:
         self.unreachable = 0
         self.held: list[Batch[Change, Outcome]] | None = None
         self.restored: list[str] = []
+        self.evicted: dict[str, list[str]] = {}
         self.errors: list[str] = []
         self.before_restore: Callable[[str], Awaitable[None]] | None = None
         self.on_answer: Callable[[object], None] = lambda entries: None
@@ -36,7 +37,7 @@ class World:
                 restore=self._restore, persist=self._persist, answer=self._answer, clock=trio.current_time,
                 refusal=lambda error: (REFUSED, error, 0), unmodified=lambda history: not history.dirty,
                 on_error=lambda what, error: self.errors.append(what),
-                refresh=refresh, random=lambda: 0.5,
+                refresh=refresh, random=lambda: 0.5, evicted=self._evicted,
             ),
             options,
         )  # fmt: skip
@@ -50,6 +51,10 @@ class World:
         if self.before_restore is not None:
             await self.before_restore(aggregate_id)
         return History(aggregate_id, self.store.history(aggregate_id))
+
+    def _evicted(self, aggregate_id: str, history: History) -> None:
+        self.evicted[aggregate_id] = history.ids
+        self.store.check_stored(aggregate_id, history.ids)
 
     def _persist(self, batch: Batch[Change, Outcome]) -> None:
         if self.unreachable:

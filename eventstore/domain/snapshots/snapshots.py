@@ -1,8 +1,8 @@
 """`Snapshots`: which aggregates get a snapshot, which snapshots are used, and whether they are what a full replay gives.
 
-A snapshot is written of an aggregate that takes long to restore: when that has just been done, and when it is evicted from
-memory, if at least `events_min` events would be replayed otherwise. It is used if it is whole, of this store and this code, and
-the store still has the event that it stands at; any other is counted and removed, and everything is replayed.
+A snapshot is written of an aggregate that takes long to restore: when that has just been done, and when it leaves memory, also
+because the process stops, if at least `events_min` events would be replayed otherwise. It is used if it is whole, of this store
+and this code, and the store still has the event that it stands at. Any other is counted and removed, and all is replayed.
 
 All the time one of those that were used or written is compared with a full replay, slowly. If they differ, the snapshots of its
 class are switched off, for as long as the code of the class stays as it is.
@@ -113,6 +113,7 @@ class Snapshots:
         self._to_write: deque[_ToWrite] = deque(maxlen=_WAITING_MAX)
         self._samples: dict[type[Aggregate], tuple[str, ReadEvents]] = {}
         self._more = anyio.Event()
+        self._idle: anyio.Event | None = None  # set once nothing is left to write
         self._more_samples = anyio.Event()
 
     # -- for restoring ------------------------------------------------------------------------------------------------
@@ -177,12 +178,22 @@ class Snapshots:
             tasks.start_soon(self._write_all)
             tasks.start_soon(self._compare_all)
 
+    async def flush(self) -> None:
+        """Waits until what is to be written by now is written, if `run` runs."""
+        while self._idle is not None and (self._to_write or not self._idle.is_set()):
+            await self._idle.wait()
+
     async def _write_all(self) -> None:
-        while True:
-            while self._to_write:
-                await self._write(self._to_write.popleft())
-            self._more = anyio.Event()
-            await self._more.wait()
+        try:
+            while True:
+                self._idle = idle = anyio.Event()
+                while self._to_write:
+                    await self._write(self._to_write.popleft())
+                self._more = anyio.Event()
+                idle.set()
+                await self._more.wait()
+        finally:
+            self._idle = None
 
     async def _write(self, wanted: _ToWrite) -> None:
         aggregate, raw, read_events = wanted

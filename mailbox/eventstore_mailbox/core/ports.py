@@ -100,8 +100,8 @@ class Ports(Generic[C, A, X, O]):
             called on the event loop for each call of plain appends and each batch. None: the store never waits.
         load: loads such an aggregate; an exception means the same as from `restore`. Until it returns, plain appends to the
             aggregate wait in its lane, and so does a batch with a change of it.
-        evicted: is called with an aggregate that leaves memory to keep to `aggregates_max`; all its changes are stored. It must
-            be quick. None: nobody wants to know.
+        evicted: is called with an aggregate that leaves memory to keep to `aggregates_max`, or because the mailboxes stop; all
+            its changes are stored. It must be quick, and must not raise. None: nobody wants to know.
         unmodified: returns whether an aggregate is as it was before the handler that raised. If not, it is restored.
         same: returns whether two commands under the same id are equal. If they are, a command in flight answers the other.
         look_up: returns the outcome of each command that the store has, as of a change with status DUPLICATE; None for one that

@@ -63,6 +63,13 @@ class ResidentLanes:
         """Evicts some aggregates after a burst, during which they had commands and could not be evicted."""
         self._evict(_SHRINK_STEPS_MAX)
 
+    def leave(self) -> None:
+        """Reports the aggregates that have no commands as evicted: the mailboxes end."""
+        if self._on_evicted is not None:
+            for lane in self._clock:
+                if lane.aggregate is not None and lane.first is None:
+                    self._on_evicted(lane.aggregate_id, lane.aggregate)
+
     def commands_left(self) -> None:
         """Notes that commands were answered, so their aggregates may be evicted now."""
         self._fruitless = 0

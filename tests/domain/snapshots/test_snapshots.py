@@ -450,3 +450,25 @@ async def test_a_folder_that_cannot_be_opened_leaves_aggregates_without(
         await made.until(lambda: caplog.records, "it is said")
         assert (await made.restore("a"))[1] == 25
     assert "no snapshots of aggregates are kept in" in caplog.records[0].getMessage()
+
+
+async def test_what_was_evicted_before_a_flush_is_written_after_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.until(lambda: made.snapshots._idle is not None, "it runs")
+        for name in ("a", "b", "c"):
+            await made.put(name, 9)
+            resident, _ = await made.resident(name)
+            await made.put(name, 9)
+            made.runtime.evicted(name, await made.runtime.refresh(name, resident))
+        await made.snapshots.flush()
+        assert made.snapshots.folder.count == 3
+        await made.snapshots.flush()
+
+
+async def test_a_flush_does_not_wait_for_a_folder_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "snapshots").touch()
+    async with world(tmp_path) as made:
+        await made.put("a", 25)
+        await made.restore("a")
+        await made.snapshots.flush()
+        assert made.snapshots.written == 0

@@ -92,10 +92,18 @@ class DomainHost:
         """Begins to stop the server or worker that runs the domain."""
         self._running.begin_to_stop()
 
+    def join(self) -> None:
+        """Waits until it has ended."""
+        self._running.join()
+
+    def start(self) -> None:
+        """Starts it at the same address, after `join`."""
+        self._running.start()
+
     def start_again(self) -> None:
         """Starts it again at the same address, after it has ended."""
-        self._running.join()
-        self._running.start()
+        self.join()
+        self.start()
 
     def restart(self) -> None:
         """Makes it drop all aggregates in memory."""
