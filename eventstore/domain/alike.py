@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import eq
 from typing import Final
 
 _ABSENT: Final = object()
+_PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def differing_field(one: Mapping[str, object], other: Mapping[str, object]) -> str | None:
@@ -33,11 +35,11 @@ def alike(one: object, other: object) -> bool:
         if isinstance(one, dict) and isinstance(other, dict):
             if not alike(set(one), set(other)):
                 return False
-            left += [(one[key], other[key]) for key in one]
+            left += _pairs([*one.values()], [other[key] for key in one])
         elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
             if len(one) != len(other):
                 return False
-            left += zip(one, other, strict=True)
+            left += _pairs(one, other)
         elif isinstance(one, set | frozenset) and isinstance(other, set | frozenset):
             if one != other or Counter(map(type, one)) != Counter(map(type, other)):
                 return False
@@ -47,6 +49,14 @@ def alike(one: object, other: object) -> bool:
             compared = [each.name for each in dataclasses.fields(one) if each.compare]
             left += [(getattr(one, name), getattr(other, name)) for name in compared]
     return True
+
+
+def _pairs(one: Sequence[object], other: Sequence[object]) -> Iterable[tuple[object, object]]:
+    """Returns the pairs that are to be compared, of sequences of one length: none if they are alike plain values."""
+    kinds = list(map(type, one))
+    if kinds == list(map(type, other)) and set(kinds) <= _PLAIN and all(map(eq, one, other)):
+        return ()
+    return zip(one, other, strict=True)
 
 
 def _differ(one: object, other: object) -> bool:

@@ -11,9 +11,8 @@ from typing import Final
 
 from eventstore import flat
 from eventstore.domain.aggregate import Aggregate, new
-from eventstore.domain.alike import differing_field
 from eventstore.domain.restore import replay
-from eventstore.domain.snapshots.state_codec import Unwritable, read_state, write_state
+from eventstore.domain.snapshots.state_codec import check_state, read_state, write_state
 from eventstore.model import Event
 
 _EVENTS_BYTES_MIN: Final = 1024
@@ -39,9 +38,7 @@ class KeptState:
 
     def check(self, aggregate: Aggregate) -> None:
         """Raises Unwritable if the state would be read back as another one."""
-        field = differing_field(vars(aggregate), read_state(self._state, self._classes))
-        if field is not None:
-            raise Unwritable(field, "would be read back as another value")
+        check_state(vars(aggregate), self._state, self._classes)
 
     def add(self, events: bytes, count: int, aggregate: Aggregate) -> None:
         """Takes the next events, as in a commit record, that the aggregate has applied. Raises Unwritable."""

@@ -31,7 +31,7 @@ from eventstore.domain.restore import ReadEvents, replay
 from eventstore.domain.snapshots.code_fingerprint import aggregate_fingerprint
 from eventstore.domain.snapshots.snapshot_file import DamagedError, OutdatedError, SnapshotFile, SnapshotHead, named_classes
 from eventstore.domain.snapshots.snapshot_folder import SnapshotFolder
-from eventstore.domain.snapshots.state_codec import Unwritable, read_state, write_state
+from eventstore.domain.snapshots.state_codec import Unwritable, check_state, write_state
 from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import EventStoreError
 from eventstore.event_identity import event_identity
@@ -349,9 +349,7 @@ class Snapshots:
         kind = type(aggregate)
         try:
             data, classes = write_state(vars(aggregate))
-            field = differing_field(vars(aggregate), read_state(data, classes))
-            if field is not None:
-                raise Unwritable(field, "would be read back as another value")
+            check_state(vars(aggregate), data, classes)
             try:
                 named = named_classes(classes)
             except ValueError as error:

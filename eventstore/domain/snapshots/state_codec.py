@@ -22,6 +22,7 @@ from decimal import Decimal
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from eventstore.domain.alike import differing_field
 from eventstore.domain.encoding.codec import class_path
 from eventstore.stopped_clock import real_class
 
@@ -79,6 +80,13 @@ def read_state(data: bytes, classes: Sequence[type]) -> dict[str, object]:
     if type(top) is not dict:
         raise ValueError("not a state: it is not a JSON object")
     return top
+
+
+def check_state(state: Mapping[str, object], data: bytes, classes: list[type]) -> None:
+    """Raises Unwritable if what was written of a state would be read back as another one."""
+    field = differing_field(state, read_state(data, classes))
+    if field is not None:
+        raise Unwritable(field, "would be read back as another value")
 
 
 class _Writer:

@@ -14,6 +14,7 @@ from eventstore.domain.kept_state import KeptState
 from eventstore.domain.runtime import CommitRow, DomainRuntime, ResidentAggregate, decide
 from eventstore.domain.testing import stored
 from eventstore.model import Event
+from eventstore.tags import joined
 
 
 @dataclass(frozen=True)
@@ -231,3 +232,35 @@ async def test_events_that_do_not_apply_again_leave_it_to_the_store() -> None:
     aggregate._aggregate_events.clear()
     await world.reject(List("b", fail=True))
     assert world.resident.must_restore
+
+
+@d.event("Tagged of rejections", version=2, tags=["name"])
+@dataclass(frozen=True)
+class Tagged:
+    name: str
+
+
+@d.upcast("Tagged of rejections", version=1)
+def tagged(fields: dict[str, object]) -> dict[str, object]:
+    return fields
+
+
+class Shelf(d.Aggregate):
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    @d.applies(Tagged)
+    def _(self, event: Tagged) -> None:
+        self.names.append(event.name)
+
+
+@pytest.mark.parametrize("metadata", [None, {"user": "ada"}])
+def test_events_with_tags_versions_and_metadata_are_applied_again(metadata: Any) -> None:
+    shelf = d.restore(Shelf, "s", [])
+    kept = KeptState(shelf)
+    for name in ("a", "b"):
+        shelf.apply(Tagged(name), metadata=metadata)
+    kept.add(joined(shelf._aggregate_events), 2, shelf)
+    again = kept.made_again(Shelf, "s")
+    assert isinstance(again, Shelf)
+    assert (again.names, again.version) == (["a", "b"], 2)

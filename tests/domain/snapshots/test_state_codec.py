@@ -24,7 +24,7 @@ from eventstore.domain.snapshots.snapshot_file import (
     SnapshotHead,
     named_classes,
 )
-from eventstore.domain.snapshots.state_codec import Unwritable, read_state, write_state
+from eventstore.domain.snapshots.state_codec import Unwritable, check_state, read_state, write_state
 
 
 class Colour(enum.Enum):
@@ -221,3 +221,11 @@ def test_a_head_of_another_version_of_the_program_is_damage() -> None:
     rest = len(head).to_bytes(4, "little") + head + b"{}"
     with pytest.raises(DamagedError, match="its head cannot be read"):
         SnapshotFile.decode(MAGIC + crc32c(rest).to_bytes(4, "little") + rest)
+
+
+def test_a_state_that_is_read_back_as_another_is_noticed() -> None:
+    state: dict[str, object] = {"names": {f"name {number}" for number in range(100)}, "a": 1}
+    data, classes = write_state(state)
+    check_state(state, data, classes)
+    with pytest.raises(Unwritable, match="attribute 'a' would be read back as another value"):
+        check_state(state, data.replace(b'"a":1', b'"a":1.0'), classes)
