@@ -53,6 +53,21 @@ def test_the_events_of_an_aggregate_are_in_order_and_in_pages(visitor: Visitor) 
     assert "from=1" in re.findall(r'href="([^"]+)">Earlier<', found.text)[0].replace("&amp;", "&")
 
 
+def test_events_lead_to_others_with_their_tag(tmp_path: Path) -> None:
+    with ServerThread(tmp_path / "data", http="127.0.0.1:0") as server:
+        with es.blocking.connect(server.address) as store:
+            store.append("tagged", [es.NewEvent("Tagged", b"", tags=[f"t:{number % 2}", "t&<b>"]) for number in range(9)], 0)
+        _check_tags(Visitor(server.http))
+
+
+def _check_tags(visitor: Visitor) -> None:
+    found = visitor.get("/console/aggregates/one?id=tagged").text
+    assert '<a href="/console/log?tag=t%26%3Cb%3E">t&amp;&lt;b&gt;</a>' in found
+    assert '<a href="/console/log?tag=t%3A1">t:1</a>' in found
+    assert re.findall(r">version (\d+)<", visitor.get("/console/log?tag=t%3A1").text) == ["8", "6", "4", "2"]
+    assert re.findall(r">version (\d+)<", visitor.get("/console/log?tag=t%3A1&type=Other").text) == []
+
+
 def test_an_event_leads_to_the_one_that_caused_it(visitor: Visitor) -> None:
     found = visitor.get("/console/log").text
     assert '<a href="/console/aggregates/one?id=order-0&amp;from=2#v2">order-0/2</a>' in found

@@ -132,6 +132,7 @@ def event_row(event: Event, shard: int | None = None) -> dict[str, Any]:
         "cause": _cause(event),
         "chain": link("/aggregates/chain", id=event.aggregate_id, version=event.version, **of_shard),
         "at": link("/aggregates/one", id=event.aggregate_id, **of_shard, **seen_at),
+        "tags": [(tag, link("/log", tag=tag)) for tag in event.tags],
     }
 
 

@@ -1,4 +1,4 @@
-"""The log: newest events first, by type, prefix and time; and new ones while the page is open.
+"""The log: newest events first, by type, tag, prefix and time; and new ones while the page is open.
 
 No page reads more than a bounded number of events: going back, a page offers to continue from the last event that it examined.
 """
@@ -22,6 +22,7 @@ from eventstore.console.streaming import Updates, stream
 from eventstore.errors import InvalidArgument
 from eventstore.model import CaughtUp, Event
 from eventstore.position import END
+from eventstore.query import Query
 from eventstore.security.permissions import Permission
 
 _EXAMINED_MAX: Final = 10_000
@@ -47,10 +48,17 @@ class Filter:
     since: int | None = None
     until: int | None = None
     may_read: str | None = None
+    tag: str = ""
+
+    @property
+    def query(self) -> Query | None:
+        """What the store looks up; None: nothing."""
+        return Query(tags=[self.tag]) if self.tag else None
 
     def passes(self, event: Event) -> bool:
         return (
             (not self.type or event.type == self.type)
+            and (not self.tag or self.tag in event.tags)
             and event.aggregate_id.startswith(self.prefix)
             and (self.until is None or event.timestamp <= self.until)
         )
@@ -83,7 +91,7 @@ async def _log(visit: Visit) -> Response:
         return sorted(shards), {number: await newest(each, wanted, before) for number, each in _chosen(store, shards, shard)}
 
     shards, found = await visit.ask(find)
-    given = {name: visit.asked(name) for name in ("type", "prefix", "from", "to", "shard")}
+    given = {name: visit.asked(name) for name in ("type", "tag", "prefix", "from", "to", "shard")}
     earlier = [each.before for each in found.values()] if len(found) == 1 else [None]
     older = None if earlier[0] is None else link("/log", **given, before=earlier[0])
     events = [(number, event) for number, each in found.items() for event in each.events]
@@ -141,7 +149,7 @@ async def _appended(
         after = seen.setdefault(number, last)
         if last > after:
             seen[number] = last
-            window = _EXAMINED_MAX // 10 if wanted.type or wanted.prefix else _LIVE_ROWS
+            window = _EXAMINED_MAX // 10 if wanted.type or wanted.tag or wanted.prefix else _LIVE_ROWS
             page = await _between(each, wanted, max(after, last - window), last)
             found += [(number, event) for event in page if wanted.passes(event)]
     return sorted(found, key=_newest_first)[:_LIVE_ROWS]
@@ -166,7 +174,9 @@ async def newest(store: NetworkStore, wanted: Filter, before: int | None) -> Log
         before = later[0].sequence if later else None
     found: list[Event] = []
     examined, last = 0, None
-    items: Any = store.read_all(backwards=True, before=before, aggregate_prefix=wanted.may_read, limit=_EXAMINED_MAX)
+    items: Any = store.read_all(
+        backwards=True, before=before, aggregate_prefix=wanted.may_read, query=wanted.query, limit=_EXAMINED_MAX
+    )
     async with aclosing(items):
         async for event in items:
             examined, last = examined + 1, event.sequence
@@ -197,7 +207,7 @@ async def _between(store: NetworkStore, wanted: Filter, low: int, high: int) -> 
 def _filter(visit: Visit) -> Filter:
     prefix = visit.asked("prefix")
     may_read = None if visit.may(Permission.READ) and visit.may(Permission.SUBSCRIBE) else prefix or None
-    return Filter(visit.asked("type"), prefix, _time(visit, "from"), _time(visit, "to"), may_read)
+    return Filter(visit.asked("type"), prefix, _time(visit, "from"), _time(visit, "to"), may_read, visit.asked("tag"))
 
 
 def _time(visit: Visit, name: str) -> int | None:
