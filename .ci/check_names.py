@@ -41,6 +41,9 @@ ALLOWED = {
     "options of pip, rsync and spark-submit": "deps wheel_dir exclude py_files",
     "of PostgreSQL, LMDB, Spark, Prometheus": "LISTEN writemap from_json Trigger AvailableNow disabled increase",
     "of uWSGI, Django and Celery": "osafterfork apps on_commit acks_late",
+    "of the library eventsourcing, with names of applications": (
+        "BANK_EVENTSTORE_STORE BALANCES_PERSISTENCE_MODULE ORIGINATOR_ID_TYPE EventSourcedProjection"
+    ),
     "a package that a reader may want, and we do not": "psycopg_pool",
     "names that are forbidden here": "utils",
     "stand for something in an example": "backup refunds SomeError job.py eventstore_NAME",
