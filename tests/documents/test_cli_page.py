@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents.pages import ROOT, TIMEOUT_S, run, run_session, text_of, without_times, write_launchers
+from tests.documents.pages import ROOT, TIMEOUT_S, run, run_session, session, text_of, without_times, write_launchers
 from tests.logged_process import EVENTSTORE
 from tests.server_process import ServerProcess
 
@@ -31,6 +31,14 @@ async def test_the_tour_prints_what_the_page_says(tmp_path: Path) -> None:
         server.process.terminate()
         server.process.wait(TIMEOUT_S)
     await run_session("offline", tmp_path, path, "", PAGE)
+
+
+async def test_a_commit_of_several_aggregates_prints_what_the_page_says(tmp_path: Path) -> None:
+    path = write_launchers(tmp_path)
+    (command, shown), *_ = session("together", PAGE)
+    (tmp_path / command.removeprefix("cat ")).write_text("\n".join(shown) + "\n")
+    with ServerProcess(tmp_path / "data") as server:
+        await run_session("together", tmp_path, path, server.address, PAGE)
 
 
 @pytest.mark.heavy

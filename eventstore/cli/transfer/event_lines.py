@@ -42,24 +42,10 @@ class LineIds(NamedTuple):
     command_id: str | None
 
 
-_NAMES: Final = frozenset(
-    {
-        "aggregate_id",
-        "command_id",
-        "event_type",
-        "timestamp",
-        "data",
-        "data_base64",
-        "data_text",
-        "metadata",
-        "metadata_base64",
-        "metadata_text",
-        "tags",
-        "version",
-        "sequence",
-        "shard",
-    }
+_OF_EVENT: Final = frozenset(
+    {"event_type", "data", "data_base64", "data_text", "metadata", "metadata_base64", "metadata_text", "tags"}
 )
+_NAMES: Final = _OF_EVENT | {"aggregate_id", "command_id", "timestamp", "version", "sequence", "shard"}
 # The order in which exports are written. Reading a line in this order costs a third of searching for each name.
 _USUAL: Final = re.compile(
     r'\{\s*"aggregate_id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"command_id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,'
@@ -169,13 +155,8 @@ def _parse_members(line: str) -> ParsedLine:
     values: dict[str, object] = {}
     _read_members(line, texts, values)
     try:
-        event_type = _text(values, "event_type")
         aggregate_id, command_id = _text(values, "aggregate_id"), _text(values, "command_id")
-        data, data_format = _payload(texts, values, "data", DATA_IS_JSON)
-        metadata, metadata_format = _payload(texts, values, "metadata", METADATA_IS_JSON)
-        if data is None:
-            raise LineRefused("data is missing")
-        event = with_tags(_stored(data_format | metadata_format, event_type, data, metadata), _tags(values.get("tags")))
+        event = _event(texts, values)
         return ParsedLine(aggregate_id, command_id, _time(values.get("timestamp")), event, _version(values.get("version")))
     except LineRefused as refused:
         raise LineRefused(refused.what, LineIds(*(_sure(values.get(name)) for name in LineIds._fields))) from None
@@ -197,14 +178,38 @@ def _tags(given: object) -> tuple[str, ...]:
         raise LineRefused(str(error)) from None
 
 
-def _read_members(line: str, texts: dict[str, str], values: dict[str, object]) -> None:
+def read_event(line: str, more: frozenset[str]) -> tuple[NewEvent | None, dict[str, object]]:
+    """Reads an event that is to be appended, and the members named in `more` that the line has. None: the line has no event.
+
+    Raises:
+        LineRefused: it is not JSON, has other members, or a part of an event only.
+    """
+    texts: dict[str, str] = {}
+    values: dict[str, object] = {}
+    try:
+        _read_members(line, texts, values, _OF_EVENT | more)
+    except (ValueError, RecursionError) as error:
+        raise LineRefused(f"not JSON: {error}") from None
+    return _event(texts, values) if _OF_EVENT & values.keys() else None, {name: values[name] for name in more & values.keys()}
+
+
+def _event(texts: dict[str, str], values: dict[str, object]) -> NewEvent:
+    event_type = _text(values, "event_type")
+    data, data_format = _payload(texts, values, "data", DATA_IS_JSON)
+    metadata, metadata_format = _payload(texts, values, "metadata", METADATA_IS_JSON)
+    if data is None:
+        raise LineRefused("data is missing")
+    return with_tags(_stored(data_format | metadata_format, event_type, data, metadata), _tags(values.get("tags")))
+
+
+def _read_members(line: str, texts: dict[str, str], values: dict[str, object], names: frozenset[str] = _NAMES) -> None:
     """Reads the one object in the line, up to its first fault: name → spelling of the value, and name → value."""
     skip = _SPACE.match
     position = _expect(line, 0, "{")
     while True:
         name, position = _scan(line, _expect(line, position, '"') - 1)
-        if name not in _NAMES:
-            raise LineRefused(f"{name!r} is not one of {', '.join(sorted(_NAMES))}")
+        if name not in names:
+            raise LineRefused(f"{name!r} is not one of {', '.join(sorted(names))}")
         if name in texts:
             values.pop(name)  # it is not sure which of the two is meant
             raise LineRefused(f"{name} occurs twice")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -128,3 +129,77 @@ def test_an_unreachable_server_is_named(shared: Server) -> None:
 def test_stats_are_shown_for_people_and_for_programs(shared: Server) -> None:
     assert "events" in output("stats", store=shared.store)
     assert shared.stats()["durability"] == "sync"
+
+
+def lines(*members: dict[str, object]) -> str:
+    return "".join(json.dumps(each) + "\n" for each in members)
+
+
+def event(aggregate_id: str, event_type: str = "T", data: object = 1, **more: object) -> dict[str, object]:
+    return {"aggregate_id": aggregate_id, "event_type": event_type, "data": data, **more}
+
+
+def test_events_of_several_aggregates_are_appended_together(shared: Server, aggregate: str, tmp_path: Path) -> None:
+    one, other, asked = (f"{name}-{{{aggregate}}}" for name in ("one", "other", "asked"))
+    output("append", asked, "--type", "T", "--data", "1", store=shared.store)
+    text = lines(
+        event(one, "Withdrawn", {"amount": 5}, metadata={"by": "me"}, expected_version="new"),
+        event(other, "Deposited", {"amount": 5}),
+        event(one, "Noted", "x"),
+        {"aggregate_id": asked, "expected_version": 1},
+    )
+    (file := tmp_path / "transfer.jsonl").write_text(f"\n{text}")
+    command = ("append", "--together", file, "--command-id", "t-1")
+    said = output(*command, store=shared.store).splitlines()
+    assert said[0].startswith(f"{one} is at version 2 (sequence ")
+    assert said[1].startswith(f"{other} is at version 1 (sequence ")
+    assert len(said) == 2
+    stored = [json.loads(each) for each in output("read", one, "--json", store=shared.store).splitlines()]
+    assert [(each["event_type"], each["data"], each["command_id"]) for each in stored] == [
+        ("Withdrawn", {"amount": 5}, "t-1"),
+        ("Noted", "x", "t-1"),
+    ]
+    assert stored[0]["metadata"] == {"by": "me"}
+    assert output("read", asked, "--raw", store=shared.store) == "1\n"
+
+    assert "this command was appended before" in output(*command, store=shared.store)
+    again = json.loads(output(*command, "--json", store=shared.store))
+    assert [(each["aggregate_id"], each["version"], each["duplicate"]) for each in again] == [(one, 2, True), (other, 1, True)]
+
+
+def test_none_of_them_is_written_if_one_condition_fails(shared: Server, aggregate: str) -> None:
+    one, other = f"one-{aggregate}", f"other-{aggregate}"
+    text = lines(event(one), {"aggregate_id": other, "expected_version": "exists"})
+    assert "is at version 0, expected exists" in refused("append", "--together", "-", store=shared.store, text=text)
+    assert output("read", one, store=shared.store) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "-, line 1: not a JSON object"),
+        ('{"aggregate_id": "a"}', "line 1: the line has neither an event"),
+        ('{"event_type": "T", "data": 1}', "line 1: aggregate_id is missing"),
+        ('{"aggregate_id": 7, "event_type": "T", "data": 1}', "aggregate_id is not a string"),
+        ('{"aggregate_id": "a", "event_type": "T"}', "data is missing"),
+        ('{"aggregate_id": "a", "data": 1}', "event_type is missing"),
+        ('{"aggregate_id": "a", "event_type": "T", "data": 1, "command_id": "c"}', "'command_id' is not one of"),
+        (lines(event("a", expected_version=1), event("a", expected_version="new")), "line 2: expected_version is 'new'"),
+        (lines(event("a", expected_version=-1)), "expected_version is -1, allowed are"),
+        (lines(event("a", expected_version=True)), "expected_version is True, allowed are"),
+        (lines({"aggregate_id": "a", "expected_version": 1}), "one commit writes 0 aggregates"),
+        ("", "one commit writes 0 aggregates"),
+    ],
+)
+def test_wrong_lines_are_refused_by_number(shared: Server, text: str, words: str) -> None:
+    assert words in refused("append", "--together", "-", store=shared.store, text=text, code=2)
+    assert output("read", "a", store=shared.store) == ""
+
+
+def test_what_the_lines_say_is_not_given_beside_them(shared: Server) -> None:
+    assert "--type cannot be given with --together" in refused(
+        "append", "--together", "-", "--type", "T", store=shared.store, text=lines(event("a")), code=2
+    )
+    assert "--data is missing; give ID, --type and --data, or --together FILE" in refused(
+        "append", "a", "--type", "T", store=shared.store, code=2
+    )
