@@ -7,6 +7,9 @@ they are spelled in the line, byte for byte: a store must not round a number or 
 null. Bytes that are not JSON are written as `data_base64`. JSON that spans several lines is written as the string
 `data_text`. The same holds for metadata. `version` and `sequence` are written for readers, of several shards also the `shard`
 in which the sequence counts; an import assigns its own, and knows by `version` a line that a file has twice.
+
+Lines of one commit of several aggregates follow each other. Each has `joint_commit`, the same number in all of them, and
+`joint_events`, how many lines they are: an import stores all of them, by one commit, or none.
 """
 
 from __future__ import annotations
@@ -17,22 +20,32 @@ import json
 import re
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, cast
 
 from eventstore.errors import InvalidArgument
-from eventstore.fields import encodable
+from eventstore.fields import encodable, shown
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Event, NewEvent
 from eventstore.tags import TAGGED, checked_tags, enveloped
 
 
+class JointMark(NamedTuple):
+    """Which commit of several aggregates a line belongs to, and how many lines that has."""
+
+    commit: int
+    events: int
+
+
 class ParsedLine(NamedTuple):
-    """The event in a line. `time`: µs since 1970. `version`: as an export wrote it; 0 if the line has none."""
+    """The event in a line. `time`: µs since 1970. `version`: as an export wrote it; 0 if the line has none. `joint`: None: its
+    commit is of one aggregate.
+    """
 
     aggregate_id: str
     command_id: str
     time: int
     event: NewEvent
     version: int = 0
+    joint: JointMark | None = None
 
 
 class LineIds(NamedTuple):
@@ -45,7 +58,16 @@ class LineIds(NamedTuple):
 _OF_EVENT: Final = frozenset(
     {"event_type", "data", "data_base64", "data_text", "metadata", "metadata_base64", "metadata_text", "tags"}
 )
-_NAMES: Final = _OF_EVENT | {"aggregate_id", "command_id", "timestamp", "version", "sequence", "shard"}
+_NAMES: Final = _OF_EVENT | {
+    "aggregate_id",
+    "command_id",
+    "timestamp",
+    "version",
+    "sequence",
+    "shard",
+    "joint_commit",
+    "joint_events",
+}
 # The order in which exports are written. Reading a line in this order costs a third of searching for each name.
 _USUAL: Final = re.compile(
     r'\{\s*"aggregate_id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"command_id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,'
@@ -55,7 +77,8 @@ _USUAL_METADATA: Final = re.compile(r'\s*,\s*"metadata"\s*:\s*')
 _NUMBER: Final = "(?:0|[1-9][0-9]{0,17})"
 _USUAL_END: Final = re.compile(
     rf'\s*(?:,\s*"version"\s*:\s*({_NUMBER})\s*)?(?:,\s*"sequence"\s*:\s*{_NUMBER}\s*)?'
-    rf'(?:,\s*"shard"\s*:\s*{_NUMBER}\s*)?\}}'
+    rf'(?:,\s*"shard"\s*:\s*{_NUMBER}\s*)?'
+    rf'(?:,\s*"joint_commit"\s*:\s*({_NUMBER})\s*,\s*"joint_events"\s*:\s*({_NUMBER})\s*)?\}}'
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
@@ -112,7 +135,8 @@ def _parse_usual(line: str, usual: re.Match[str]) -> ParsedLine | None:
     aggregate_id, command_id, event_type, time = usual.groups()
     event = _stored(format_, event_type, data.encode(), metadata)
     try:
-        return ParsedLine(aggregate_id, command_id, _time(time), event, int(rest[1] or 0))
+        joint = None if rest[2] is None else _checked_mark(int(rest[2]), int(rest[3]))
+        return ParsedLine(aggregate_id, command_id, _time(time), event, int(rest[1] or 0), joint)
     except LineRefused as refused:  # the whole object was read, so its ids are sure
         raise LineRefused(refused.what, LineIds(_sure(aggregate_id), _sure(command_id))) from None
 
@@ -157,7 +181,8 @@ def _parse_members(line: str) -> ParsedLine:
     try:
         aggregate_id, command_id = _text(values, "aggregate_id"), _text(values, "command_id")
         event = _event(texts, values)
-        return ParsedLine(aggregate_id, command_id, _time(values.get("timestamp")), event, _version(values.get("version")))
+        time, version = _time(values.get("timestamp")), _version(values.get("version"))
+        return ParsedLine(aggregate_id, command_id, time, event, version, _mark(values))
     except LineRefused as refused:
         raise LineRefused(refused.what, LineIds(*(_sure(values.get(name)) for name in LineIds._fields))) from None
 
@@ -270,6 +295,19 @@ def _version(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
+def _mark(values: dict[str, object]) -> JointMark | None:
+    if "joint_commit" not in values and "joint_events" not in values:
+        return None
+    return _checked_mark(values.get("joint_commit"), values.get("joint_events"))
+
+
+def _checked_mark(commit: object, events: object) -> JointMark:
+    for name, value, least in (("joint_commit", commit, 0), ("joint_events", events, 2)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise LineRefused(f"{name} is {'missing' if value is None else shown(value)}; it is a number from {least}")
+    return JointMark(cast(int, commit), cast(int, events))
+
+
 def _time(value: object) -> int:
     """Returns microseconds since 1970."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -302,8 +340,10 @@ def _sure(value: object) -> str | None:
     return value if isinstance(value, str) and "\ufffd" not in value and encodable(value) == value else None
 
 
-def format_event(event: Event, shard: int | None = None) -> str:
-    """Formats a stored event as a line, without the line break. JSON is written as it is stored. `shard`: of several."""
+def format_event(event: Event, shard: int | None = None, joint: JointMark | None = None) -> str:
+    """Formats a stored event as a line, without the line break. JSON is written as it is stored. `shard`: of several. `joint`:
+    the commit of several aggregates whose lines are written one after the other.
+    """
     try:
         time = f'"{event.time.isoformat()}"'
     except OverflowError:  # outside the years 1 to 9999, which takes a client with a wrong clock
@@ -322,6 +362,8 @@ def format_event(event: Event, shard: int | None = None) -> str:
     members.append(f'"version":{event.version},"sequence":{event.sequence}')
     if shard is not None:
         members.append(f'"shard":{shard}')
+    if joint is not None:
+        members.append(f'"joint_commit":{joint.commit},"joint_events":{joint.events}')
     return "{" + ",".join(members) + "}"
 
 

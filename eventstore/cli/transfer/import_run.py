@@ -12,6 +12,9 @@ nothing; it finds the commits that the store has, and those whose command id it 
 batch is then sent in the order of the file. No batch has a command twice, since the store would know neither: a repetition with
 the same content is only counted, one with other content begins the next batch.
 
+A commit of several aggregates is sent with others that share no aggregate with it, and what follows waits for their answers: so
+nothing is sent behind one of them that is refused. Then all its aggregates are held back.
+
 If the store stops accepting commits (a full disk) and some behind the first were stored, the import reports that they have
 changed places.
 """
@@ -28,10 +31,10 @@ import trio
 import eventstore as es
 from eventstore.cli.terminal.output import print_note
 from eventstore.cli.transfer.known_aggregates import KnownAggregate, KnownAggregates
-from eventstore.cli.transfer.line_source import CommandLines, LineSource, SourceFailed
-from eventstore.cli.transfer.refusals import Refusals
+from eventstore.cli.transfer.line_source import CommandLines, JointLines, LineSource, SourceFailed
+from eventstore.cli.transfer.refusals import Refusal, Refusals
 from eventstore.client.aio.store import NetworkStore
-from eventstore.errors import CommandIdReused, EventStoreError, InvalidArgument, VersionConflict
+from eventstore.errors import CommandIdReused, CrossShard, EventStoreError, InvalidArgument, VersionConflict
 from eventstore.fields import counted
 from eventstore.model import ANY, VERSION_MAX, Committed, ExpectedVersion
 from eventstore.records.raw_commit import encode_commits
@@ -44,6 +47,7 @@ _SLICE: Final = 50
 _RECONNECT_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.2
 _ABOUT_THE_COMMIT: Final = (InvalidArgument, CommandIdReused, VersionConflict)
+_JOINT_AT_ONCE: Final = 100  # commits of several aggregates, each a request of its own
 
 
 class ImportStopped(EventStoreError):
@@ -78,14 +82,20 @@ class Summary:
 
 @dataclass(slots=True)
 class _Batch:
-    """Commits that are sent together."""
+    """Commits that are sent together: of one aggregate each, or of several."""
 
     groups: dict[tuple[str, str], CommandLines] = field(default_factory=dict)  # by aggregate and command id
+    joint: list[JointLines] = field(default_factory=list)
+    joint_aggregates: set[str] = field(default_factory=set)
     size_bytes: int = 0
     answered: trio.Event = field(default_factory=trio.Event)
 
-    def take(self, group: CommandLines) -> bool:
+    def take(self, group: CommandLines | JointLines) -> bool:
         """Adds a commit, or counts it as a repetition. Returns False if it has to be in the next batch."""
+        if isinstance(group, JointLines):
+            return self._take_joint(group)
+        if self.joint:
+            return False
         command = (group.aggregate_id, group.command_id)
         first = self.groups.get(command)
         if first is not None:
@@ -94,6 +104,17 @@ class _Batch:
             return False
         self.groups[command] = group
         self.size_bytes += group.size_bytes
+        return True
+
+    def _take_joint(self, commit: JointLines) -> bool:
+        names = commit.aggregate_ids
+        if self.groups or len(self.joint) >= _JOINT_AT_ONCE or self.size_bytes >= BATCH_BYTES:
+            return False
+        if not self.joint_aggregates.isdisjoint(names):
+            return False
+        self.joint.append(commit)
+        self.joint_aggregates.update(names)
+        self.size_bytes += commit.size_bytes
         return True
 
 
@@ -171,10 +192,20 @@ class _Import:
                     await trio.sleep(_LOOK_SECONDS)
                 print_note("connected again")
 
-    def _groups(self) -> Iterator[CommandLines]:
+    def _groups(self) -> Iterator[CommandLines | JointLines]:
         """Yields the commits to send, and counts those that are refused or held back without asking the store."""
         for item in self._source.groups():
-            if isinstance(item, CommandLines):
+            if isinstance(item, JointLines):
+                if self._may_be_sent(item):
+                    yield item
+                    continue
+                for name in item.aggregate_ids:
+                    self.known[name].is_unread = True
+                if item.why is None:
+                    self._summary.held_back += item.lines
+                    continue
+                item = item.refusal(item.at, item.why)
+            elif isinstance(item, CommandLines):
                 known = self.known[item.aggregate_id]
                 is_held = known.is_unread or known.is_refused or self._source.may_lack_lines(item.aggregate_id)
                 if not is_held:
@@ -191,10 +222,21 @@ class _Import:
             if self._strict:
                 raise SourceFailed(str(item))
 
+    def _may_be_sent(self, commit: JointLines) -> bool:
+        """Whether none of its aggregates is held back, and its lines are in order; otherwise it may be refused now."""
+        names = commit.aggregate_ids
+        known = [self.known[name] for name in names]
+        if any(each.is_unread or each.is_refused for each in known) or any(map(self._source.may_lack_lines, names)):
+            return False
+        for part in commit.parts:
+            _check_order(part, self.known[part.aggregate_id])
+        commit.check()
+        return commit.why is None
+
     async def _send(self, nursery: trio.Nursery, batch: _Batch) -> None:
         """Sends a batch after the previous one was answered; returns without waiting for the answer."""
         await self._settle()
-        if batch.groups:
+        if batch.groups or batch.joint:
             self._sent = batch
             nursery.start_soon(self._append, batch)
             await trio.lowlevel.checkpoint()
@@ -210,7 +252,12 @@ class _Import:
 
     async def _append(self, batch: _Batch) -> None:
         try:
-            await self._append_all([*batch.groups.values()])
+            if batch.joint:
+                async with trio.open_nursery() as nursery:
+                    for commit in batch.joint:
+                        nursery.start_soon(self._commit, commit)
+            else:
+                await self._append_all([*batch.groups.values()])
         except OSError as error:
             self._failed = error
         batch.answered.set()
@@ -227,10 +274,38 @@ class _Import:
         if sent and self._failed is None:
             await self._round(sent, ANY)
         for group in groups:
-            known = self.known[group.aggregate_id]
-            if 0 < group.stored_version < known.version_stored and not group.is_repeated:
-                self._summary.misplaced += group.lines
-            known.version_stored = max(known.version_stored, group.stored_version)
+            self._note_stored(group)
+
+    async def _commit(self, commit: JointLines) -> None:
+        try:
+            await self._commit_jointly(commit)
+        except OSError as error:  # not raised in the nursery, which would wrap it in a group
+            self._failed = error
+
+    async def _commit_jointly(self, commit: JointLines) -> None:
+        """Sends a commit of several aggregates."""
+        if any(self.known[name].is_refused for name in commit.aggregate_ids):
+            self._refuse_jointly(commit, "")
+            return
+        try:
+            outcomes = await self._store.commit(commit.writes(), command_id=commit.command_id, timestamp=commit.parts[0].time)
+        except (*_ABOUT_THE_COMMIT, CrossShard) as error:
+            self._refuse_jointly(commit, error.message)
+        except EventStoreError as error:
+            if self._failed is None:
+                self._failed = ImportStopped(_stopped(commit, error, []))
+        else:
+            self._summary.commits += 1
+            for part, outcome in zip(commit.parts, outcomes, strict=True):
+                self._count(part, outcome)
+                self._note_stored(part)
+
+    def _note_stored(self, group: CommandLines) -> None:
+        """Notes the version that a commit has in the store, and whether others of its aggregate have passed it."""
+        known = self.known[group.aggregate_id]
+        if 0 < group.stored_version < known.version_stored and not group.is_repeated:
+            self._summary.misplaced += group.lines
+        known.version_stored = max(known.version_stored, group.stored_version)
 
     def _valid(self, groups: list[CommandLines]) -> list[CommandLines]:
         """Returns the commits that break no limit, up to the first of each aggregate that does."""
@@ -255,6 +330,7 @@ class _Import:
         for group, outcome in zip(groups, outcomes, strict=True):
             aggregate_id = group.aggregate_id
             if isinstance(outcome, Committed):
+                self._summary.commits += 1 + group.repetitions
                 self._count(group, outcome)
                 if not outcome.duplicate and outcome.version == len(group.events):
                     self.known[aggregate_id].is_created = True
@@ -279,14 +355,25 @@ class _Import:
             self._summary.held_back += group.lines
             return
         known.is_refused = True
-        refusal = group.refusal(group.line, why)
+        self._add_refusal(group.refusal(group.line, why))
+
+    def _refuse_jointly(self, commit: JointLines, why: str) -> None:
+        """Does what `_refuse` does, for all aggregates of a commit."""
+        was_refused = any(self.known[name].is_refused for name in commit.aggregate_ids)
+        for name in commit.aggregate_ids:
+            self.known[name].is_refused = True
+        if was_refused:
+            self._summary.held_back += commit.lines
+        else:
+            self._add_refusal(commit.refusal(commit.line, why))
+
+    def _add_refusal(self, refusal: Refusal) -> None:
         self._summary.refusals.add(refusal)
         if self._strict and self._failed is None:
             self._failed = SourceFailed(str(refusal))
 
     def _count(self, group: CommandLines, outcome: Committed) -> None:
         summary = self._summary
-        summary.commits += 1 + group.repetitions
         summary.repeated += group.repeated_lines
         if outcome.duplicate:
             summary.repeated += group.lines
@@ -310,7 +397,7 @@ def _check_order(group: CommandLines, known: KnownAggregate) -> None:
             known.version_read = max(before, group.version)
 
 
-def _stopped(group: CommandLines, error: EventStoreError, overtaken: list[str]) -> str:
+def _stopped(group: CommandLines | JointLines, error: EventStoreError, overtaken: list[str]) -> str:
     message = f"stopped at {group.file}, line {group.line}: {error.message}"
     if not overtaken:
         return message

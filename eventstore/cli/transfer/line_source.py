@@ -5,6 +5,9 @@ other aggregates may stand between them. Lines of the same aggregate may not, si
 lines of a commit be in several files. To know when a commit is complete, and to send no part of one that is not, the files
 are read twice: `survey` finds the commands whose lines are apart, `groups` yields commits.
 
+Lines that an export has marked as one commit of several aggregates are imported by one commit, or not at all. They have to be
+neighbours, those of each aggregate as well, so that one that is missing is noticed by their number.
+
 A line whose command cannot be read may belong to any commit of its aggregate, before or behind it, in any of the files; a line
 whose aggregate cannot be read to any commit at all. Were such a commit stored without it, it could never be completed: its
 command id would be taken. A narrower rule would have to guess where a commit may go on. So of these aggregates nothing is
@@ -25,14 +28,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final, TypeAlias, cast
 
 from eventstore.arrays import np
-from eventstore.cli.transfer.event_lines import LineIds, LineRefused, ParsedLine, guess_ids
+from eventstore.cli.transfer.event_lines import JointMark, LineIds, LineRefused, ParsedLine, guess_ids
 from eventstore.cli.transfer.line_rules import LineRules
 from eventstore.cli.transfer.refusals import Refusal
 from eventstore.errors import EventStoreError
-from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, Commit, ExpectedVersion, NewEvent
+from eventstore.fields import counted
+from eventstore.model import ANY, COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, Commit, ExpectedVersion, NewEvent, Write
 
 # An event of 4 MB, each byte of which is spelled as an escape of six, and the rest of the line.
 LINE_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -47,11 +51,16 @@ _REPEATED: Final = 0
 _IN_SEVERAL_FILES: Final = -1
 _OVERTAKEN: Final = -2
 _READ_BEFORE: Final = -3  # what was `_REPEATED`
+_OUTSIDE_JOINT: Final = -4
+_TOO_MUCH: Final = f"too much for one commit: over {COMMIT_EVENTS_MAX} events or {COMMIT_BYTES_MAX} bytes"
+_SEPARATELY: Final = "or remove joint_commit and joint_events from its lines, to import its aggregates one by one"
 _WHY: Final = {
     _IN_SEVERAL_FILES: "its command has lines in several files; import them one after the other if they hold the same "
     "commits, or put them into one file if one continues the other",
     _OVERTAKEN: "a line of another command of the aggregate stands between lines of this one; put the lines of a command "
     "next to each other",
+    _OUTSIDE_JOINT: "a commit of several aggregates has lines of this one that are not next to each other, or outside of it; "
+    f"put them next to each other, {_SEPARATELY}",
 }
 
 
@@ -65,7 +74,7 @@ class CommandLines:
 
     `runs_left`: how many runs of neighbouring lines belong to it, without those that were read to their end. `is_repeated`:
     the same versions of this command were read before. `repetitions` counts commits with the same content that need not be
-    sent after it, with `repeated_lines`.
+    sent after it, with `repeated_lines`. `is_joint`: it is a part of `JointLines`.
     """
 
     file: str
@@ -85,6 +94,7 @@ class CommandLines:
     repetitions: int = 0
     repeated_lines: int = 0
     stored_version: int = 0  # of its last event in the store, once it is there
+    is_joint: bool = False
 
     def refuse(self, line: int, why: str) -> None:
         """Refuses the group because of the last line that was counted."""
@@ -99,7 +109,7 @@ class CommandLines:
     def add(self, line: int, parsed: ParsedLine) -> None:
         """Adds the event of a line. A line with a version that the group has already is the same event once more."""
         self.count(line)
-        _, _, time, event, version = parsed
+        _, _, time, event, version, _ = parsed
         if self.why is not None:
             return
         if self.time is None:
@@ -114,7 +124,7 @@ class CommandLines:
         else:
             self.size_bytes += len(event[2])
             if self.lines > COMMIT_EVENTS_MAX or self.size_bytes > COMMIT_BYTES_MAX:
-                self.refuse(line, f"too much for one commit: over {COMMIT_EVENTS_MAX} events or {COMMIT_BYTES_MAX} bytes")
+                self.refuse(line, _TOO_MUCH)
             else:
                 self.version = version
                 self.events.append(event)
@@ -134,6 +144,63 @@ class CommandLines:
     def commit(self, expected_version: ExpectedVersion) -> Commit:
         """Makes the commit."""
         return Commit(self.aggregate_id, self.events, expected_version, self.command_id, self.time)
+
+
+@dataclass(slots=True)
+class JointLines:
+    """The lines of a commit of several aggregates: `parts` has those of each. `why` and `at` are as of `CommandLines`."""
+
+    file: str
+    line: int
+    command_id: str
+    mark: JointMark
+    parts: list[CommandLines] = field(default_factory=list)
+    lines: int = 0
+    size_bytes: int = 0
+    why: str | None = None
+    at: int = 0
+
+    @property
+    def aggregate_ids(self) -> list[str]:
+        return [part.aggregate_id for part in self.parts]
+
+    def count(self, line: int, size_bytes: int) -> None:
+        """Counts a line that a part has got."""
+        self.lines, self.size_bytes = self.lines + 1, self.size_bytes + size_bytes
+        if self.why is None and (self.lines > COMMIT_EVENTS_MAX or self.size_bytes > COMMIT_BYTES_MAX):
+            self.why, self.at = _TOO_MUCH, line
+        if self.why is not None:
+            self.parts[-1].refuse(line, self.why)
+
+    def check(self) -> None:
+        """Refuses the commit if one of its parts is refused, or its parts have different times."""
+        for part in self.parts:
+            if part.why is None and part.time != self.parts[0].time:
+                part.refuse(part.line, "the timestamp differs from that of another aggregate, of the same commit")
+            if part.why is not None and self.why is None:
+                self.why, self.at = part.why, part.at
+
+    def check_whole(self) -> None:
+        """Refuses the commit if lines of it are missing, or as `check` does."""
+        if self.lines < self.mark.events and self.why is None:
+            self.at = self.parts[-1].last
+            self.why = (
+                f"{counted(self.lines, 'line')} of the {self.mark.events} of commit {self.mark.commit}, which is of several "
+                f"aggregates, follow each other here; give all of them next to each other, {_SEPARATELY}"
+            )
+        self.check()
+
+    def refusal(self, line: int, why: str) -> Refusal:
+        """Refuses all lines, because of one of them or because the store refused the commit."""
+        return Refusal(self.file, line, self.lines, why, self.line, self.parts[-1].last, self.parts[0].aggregate_id)
+
+    def writes(self) -> list[Write]:
+        """Makes what the commit writes."""
+        return [Write(part.aggregate_id, part.events, ANY) for part in self.parts]
+
+
+Group: TypeAlias = CommandLines | JointLines | Refusal
+"""A commit, or a line that is no event."""
 
 
 class LineSource:
@@ -187,7 +254,7 @@ class LineSource:
         """Whether a line that cannot be read may belong to a commit of this aggregate. After `survey`."""
         return aggregate_id in self._unsure
 
-    def groups(self) -> Iterator[CommandLines | Refusal]:
+    def groups(self) -> Iterator[Group]:
         """Yields the commits of all files, and the lines that are not events. After `survey`.
 
         A commit is yielded with its last line.
@@ -321,8 +388,38 @@ class _Grouper:
         self._version = 0  # of the line before
         self._open: dict[str, CommandLines] = {}  # by aggregate: groups whose lines are apart and not all read
         self._open_bytes = 0
+        self._joint: JointLines | None = None  # what the line before is a part of
 
-    def good(self, number: int, parsed: ParsedLine) -> list[CommandLines | Refusal]:
+    def good(self, number: int, parsed: ParsedLine) -> list[Group]:
+        if self._joint is not None or parsed.joint is not None:
+            return self._good_joint(number, parsed)
+        return self._add(number, parsed)
+
+    def _good_joint(self, number: int, parsed: ParsedLine) -> list[Group]:
+        """Adds a line of a joint commit, or one behind it."""
+        ended: list[Group] = []
+        joint, mark = self._joint, parsed.joint
+        if joint is not None and (mark, parsed.command_id) != (joint.mark, joint.command_id):
+            ended = self._end_joint()
+        if mark is None:
+            return [*ended, *self._add(number, parsed)]
+        if self._joint is None:
+            ended += self._end_run()
+            self._joint = JointLines(self._path, number, parsed.command_id, mark)
+        joint = self._joint
+        ended += [each for each in self._add(number, parsed) if not (isinstance(each, CommandLines) and each.is_joint)]
+        joint.count(number, len(parsed.event[2]))
+        return [*ended, *self._end_joint()] if joint.lines == mark.events else ended
+
+    def _end_joint(self) -> list[Group]:
+        joint, self._joint = self._joint, None
+        if joint is None:
+            return []
+        self._end_run()
+        joint.check_whole()
+        return [joint]
+
+    def _add(self, number: int, parsed: ParsedLine) -> list[Group]:
         ended, group = self._turn_to(number, parsed.aggregate_id, parsed.command_id, parsed.version)
         before = group.size_bytes
         group.add(number, parsed)
@@ -338,22 +435,21 @@ class _Grouper:
                 group.size_bytes = 0
         return ended
 
-    def bad(self, number: int, refused: LineRefused) -> list[CommandLines | Refusal]:
+    def bad(self, number: int, refused: LineRefused) -> list[Group]:
         aggregate_id, command_id = refused.ids
+        joint = self._end_joint()
         if aggregate_id is None or command_id is None:
-            return [Refusal(self._path, number, 1, refused.what, number, number, aggregate_id)]
+            return [*joint, Refusal(self._path, number, 1, refused.what, number, number, aggregate_id)]
         ended, group = self._turn_to(number, aggregate_id, command_id, 0)
         group.count(number)
         group.refuse(number, refused.what)
-        return ended
+        return [*joint, *ended]
 
-    def end_file(self) -> list[CommandLines | Refusal]:
+    def end_file(self) -> list[Group]:
         # the open groups are whole: this happens if the file has changed since it was surveyed
-        return [*self._end_run(), *self._open.values()]
+        return [*self._end_joint(), *self._end_run(), *self._open.values()]
 
-    def _turn_to(
-        self, number: int, aggregate_id: str, command_id: str, version: int
-    ) -> tuple[list[CommandLines | Refusal], CommandLines]:
+    def _turn_to(self, number: int, aggregate_id: str, command_id: str, version: int) -> tuple[list[Group], CommandLines]:
         """Returns the groups that end before this line, and the group that it belongs to."""
         run, before, self._version = self._run, self._version, version
         if (
@@ -365,7 +461,7 @@ class _Grouper:
             return [], run
         ended = self._end_run()
         group = self._open.get(aggregate_id) if self._open else None
-        if group is not None and group.command_id != command_id:
+        if group is not None and (group.command_id != command_id or self._joint is not None):
             group.refuse(number, _WHY[_OVERTAKEN])
             self._apart[_key(aggregate_id, group.command_id)] = _OVERTAKEN
             self._close(group)
@@ -380,6 +476,11 @@ class _Grouper:
         group = CommandLines(self._path, number, aggregate_id, command_id)
         key = _key(aggregate_id, command_id)
         runs = self._apart.get(key, 1)
+        if self._joint is not None:
+            group.is_joint = True
+            self._joint.parts.append(group)
+            if runs > 1:
+                runs = self._apart[key] = _OUTSIDE_JOINT
         if runs in _WHY:
             group.refuse(number, _WHY[runs])
         elif runs == _REPEATED:
@@ -391,7 +492,7 @@ class _Grouper:
             self._open[aggregate_id] = group
         return group
 
-    def _end_run(self) -> list[CommandLines | Refusal]:
+    def _end_run(self) -> list[Group]:
         group, self._run = self._run, None
         if group is None:
             return []
@@ -407,7 +508,7 @@ class _Grouper:
             self._open_bytes -= group.size_bytes
 
 
-def _groups(path: str, lines: BinaryIO, apart: dict[int, int], rules: LineRules) -> Iterator[CommandLines | Refusal]:
+def _groups(path: str, lines: BinaryIO, apart: dict[int, int], rules: LineRules) -> Iterator[Group]:
     grouper = _Grouper(path, apart)
     for number, raw in _numbered(path, lines):
         try:

@@ -64,8 +64,9 @@ def export(
 
     With --position the last line on standard error is a position. The next export continues there with --after.
 
-    Importing the result gives equal events; another store assigns other sequence numbers. The file gets its name when
-    it is complete.
+    Importing the result gives equal events; another store assigns other sequence numbers. The lines of a commit of
+    several aggregates say so, and are imported by one commit. Of one that a filter passes in part, the rest is none of
+    it any more. The file gets its name when it is complete.
 
     \b
     Example:
@@ -105,11 +106,12 @@ def export(
 def _lines(events: Iterator[Event], shards: BlockingMergedEvents | None) -> Iterator[tuple[bytes, int]]:
     """Yields a few hundred lines at a time, with their last sequence. `shards`: the events of several."""
     from eventstore.cli.transfer.event_lines import format_event
+    from eventstore.cli.transfer.joint_events import marked_events
 
     lines: list[str] = []
     sequence = 0
-    for event in events:
-        lines.append(format_event(event, None if shards is None else shards.shard))
+    for event, shard, joint in marked_events(events, lambda: None if shards is None else shards.shard):
+        lines.append(format_event(event, shard, joint))
         sequence = event.sequence
         if len(lines) >= _LINES:
             yield ("\n".join(lines) + "\n").encode(), sequence
