@@ -183,6 +183,18 @@ def fingerprints_of(records: bytes | memoryview) -> dict[int, bytes]:
     return found
 
 
+def joint_places_of(records: bytes | memoryview) -> dict[int, JointPlace]:
+    """Returns the places of records in joint commits, of a page of whole records, by the sequence of their first events."""
+    found, position = dict[int, JointPlace](), 0
+    while position < len(records):
+        length, sequence, _ = _FINGERPRINTS.unpack_from(records, position)
+        joint = joint_place_of(records, position)
+        if joint is not None:
+            found[sequence] = joint
+        position += length
+    return found
+
+
 def _missing(records: bytes | memoryview, position: int) -> tuple[int, int]:
     try:
         joint = joint_place_of(records, position)

@@ -100,6 +100,11 @@ class _Refused(NamedTuple):
     why: EventStoreError
 
 
+def aggregates_of(commit: NewCommit) -> list[str]:
+    """Returns the aggregates that a commit is about."""
+    return commit[0].aggregate_ids if isinstance(commit[0], JointWrites) else [commit[0]]
+
+
 SECOND_FORMAT = 2  # that of joint commits and of tags
 _WARM_COMMITS_MIN = 8
 _LENGTHS = Struct("<II")

@@ -6,6 +6,7 @@ Also what callers submit, with the outcomes in the form that they get.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import trio
 
@@ -13,7 +14,7 @@ from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.writing.group_commit import DeliverOutcomes, GroupCommit, Replication
 from eventstore.errors import CommandIdReused, EventStoreError, VersionConflict, copy_error
 from eventstore.model import Committed
-from eventstore.records.raw_commit import CommitResult, RawJointCommit, condition_text
+from eventstore.records.raw_commit import CommitResult, JointWrites, RawJointCommit, condition_text
 from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, AppendOutcome, NewCommit, refused
 from eventstore.store.engine import StoreEngine
 
@@ -71,6 +72,14 @@ def to_results(commit: RawJointCommit, outcome: AppendOutcome, durability: int) 
         Committed(write[0], version, sequence, status == DUPLICATE, durability)
         for write, (version, sequence) in zip(commit[0].writes, first, strict=True)
     ]
+
+
+def to_each_result(commit: NewCommit, outcome: AppendOutcome, durability: int) -> list[Committed] | EventStoreError:
+    """Converts an outcome about one aggregate or several: one result for each, in the order in which they were given."""
+    if isinstance(commit[0], JointWrites):
+        return to_results(cast("RawJointCommit", commit), outcome, durability)
+    result = to_result(commit, outcome, durability)
+    return result if isinstance(result, EventStoreError) else [result]
 
 
 class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, TypeVar
 
 import trio
@@ -47,8 +47,8 @@ from eventstore.records.raw_commit import (
     encode_commits,
     encode_joint_commit,
 )
-from eventstore.store.append import AppendOutcome, NewCommit
-from eventstore.store.committer import EventCommitter, Submission, to_result, to_results
+from eventstore.store.append import AppendOutcome, NewCommit, aggregates_of
+from eventstore.store.committer import EventCommitter, Submission, to_each_result, to_result, to_results
 from eventstore.store.engine import StoreEngine
 from eventstore.store.maintenance import Maintenance
 from eventstore.store.opening import OpenStore, StoreOpenReport
@@ -199,12 +199,6 @@ class EmbeddedStore:
         If the call is cancelled while it waits for the disk, any of the commits may be stored; append them again with the same
         command ids to find out.
         """
-        return await self._append_many(commits, partial(encode_commits, replicas=replicas))
-
-    async def _append_many(
-        self, commits: Iterable[T], encode: Callable[[list[T]], Sequence[RawCommit | InvalidArgument]]
-    ) -> list[CommitResult]:
-        """Appends what `encode` makes of the commits: commits that are encoded may have fingerprints. See `append_many`."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
         submissions: list[tuple[Sequence[RawCommit | InvalidArgument], Submission]] = []
@@ -212,17 +206,39 @@ class EmbeddedStore:
         while group := list(islice(remaining, _COMMITS_PER_TURN)):
             if submissions:
                 await trio.lowlevel.checkpoint()
-            raw = encode(group)
+            raw: Sequence[RawCommit | InvalidArgument] = encode_commits(group, replicas)
             await self.load({each[0] for each in raw if not isinstance(each, InvalidArgument)})
             await self._wait_for_room()
             submissions.append((raw, self._submit([each for each in raw if not isinstance(each, InvalidArgument)])))
         outcomes: list[CommitResult] = []
-        for raw, submission in submissions:
+        for encoded, submission in submissions:
             await submission.wait()
             stored, durability = iter(submission.outcomes), self.committer.durability()
             outcomes += [
-                each if isinstance(each, InvalidArgument) else to_result(each, next(stored), durability) for each in raw
+                each if isinstance(each, InvalidArgument) else to_result(each, next(stored), durability) for each in encoded
             ]
+        return outcomes
+
+    async def _append_copies(self, commits: Sequence[NewCommit]) -> list[list[Committed] | EventStoreError]:
+        """Appends commits of another store, of one aggregate or several, with their fingerprints, in this order. Returns for
+        each what became of its aggregates, or the error.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check_open()
+        submissions: list[tuple[Sequence[NewCommit], Submission]] = []
+        remaining = iter(commits)
+        while group := list(islice(remaining, _COMMITS_PER_TURN)):
+            if submissions:
+                await trio.lowlevel.checkpoint()
+            await self.load(set(chain.from_iterable(map(aggregates_of, group))))
+            await self._wait_for_room()
+            submissions.append((group, self._submit(group)))
+        outcomes: list[list[Committed] | EventStoreError] = []
+        for commits_of_turn, submission in submissions:
+            await submission.wait()
+            durability = self.committer.durability()
+            for commit, outcome in zip(commits_of_turn, submission.outcomes, strict=True):
+                outcomes.append(to_each_result(commit, outcome, durability))
         return outcomes
 
     async def load(self, aggregate_ids: set[str]) -> None:

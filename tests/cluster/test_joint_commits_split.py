@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 
 import eventstore as es
+from eventstore.cli.transfer.extract_run import Extracted, extract
 from eventstore.records.slots import slot_of
+from eventstore.store.verification import verify
 from tests.cluster.led_shards import LedShards
 
 
@@ -28,3 +31,32 @@ def test_a_repeated_commit_has_its_first_outcome_though_a_split_has_separated_it
                     at.commit([*both, es.Write("z", one, 0)], command_id="c-1")
                 with pytest.raises(es.CrossShard):
                     at.commit([es.Write(name, one, 1) for name in (staying, leaving)])
+
+
+def test_an_extract_keeps_together_what_its_shard_has_of_a_commit(tmp_path: Path) -> None:
+    one = [es.NewEvent("A", {})]
+    with LedShards(tmp_path, 1) as shards, es.blocking.connect(shards.address) as store:
+        leaving = shards.leaving_id(0)
+        staying = [name for name in map("s-{}".format, range(100)) if slot_of(name) < slot_of(leaving)][:2]
+        store.commit([es.Write(name, one, 0) for name in (staying[0], leaving, staying[1])], command_id="c-1")
+        store.commit([es.Write(name, one, 1) for name in staying], command_id="c-2")
+        store.commit([es.Write(name, one, 2) for name in staying[::-1]], command_id="c-3")
+
+        def extracted(folder: Path) -> tuple[Extracted, list[tuple[str, int, bool]]]:
+            async def run() -> tuple[Extracted, list[es.Event]]:
+                done = await extract(shards.address, 0, folder, lambda *_: None)
+                async with es.open_store(folder) as single:
+                    return done, [event async for event in single.read_all()]
+
+            done, events = trio.run(run)
+            assert verify(folder).sound
+            return done, [(each.aggregate_id, each.version, each.commit_continues) for each in events]
+
+        done, events = extracted(tmp_path / "before")
+        assert (done.events, done.commits, done.parted) == (7, 3, 0)
+        both = [(staying[0], 2, True), (staying[1], 2, False), (staying[1], 3, True), (staying[0], 3, False)]
+        assert events == [(staying[0], 1, True), (leaving, 1, True), (staying[1], 1, False), *both]
+        shards.split(0)
+        done, events = extracted(tmp_path / "after")
+        assert (done.events, done.commits, done.parted) == (6, 3, 1)
+        assert events == [(staying[0], 1, True), (staying[1], 1, False), *both]

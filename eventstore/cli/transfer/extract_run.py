@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Final
 
 import eventstore as es
+from eventstore.cli.transfer.commit_copies import begin_of_commit, bytes_of, copy_of, is_whole
 from eventstore.cli.transfer.new_folder import new_folder
 from eventstore.client.aio.streams import read_log
-from eventstore.errors import InvalidArgument
+from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import RESERVED
-from eventstore.model import STORED_FORMAT, Committed, Event, NewEvent
-from eventstore.records.commit import fingerprints_of
+from eventstore.model import ANY, STORED_FORMAT, Event, NewEvent
+from eventstore.records.commit import NO_FINGERPRINT, CommitView, JointPlace, fingerprints_of, joint_places_of
 from eventstore.records.cursors import LogCursor, LogPage
-from eventstore.records.raw_commit import RawCommit, encode_commit, with_fingerprint
+from eventstore.records.raw_commit import encode_commit
 
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 _BATCH_COMMITS: Final = 1000
@@ -29,7 +30,8 @@ _ENDING: Final = ".extracting"
 @dataclass(slots=True)
 class Extracted:
     """`sequence`: of the shard, up to which its events were read; `position`: the same, for readers of that shard alone.
-    `left_out`: of those up to it, the server's own, and those of slots that another shard has since a split.
+    `left_out`: of those up to it, the server's own, and those of slots that another shard has since a split. `parted`: commits
+    of several aggregates that have lost those; the commit is what is left of it.
     """
 
     shard: int
@@ -37,6 +39,7 @@ class Extracted:
     commits: int = 0
     sequence: int = 0
     left_out: int = 0
+    parted: int = 0
     position: str = ""
 
 
@@ -56,10 +59,14 @@ async def extract(address: str, shard: int, folder: Path, on_progress: Callable[
             cursor = _Pages(0, None)
             stream = read_log(source._connection, cursor, source._layout)
             async with es.open_store(partial) as target:
-                async for commits in _batches(_commits(stream, cursor, done)):
-                    for result in await target._append_many(commits, list):
-                        if not isinstance(result, Committed):
+                async for commits in _batches(_commits(stream, cursor)):
+                    for result in await target._append_copies([copy_of(views) for views in commits]):
+                        if isinstance(result, EventStoreError):
                             raise result
+                    done.events += sum(view.count for views in commits for view in views)
+                    done.commits += len(commits)
+                    done.parted += sum(not is_whole(views) for views in commits)
+                    done.sequence = commits[-1][-1].last_sequence
                     on_progress(done, last)
             done.position = str(stream.position)
             done.sequence = max(done.sequence, last)  # what is left out has no event to be handed out
@@ -81,49 +88,63 @@ def _shard_of(shards: Mapping[int, es.NetworkStore], shard: int) -> es.NetworkSt
 
 
 class _Pages(LogCursor):
-    """Knows the `fingerprints` of the page whose events are handed out, which readers of events do not get."""
+    """Knows of the page whose events are handed out what readers of events do not get: the `fingerprints` of its commits, and
+    the places of their records in joint commits.
+    """
 
-    __slots__ = ("fingerprints",)
+    __slots__ = ("fingerprints", "joint_places")
 
     def take(self, page: LogPage) -> list[Event]:
         self.fingerprints = fingerprints_of(page.records)
+        self.joint_places = joint_places_of(page.records)
         return super().take(page)
 
 
-async def _commits(events: AsyncIterable[Event], pages: _Pages, done: Extracted) -> AsyncIterator[RawCommit]:
-    """Yields the commits that the events are of; without those that the server keeps for itself."""
-    fingerprint: bytes | None = None
+async def _commits(events: AsyncIterable[Event], pages: _Pages) -> AsyncIterator[list[CommitView]]:
+    """Yields the records of each commit that the events are of; without those that the server keeps for itself."""
+    records: list[CommitView] = []
+    async for view in _records(events, pages):
+        if records and begin_of_commit(view) != begin_of_commit(records[0]):
+            yield records
+            records = []
+        records.append(view)
+    if records:
+        yield records
+
+
+async def _records(events: AsyncIterable[Event], pages: _Pages) -> AsyncIterator[CommitView]:
+    fingerprint, place = NO_FINGERPRINT, None
     held: list[Event] = []
     async for event in events:
-        done.sequence = event.sequence
         if event.aggregate_id.startswith(RESERVED):
             continue
         if held and (event.aggregate_id, event.command_id) != (held[0].aggregate_id, held[0].command_id):
-            yield _commit(held, fingerprint, done)
+            yield _record(held, fingerprint, place)
             held = []
         if not held:
-            fingerprint = pages.fingerprints.get(event.sequence)
+            fingerprint = pages.fingerprints.get(event.sequence, NO_FINGERPRINT)
+            place = pages.joint_places.get(event.sequence)
         held.append(event)
     if held:
-        yield _commit(held, fingerprint, done)
+        yield _record(held, fingerprint, place)
 
 
-def _commit(events: list[Event], fingerprint: bytes | None, done: Extracted) -> RawCommit:
+def _record(events: list[Event], fingerprint: bytes, place: JointPlace | None) -> CommitView:
     first = events[0]
-    done.events, done.commits = done.events + len(events), done.commits + 1
     new = [
         tuple.__new__(NewEvent, (each[8] & STORED_FORMAT, each.type, each.data, each[4])) for each in events
     ]  # the bytes as they are
-    raw = encode_commit(first.aggregate_id, new, first.version - 1, first.command_id, first.timestamp)
-    return raw if fingerprint is None else (*raw[:4], with_fingerprint(raw[4], fingerprint))
+    name, _, command_id, time, raw = encode_commit(first.aggregate_id, new, ANY, first.command_id, first.timestamp)
+    count, version = len(events), first.version
+    return CommitView(first.sequence, 0, count, time or 0, version, name, command_id, raw, len(raw), fingerprint, place)
 
 
-async def _batches(commits: AsyncIterator[RawCommit]) -> AsyncIterator[list[RawCommit]]:
-    batch: list[RawCommit] = []
+async def _batches(commits: AsyncIterator[list[CommitView]]) -> AsyncIterator[list[list[CommitView]]]:
+    batch: list[list[CommitView]] = []
     size = 0
-    async for commit in commits:
-        batch.append(commit)
-        size += len(commit[4])
+    async for views in commits:
+        batch.append(views)
+        size += bytes_of(views)
         if len(batch) >= _BATCH_COMMITS or size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0

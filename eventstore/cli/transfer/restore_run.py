@@ -21,11 +21,11 @@ from eventstore.backup.target import SHARD_FOLDER, BackupTarget
 from eventstore.chunks.files import OsFiles
 from eventstore.cli.terminal.shared_options import parse_place, parse_time
 from eventstore.cli.transfer.backup_place import backup_place
+from eventstore.cli.transfer.commit_copies import copy_of, end_of_commit, together
 from eventstore.cli.transfer.new_folder import new_folder
-from eventstore.cli.transfer.salvage_run import raw_commit_of
-from eventstore.errors import InvalidArgument
+from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import RESERVED
-from eventstore.model import VERSION_MAX, Committed, micros
+from eventstore.model import VERSION_MAX, micros
 from eventstore.position import Position
 from eventstore.records.commit import CommitView, decode
 from eventstore.store.data_folder import CLUSTER, STORE, read_store, shard_of
@@ -141,12 +141,12 @@ async def _copy_commits(
         for number, shard in sorted(shards.items()):
             owned = _owned(shard, target)
             for file in shard.events.files:
-                found = filter(owned, _commits(target, file, untils[number], prefix))
+                found = together(filter(owned, _commits(target, file, untils[number], prefix)))
                 while batch := list(itertools.islice(found, _BATCH_COMMITS)):
-                    for result in await store._append_many([raw_commit_of(view) for view in batch], list):
-                        if not isinstance(result, Committed):
+                    for result in await store._append_copies([copy_of(views) for views in batch]):
+                        if isinstance(result, EventStoreError):
                             raise result
-                    events += sum(view.count for view in batch)
+                    events += sum(view.count for views in batch for view in views)
                 progress.written_bytes += file.bytes
                 on_progress(progress)
     return events
@@ -163,7 +163,7 @@ def _commits(target: BackupTarget, file: BackedFile, until: RestoreEnd, prefix: 
                 ends = min(ends, view.sequence - 1)
             elif view.aggregate_id.startswith(prefix) and not view.aggregate_id.startswith(RESERVED):
                 found.append(view)
-    return sorted((view for view in found if view.last_sequence <= ends), key=attrgetter("sequence"))
+    return sorted((view for view in found if end_of_commit(view) <= ends), key=attrgetter("sequence"))
 
 
 def _owned(shard: BackedShard, target: BackupTarget) -> Callable[[CommitView], bool]:

@@ -1,8 +1,9 @@
 """Copies what can be read of a damaged data folder into a new store, and says what cannot.
 
 Each commit is appended on the condition that its aggregate has the version before it. So an aggregate ends where its first
-event is lost, and what follows is left out and listed: events beside damage are never guessed. The damaged folder is not
-changed.
+event is lost, and what follows is left out and listed: events beside damage are never guessed. A commit of several aggregates
+is appended as one, if all of it can be; else to those of them that can have it, each by itself, since more is kept so. The
+damaged folder is not changed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import eventstore as es
 from eventstore.arrays import np
@@ -20,12 +21,11 @@ from eventstore.chunks.files import OsFiles
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import EVENTS, HEADER_BYTES, RECORDS_FROM, ChunkHeader, decode_header
 from eventstore.chunks.slab import Ints
+from eventstore.cli.transfer.commit_copies import bytes_of, copy_of, is_whole, together
 from eventstore.cli.transfer.new_folder import new_folder
 from eventstore.errors import CommandIdReused, Corrupt, EventStoreError, FolderRefused, VersionConflict
 from eventstore.fields import RESERVED
-from eventstore.model import Committed
-from eventstore.records.commit import NO_FINGERPRINT, CommitView, decode
-from eventstore.records.raw_commit import RawCommit, with_fingerprint
+from eventstore.records.commit import CommitView, decode
 from eventstore.store.data_folder import ENDING, EVENTS_FOLDER, event_folder
 from eventstore.store.sorted.event_index import EventIndex, open_index
 from eventstore.store.sorted.file_columns import within_group
@@ -37,6 +37,9 @@ from eventstore.store.verification.folder_survey import held, survey
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 _BATCH_COMMITS: Final = 1000
 _NO_KEY: Final = b""
+_ABOUT_THE_COMMIT: Final = (VersionConflict, CommandIdReused)
+_Commit: TypeAlias = list[tuple[CommitView, int]]
+"""The records of a commit, each with its offset."""
 
 
 @dataclass(slots=True)
@@ -67,6 +70,7 @@ class Salvaged:
         left_out: readable versions that are not copied, because one before them is lost.
         faults: what is wrong with the folder and its files, in all `faults_total`.
         unknown: damaged places in files without a sound index: which events they held is not known.
+        parted: commits of several aggregates of which a part is not copied.
     """
 
     events: int = 0
@@ -78,6 +82,7 @@ class Salvaged:
     faults: list[Finding] = field(default_factory=list)
     faults_total: int = 0
     unknown: int = 0
+    parted: int = 0
 
     @property
     def whole(self) -> bool:
@@ -112,14 +117,7 @@ async def salvage(broken: Path, target: Path, on_progress: Callable[[Salvaged, i
                 elif contents.damaged:
                     done.unknown += max(len(contents.faults), 1)
                 for commits in _batches(_commits(folder, contents, done)):
-                    results = await store._append_many([raw_commit_of(view) for view, _ in commits], list)
-                    for (view, offset), result in zip(commits, results, strict=True):
-                        if isinstance(result, Committed):
-                            done.events += view.count * (not result.duplicate)
-                            done.commits += not result.duplicate
-                            kept.add(view.aggregate_id)
-                        else:
-                            _leave_out(view, offset, contents.name, result, left_out)
+                    await _append(store, commits, contents.name, done, kept, left_out)
                 on_progress(done, place + 1, len(ordered))
         done.aggregates = len(kept)
         done.left_out = list(left_out.values())
@@ -209,12 +207,19 @@ def _commits(folder: ChunkFolder, contents: FileContents, done: Salvaged) -> Ite
         file.close()
 
 
-def _batches(commits: Iterable[tuple[CommitView, int]]) -> Iterator[list[tuple[CommitView, int]]]:
-    batch: list[tuple[CommitView, int]] = []
+def _batches(commits: Iterable[tuple[CommitView, int]]) -> Iterator[list[_Commit]]:
+    batch: list[_Commit] = []
+    offsets: dict[int, int] = {}
     size = 0
-    for view, offset in commits:
-        batch.append((view, offset))
-        size += view.length
+
+    def views() -> Iterator[CommitView]:
+        for view, offset in commits:
+            offsets[view.sequence] = offset
+            yield view
+
+    for records in together(views()):
+        batch.append([(view, offsets.pop(view.sequence)) for view in records])
+        size += bytes_of(records)
         if len(batch) >= _BATCH_COMMITS or size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -222,20 +227,48 @@ def _batches(commits: Iterable[tuple[CommitView, int]]) -> Iterator[list[tuple[C
         yield batch
 
 
-def raw_commit_of(view: CommitView) -> RawCommit:
-    """Returns the commit as it is appended to another store: only if that has the version before it."""
-    events = view.events if view.fingerprint == NO_FINGERPRINT else with_fingerprint(view.events, view.fingerprint)
-    return view.aggregate_id, view.first_version - 1, view.command_id, view.time, events
+async def _append(
+    store: es.EmbeddedStore,
+    commits: list[_Commit],
+    file: str,
+    done: Salvaged,
+    kept: set[str],
+    left_out: dict[str, LostVersions],
+) -> None:
+    """Appends commits, and lists what the new store does not take."""
+    done.parted += sum(not is_whole(_views(each)) for each in commits)
+    while commits:
+        results = await store._append_copies([copy_of(_views(each)) for each in commits])
+        again: list[_Commit] = []
+        for commit, result in zip(commits, results, strict=True):
+            if not isinstance(result, EventStoreError):
+                new = not result[0].duplicate
+                done.events += sum(view.count for view in _views(commit)) * new
+                done.commits += new
+                kept.update(view.aggregate_id for view in _views(commit))
+            elif not isinstance(result, _ABOUT_THE_COMMIT):
+                raise result
+            elif again:  # it may follow on what was not appended yet
+                again.append(commit)
+            elif len(commit) > 1:
+                done.parted += is_whole(_views(commit))
+                again += [[record] for record in commit]
+            else:
+                ((view, offset),) = commit
+                _leave_out(view, offset, file, result, left_out)
+        commits = again
 
 
-def _leave_out(view: CommitView, offset: int, file: str, error: EventStoreError, left_out: dict[str, LostVersions]) -> None:
-    """Lists a commit that the new store does not take. Raises the error if it is none of the commit."""
-    if isinstance(error, VersionConflict):
-        why = f"version {int(str(error.fields['actual'])) + 1} is lost"
-    elif isinstance(error, CommandIdReused):
-        why = error.message
-    else:
-        raise error
+def _views(commit: _Commit) -> list[CommitView]:
+    return [view for view, _ in commit]
+
+
+def _leave_out(
+    view: CommitView, offset: int, file: str, error: VersionConflict | CommandIdReused, left_out: dict[str, LostVersions]
+) -> None:
+    """Lists a commit that the new store does not take."""
+    is_lost = isinstance(error, VersionConflict)
+    why = f"version {int(str(error.fields['actual'])) + 1} is lost" if is_lost else error.message
     first, last, name = view.first_version, view.last_version, view.aggregate_id
     entry = left_out.setdefault(name, LostVersions(name, first, last, file, offset, why))
     entry.last = max(entry.last, last)

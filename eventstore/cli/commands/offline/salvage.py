@@ -70,4 +70,7 @@ def _print(done: Salvaged, target: Path) -> None:
         print(f"  … and {done.faults_total - _SHOWN} more faults")
     if done.unknown:
         print(f"{counted(done.unknown, 'damaged place')} in files without a sound index: which events they held is not known")
+    if done.parted:
+        commits = counted(done.parted, "commit of several aggregates is", "commits of several aggregates are")
+        print(f"{commits} there in part")
     print("nothing is missing" if done.whole else f"what is listed is not in {target}")

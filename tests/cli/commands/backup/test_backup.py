@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 import eventstore as es
 from eventstore import blocking
@@ -109,6 +110,31 @@ def test_one_aggregate_is_restored_into_a_store_of_its_own(folder: Path, tmp_pat
     output("backup", tmp_path / "place", "--data", folder)
     output("restore", tmp_path / "place", tmp_path / "new", "--prefix", "aggregate-17")
     assert histories(tmp_path / "new") == {"aggregate-17": histories(folder)["aggregate-17"]}
+
+
+def test_what_is_restored_of_a_commit_of_several_aggregates_is_one_commit(serve: Serve, tmp_path: Path) -> None:
+    one = [es.NewEvent("Moved", {})]
+    server = serve()
+    with blocking.connect(server.store) as store:
+        store.commit([es.Write(name, one, 0) for name in ("a-1", "b-1", "a-2")], command_id="c-1")
+        store.commit([es.Write(name, one, 1) for name in ("a-2", "a-1")], command_id="c-2")
+    server.close()
+    output("backup", tmp_path / "place", "--data", server.data)
+
+    def restored(name: str, *options: object) -> list[tuple[str, int, bool]]:
+        output("restore", tmp_path / "place", tmp_path / name, *options)
+
+        async def read() -> list[es.Event]:
+            async with es.open_store(tmp_path / name) as store:
+                return [event async for event in store.read_all()]
+
+        return [(each.aggregate_id, each.version, each.commit_continues) for each in trio.run(read)]
+
+    first = [("a-1", 1, True), ("a-2", 1, False)]
+    assert restored("a", "--prefix", "a-") == [*first, ("a-2", 2, True), ("a-1", 2, False)]
+    assert restored("b", "--prefix", "b-") == [("b-1", 1, False)]
+    assert restored("early", "--prefix", "a-", "--until", "4") == first
+    assert restored("none", "--prefix", "a-", "--until", "2") == []
 
 
 def test_a_restore_refuses_to_overwrite_and_what_is_not_a_backup(folder: Path, tmp_path: Path) -> None:

@@ -105,6 +105,65 @@ def test_damage_in_unsorted_files_leaves_out_what_follows_it(unsorted_folder: Pa
     check(before, tmp_path / "new", done, all_known=False)
 
 
+@pytest.fixture
+def joint_folder(tmp_path: Path) -> Path:
+    """Commits of two and three aggregates between others, in several files."""
+
+    async def fill() -> None:
+        async with es.open_store(tmp_path / "joint", SMALL_FILES) as store:
+            for number in range(150):
+                writes = [
+                    es.Write(f"j-{(number + step * 7) % 30}", [es.NewEvent("Moved", {"text": "y" * 90})] * (1 + step), es.ANY)
+                    for step in range(2 + number % 2)
+                ]
+                await store.commit(writes, command_id=f"joint-{number}")
+                await store.append(f"j-{number % 11}", [es.NewEvent("Happened", {"text": "x" * 50})], es.ANY, f"c-{number}")
+            await store.maintenance.wait_until_sorted()
+
+    trio.run(fill)
+    return tmp_path / "joint"
+
+
+def joint_commits(folder: Path) -> dict[str, list[str]]:
+    """The aggregates of each joint commit of the log."""
+
+    async def read() -> list[es.Event]:
+        async with es.open_store(folder, SMALL_FILES) as store:
+            return [event async for event in store.read_all()]
+
+    found: dict[str, list[str]] = defaultdict(list)
+    follows = False
+    for event in trio.run(read):
+        if event.commit_continues or follows:
+            found[event.command_id].append(event.aggregate_id)
+        follows = event.commit_continues
+    return dict(found)
+
+
+def test_commits_of_several_aggregates_stay_one(joint_folder: Path, tmp_path: Path) -> None:
+    before, together = histories(joint_folder), joint_commits(joint_folder)
+    assert len(together) == 150
+    assert "nothing is missing" in output("salvage", joint_folder, tmp_path / "new")
+    assert (histories(tmp_path / "new"), joint_commits(tmp_path / "new")) == (before, together)
+    assert verify(tmp_path / "new").sound
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_beside_damage_commits_of_several_aggregates_are_kept_in_part_and_counted(
+    joint_folder: Path, tmp_path: Path, seed: int
+) -> None:
+    before, together, made = histories(joint_folder), joint_commits(joint_folder), random.Random(seed)
+    path = event_file(joint_folder, 1)
+    overwrite(path, made.randrange(4096, path.stat().st_size - 3000), made.choice((1, 300, 2500)), seed)
+    done = salvaged(joint_folder, tmp_path / "new")
+    check(before, tmp_path / "new", done, all_known=True)
+    after = joint_commits(tmp_path / "new")
+    assert all(set(names) <= set(together[command]) for command, names in after.items())
+    assert 0 < done.parted <= sum(after.get(command) != names for command, names in together.items())
+    assert done.whole is False
+    assert len(after) > 10
+
+
 def test_a_file_with_a_damaged_header_and_lost_documents_are_no_hindrance(folder: Path, tmp_path: Path) -> None:
     before = histories(folder)
     overwrite(event_file(folder, 2), 0, 128, 1)

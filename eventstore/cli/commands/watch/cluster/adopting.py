@@ -88,4 +88,7 @@ def extract(
     out = done.left_out
     rest = f"; {out:,} {'is' if out == 1 else 'are'} left out, of the server itself or of slots of another shard" if out else ""
     print(f"{counted(done.events, 'event')} of shard {shard}, up to its sequence {done.sequence}, are in {folder}{rest}.")
+    if done.parted:
+        commits = counted(done.parted, "commit of several aggregates has", "commits of several aggregates have")
+        print(f"{commits} other aggregates in other shards since a split; what shard {shard} has of each is one commit.")
     print(f"It is a single store: eventstore serve --data {folder}")
