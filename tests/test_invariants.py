@@ -19,6 +19,7 @@ from eventstore.store.projection_waits import ProjectionWaits, Wait
 from eventstore_cluster.replica.actions import Action
 from eventstore_cluster.replica.leading import Leading
 from eventstore_cluster.replica.places import LogEnds
+from eventstore_mailbox.core.joint_commands import JointCommands
 from eventstore_mailbox.core.outcome_processor import OutcomeProcessor
 from eventstore_mailbox.core.state import AggregateQueue, AnyEntry
 from tests.chunks import test_group_commit
@@ -39,6 +40,11 @@ def _still_in_flight(lane: AggregateQueue, to: AnyEntry | None) -> int:
     handled = _rewind(lane, to)
     lane.in_flight = in_flight
     return handled
+
+
+def _rewinds_one_aggregate(joint: JointCommands, whole: AnyEntry) -> None:
+    del joint.joined[whole.lane]
+    whole.lane.rewind(whole)
 
 
 def _keeps_depth_of_reruns(outcomes: OutcomeProcessor, lane: AggregateQueue, entry: AnyEntry) -> None:
@@ -121,6 +127,10 @@ class Mistake:
 MISTAKES = (
     Mistake(
         "changes stay in flight at a rewind", AggregateQueue, "rewind", _still_in_flight, _run_mailboxes, "flight, drafts have"
+    ),
+    Mistake(
+        "a command about several aggregates is rewound on one", JointCommands, "rewind", _rewinds_one_aggregate, _run_mailboxes,
+        "in flight of a part of its aggregates|is in no draft",
     ),
     Mistake(
         "a command that ran again stays in the depth", OutcomeProcessor, "_leave", _keeps_depth_of_reruns, _run_mailboxes,

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from eventstore_mailbox import COMMITTED, CONFLICT, DUPLICATE
+from eventstore_mailbox import COMMITTED, CONFLICT, DUPLICATE, REFUSED
 
 Change: TypeAlias = tuple[str, int | None, str, tuple[str, ...] | None]
 """Aggregate id, expected version or None, command id, and the history it was decided on (None for a plain append)."""
 Outcome: TypeAlias = tuple[int, object, int]
+
+
+class JointChange(NamedTuple):
+    """Changes of several aggregates by one command: all or none."""
+
+    aggregate_id: str
+    members: tuple[Change, ...]
+    command_id: str
+    basis: None = None
 
 
 @dataclass(frozen=True)
@@ -34,13 +43,29 @@ class HistoryStore:
         history = self.history(aggregate_id)
         assert tuple(ids) == history[: len(ids)], f"{aggregate_id} was evicted with {ids}, and the store has {history}"
 
-    def append(self, changes: Sequence[Change], dependents: Sequence[int] = ()) -> list[Outcome]:
+    def append(self, changes: Sequence[Change | JointChange], dependents: Sequence[int] = ()) -> list[Outcome]:
         outcomes: list[Outcome] = []
         before: dict[str, str] = {}
         for place, change in enumerate(changes):
+            if isinstance(change, JointChange):
+                outcomes.append(self._together(change))
+                continue
             outcomes.append(self._one(change, before.get(change[0]) if place in dependents else None))
             before[change[0]] = change[2]
         return outcomes
+
+    def _together(self, change: JointChange) -> Outcome:
+        """Returns the outcome of the first aggregate, the conflict of any, or that another set of them has the command id."""
+        before = {name: list(self.commits.get(name, ())) for name, *_ in change.members}
+        known = [change.command_id in self.history(name) for name in before]
+        if any(known) and not all(known):
+            return REFUSED, "the command id was used", 0
+        outcomes = [self._one(member, None) for member in change.members]
+        conflict = next((outcome for outcome in outcomes if outcome[0] == CONFLICT), None)
+        if conflict is None:
+            return outcomes[0]
+        self.commits.update(before)
+        return conflict
 
     def _one(self, change: Change, required: str | None) -> Outcome:
         """`required`: the command that must be the latest one of the aggregate."""

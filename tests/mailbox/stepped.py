@@ -36,7 +36,7 @@ from eventstore_mailbox.core.state import (
     AggregateQueue,
     AnyEntry,
 )
-from tests.mailbox.history_store import Change, HistoryStore, Outcome
+from tests.mailbox.history_store import Change, HistoryStore, JointChange, Outcome
 
 ONE = Options(mailboxes=1)
 """Options with a single mailbox."""
@@ -77,17 +77,25 @@ moves: set[Move] = set()
 
 
 class Request(Entry["Request", Outcome]):
-    """A command and its entry; `decide` defines its `kind`. `seen`: the state it was last decided on, None before;
-    `stored`: how many changes of its aggregate the store had when it was submitted.
+    """A command and its entry; `decide` defines its `kind`. `others`: more aggregates that it is about. `seen`: the state it
+    was last decided on, None before; `saw`: that of each aggregate; `stored`: how many changes of each the store had when it
+    was submitted.
     """
 
-    __slots__ = ("_status", "answers", "kind", "seen", "stored")
+    __slots__ = ("_status", "answers", "kind", "others", "saw", "seen", "stored")
 
-    def __init__(self, aggregate_id: str, command_id: str, kind: str = "add") -> None:
+    def __init__(self, aggregate_id: str, command_id: str, kind: str = "add", *others: str) -> None:
         super().__init__(aggregate_id, command_id, self)
         self.kind = kind
+        self.others = others
         self.seen: tuple[str, ...] | None = None
-        self.answers = self.stored = 0
+        self.saw: dict[str, tuple[str, ...]] = {}
+        self.stored: dict[str, int] = {}
+        self.answers = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.aggregate_id, *self.others)
 
     @property  # type: ignore[override]
     def status(self) -> int:
@@ -107,7 +115,9 @@ class _Pause:
 
 
 def decide(request: Request, history: History) -> Change | None:
-    seen = request.seen = tuple(history.ids)
+    seen = request.saw[history.name] = tuple(history.ids)
+    if history.name == request.aggregate_id:
+        request.seen = seen
     if request.kind.endswith("nothing"):
         return None
     if request.kind.endswith("reject"):
@@ -118,7 +128,33 @@ def decide(request: Request, history: History) -> Change | None:
     if request.kind.endswith("spoil"):
         history.dirty = True
         raise Rejected(request.command_id)
-    return request.aggregate_id, len(seen), request.command_id, seen
+    return history.name, len(seen), request.command_id, seen
+
+
+def decide_jointly(request: Request, histories: Sequence[History]) -> JointChange | None:
+    """Decides as `decide` on each; one that fails has changed those before it."""
+    changes: list[Change | None] = []
+    try:
+        for history in histories:
+            changes.append(decide(request, history))  # those before one that fails are known
+    except Rejected:
+        for history, change in zip(histories, changes, strict=False):
+            history.dirty = history.dirty or change is not None
+        raise
+    members = tuple(change for change in changes if change is not None)
+    return JointChange(request.aggregate_id, members, request.command_id) if members else None
+
+
+async def decide_slowly_jointly(request: Request, histories: Sequence[History]) -> JointChange | None:
+    await _Pause()
+    return decide_jointly(request, histories)
+
+
+def handle_jointly(
+    request: Request, histories: Sequence[History]
+) -> JointChange | Coroutine[object, object, JointChange | None] | None:
+    assert tuple(history.name for history in histories) == request.names
+    return decide_slowly_jointly(request, histories) if request.kind.startswith("slow") else decide_jointly(request, histories)
 
 
 async def decide_slowly(request: Request, history: History) -> Change | None:
@@ -213,6 +249,7 @@ class Stepped:
             unmodified=lambda history: not history.dirty, flush=self._flush, evicted=self._evicted,
             unloaded=lambda ids: ids & self.unloaded, load=self._load,
             on_error=lambda what, error: self.errors.append(what), on_slow=lambda entry, _: self.slow.append(entry.command_id),
+            others=lambda request: request.others, handle_jointly=self._handle_jointly,  # type: ignore[arg-type]
             size=lambda change: len(change[2]), look_up=self._look_up, passes=lambda error: isinstance(error, HandedOver),
         )  # fmt: skip
         self.machine = Machine(cast("AnyPorts", ports), options, driver)
@@ -227,6 +264,12 @@ class Stepped:
         self.evicted += 1
         assert not history.dirty
         self.store.check_stored(aggregate_id, history.ids)
+
+    def _handle_jointly(self, request: Request, histories: Sequence[History]) -> object:
+        self.handled += 1
+        for history in histories:
+            assert tuple(history.ids) == self.store.history(history.name)[: len(history.ids)], "what it decides on is durable"
+        return handle_jointly(request, histories)
 
     async def _never(self, *_: object) -> History:
         raise AssertionError("the driver restores")
@@ -258,22 +301,22 @@ class Stepped:
         command was submitted; an in-flight duplicate has the answer of the first.
         """
         assert request.answers == 1
-        history, seen = self.store.history(request.aggregate_id), request.seen
         refused = request.status == UNCHANGED or isinstance(request.error, Rejected)
-        if seen is not None and (refused or request.status == COMMITTED):
-            assert history[: len(seen)] == seen
-            assert not (refused and self.shared) or len(seen) >= request.stored
+        for name, seen in request.saw.items():
+            if refused or request.status == COMMITTED:
+                assert self.store.history(name)[: len(seen)] == seen
+                assert not (refused and self.shared) or len(seen) >= request.stored[name]
         if request.status in (COMMITTED, DUPLICATE):
             assert request.outcome is not None
             version = request.outcome[1]
             assert isinstance(version, int)
-            assert history[version - 1] == request.command_id
+            assert self.store.history(request.aggregate_id)[version - 1] == request.command_id
 
     # -- steps of a test ----------------------------------------------------------------------------------------------
 
     def submit(self, *requests: Request) -> list[Request]:
         for request in requests:
-            request.stored = len(self.store.history(request.aggregate_id))
+            request.stored = {name: len(self.store.history(name)) for name in request.names}
         refused = self.machine.submit(cast("Sequence[AnyEntry]", requests))
         assert all(entry.status == OVERLOADED for entry in refused)
         self._pump()
@@ -404,6 +447,8 @@ class Stepped:
         assert not machine.duplicates.by_entry
         assert not machine.outcomes.answers
         assert not machine.outcomes._reruns
+        joint = machine.processor.joint
+        assert [*joint.parts, *joint.joined, *joint._refreshed, *joint._unrestorable] == []
         for lane in machine.lanes.by_id.values():
             assert lane.first is lane.last is lane.cursor is None
             assert lane.ids is None

@@ -67,6 +67,14 @@ class Mailboxes(RuleBasedStateMachine):
     def submit(self, number: int, picks: list[tuple[str, str]]) -> None:
         self._submit(number, [Request(name, self._new_id(), kind) for name, kind in picks])
 
+    @rule(
+        number=st.integers(0, 2),
+        picks=st.lists(st.tuples(st.permutations(NAMES), st.integers(2, 3), st.sampled_from(KINDS)), min_size=1, max_size=3),
+    )
+    def submit_jointly(self, number: int, picks: list[tuple[list[str], int, str]]) -> None:
+        """Sends commands about several aggregates."""
+        self._submit(number, [Request(names[0], self._new_id(), kind, *names[1:count]) for names, count, kind in picks])
+
     @rule(number=st.integers(0, 2), name=st.sampled_from(NAMES), back=st.integers(0, 5), kind=st.sampled_from(KINDS))
     def repeat(self, number: int, name: str, back: int, kind: str) -> None:
         """Sends a command id that was sent before, perhaps to another worker."""
@@ -84,7 +92,8 @@ class Mailboxes(RuleBasedStateMachine):
     def _submit(self, number: int, requests: list[Request]) -> None:
         number %= len(self.workers)
         for request in requests:
-            self._count(number, request.aggregate_id, request.command_id)
+            for name in request.names:
+                self._count(number, name, request.command_id)
         refused = self.workers[number].submit(*requests)
         self.accepted[number] += [request for request in requests if request not in refused]
 
@@ -170,7 +179,9 @@ class Mailboxes(RuleBasedStateMachine):
         self.accepted[number] = []
         for key in [key for key in self.order if key[0] == number]:
             del self.order[key]
-        self._submit(number, [Request(request.aggregate_id, request.command_id, request.kind) for request in again])
+        self._submit(
+            number, [Request(request.aggregate_id, request.command_id, request.kind, *request.others) for request in again]
+        )
 
     def _check_answers(self, number: int) -> None:
         self.workers[number].assert_right()
@@ -211,6 +222,8 @@ class Mailboxes(RuleBasedStateMachine):
         for requests in self.accepted:
             for request in requests:
                 done = request.command_id in self.store.history(request.aggregate_id)
+                if all(self.sent[f"{name} {request.command_id}"] == 1 for name in request.names):
+                    assert all(done == (request.command_id in self.store.history(name)) for name in request.others)
                 if request.status in (COMMITTED, DUPLICATE):
                     assert done
                 elif (
@@ -249,6 +262,10 @@ def _begun(dice: random.Random) -> Mailboxes:
 STEPS: list[Callable[[Mailboxes, random.Random], None]] = [
     lambda mailboxes, dice: mailboxes.submit(
         dice.randrange(3), [(dice.choice(NAMES), dice.choice(KINDS)) for _ in range(dice.randint(1, 5))]
+    ),
+    lambda mailboxes, dice: mailboxes.submit_jointly(
+        dice.randrange(3),
+        [(dice.sample(NAMES, 4), dice.randint(2, 3), dice.choice(KINDS)) for _ in range(dice.randint(1, 3))],
     ),
     lambda mailboxes, dice: mailboxes.repeat(dice.randrange(3), dice.choice(NAMES), dice.randrange(6), dice.choice(KINDS)),
     lambda mailboxes, dice: mailboxes.repeat_stored(

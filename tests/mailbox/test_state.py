@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from eventstore_mailbox import REFUSED, Options
-from eventstore_mailbox.core import command_processor, outcome_processor, restore_queue, state
+from eventstore_mailbox.core import command_processor, joint_commands, outcome_processor, restore_queue, state
 from eventstore_mailbox.core.state import ENTRY_TRANSITIONS, QUEUE_TRANSITIONS, EntryTransition
 from tests.mailbox import stepped, test_model
 from tests.mailbox.history_store import HistoryStore
@@ -20,7 +20,9 @@ STATUSES = {
         "COMMITTED", "DUPLICATE", "CONFLICT", "REFUSED", "UNCHANGED", "FAILED", "STOPPED", "OVERLOADED",
     )
 }  # fmt: skip
-STATES = {getattr(state, name): name for name in ("READY", "DRAINING", "RESTORING", "HANDLING", "PAUSED", "LOOKING_UP")}
+STATES = {
+    getattr(state, name): name for name in ("READY", "DRAINING", "RESTORING", "HANDLING", "PAUSED", "LOOKING_UP", "JOINING")
+}
 SEEDS = 60
 
 looked_up: set[tuple[int, str]] = set()
@@ -38,7 +40,7 @@ class RecordedTable(dict[tuple[int, str], int]):
 def recorded_transitions(monkeypatch: pytest.MonkeyPatch) -> None:
     stepped.moves.clear()
     looked_up.clear()
-    for module in (command_processor, outcome_processor, restore_queue):
+    for module in (command_processor, joint_commands, outcome_processor, restore_queue):
         monkeypatch.setattr(module, "QUEUE_TRANSITIONS", RecordedTable(QUEUE_TRANSITIONS))
 
 
@@ -85,6 +87,14 @@ def after(worker: Stepped, *steps: Callable[[Stepped], object]) -> Stepped:
 
 def append(worker: Stepped) -> object:
     return worker.append([("a", None, "plain", None)])
+
+
+def jointly(*kinds: str) -> Stepped:
+    """Returns a worker that has two aggregates in memory, and gets commands about both."""
+    worker = warm(HistoryStore(), "a", "b")
+    for kind in kinds:
+        worker.submit(Request("a", kind, kind, "b"))
+    return worker
 
 
 def refuse(worker: Stepped) -> None:
@@ -152,6 +162,11 @@ LANE_SCENARIOS: dict[tuple[str, str], Callable[[], Stepped]] = {
     ("LOOKING_UP", "its lane is rewound"): lambda: after(
         repeating("add"), look_up, restore, lambda worker: worker.submit(Request("a", "next")), conflict
     ),
+    ("READY", "it has come to a command about several aggregates"): lambda: jointly("add"),
+    ("JOINING", "a command needs the aggregate from the store"): lambda: after(jointly("add"), conflict),
+    ("JOINING", "an async handler starts"): lambda: jointly("slow_add"),
+    ("JOINING", "its lane is rewound"): lambda: after(jointly("add"), conflict),
+    ("JOINING", "that command ends"): lambda: after(jointly("add"), deliver),
 }
 
 

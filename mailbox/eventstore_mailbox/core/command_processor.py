@@ -12,6 +12,7 @@ from types import CoroutineType
 from typing import Final, cast
 
 from eventstore_mailbox.core.append_call import PlainEntry
+from eventstore_mailbox.core.joint_commands import PART, JointCommands
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import AnyPorts, Driver
 from eventstore_mailbox.core.repeats import LOOKED_UP_AT_ONCE, Repeats
@@ -53,6 +54,7 @@ class CommandProcessor:
     Attributes:
         dirty: mailboxes that may have a draft to persist.
         complete: is called with a lane whose first entry is final.
+        joint: the commands about several aggregates.
     """
 
     def __init__(self, ports: AnyPorts, options: Options, lanes: ResidentLanes, driver: Driver) -> None:
@@ -66,9 +68,11 @@ class CommandProcessor:
         self._ports = ports
         self._handle = ports.handle
         self._clock = ports.clock
-        self._slow_s = options.slow_handler_s
+        self.slow_s = options.slow_handler_s
         self._lanes = lanes
         self._driver = driver
+        self.joint = JointCommands(self, ports, driver)
+        self._joint_parts = self.joint.parts
 
     def schedule(self, mailbox: CommandMailbox) -> None:
         if not mailbox.scheduled:
@@ -134,6 +138,9 @@ class CommandProcessor:
 
     def _step(self, lane: AggregateQueue, entry: AnyEntry, now: float) -> float:
         """Runs one command; returns the time after it. Precondition: the lane is READY, the entry at its cursor."""
+        if self._joint_parts and (whole := self.joint.whole_of(entry)) is not None:
+            self.joint.step(lane, whole)
+            return self._clock()
         aggregate = lane.aggregate
         if self._expected and lane.aggregate_id in self._expected and entry.status == WAITING and entry.command is not PLAIN:
             self._look_up(lane, entry)
@@ -159,7 +166,7 @@ class CommandProcessor:
         mailbox.handled = handled = mailbox.handled + 1
         mailbox.wait_s += now - entry.accepted
         mailbox.handle_s += (took := after - now)
-        if took > self._slow_s:
+        if took > self.slow_s:
             mailbox.slow += 1
             self._ports.on_slow(entry, took)
         if not handled % SAMPLE:
@@ -171,7 +178,9 @@ class CommandProcessor:
         entries: list[AnyEntry] = []
         following: AnyEntry | None = entry
         while following is not None and len(entries) < LOOKED_UP_AT_ONCE:
-            if following.status != WAITING or following.command is PLAIN:
+            if following.status != WAITING or following.command is PLAIN or following.command is PART:
+                break
+            if following in self._joint_parts:
                 break
             entries.append(following)
             following = following.next
@@ -190,7 +199,7 @@ class CommandProcessor:
             try:
                 lane.mailbox.events.add(lane, entry, entry.change)
             except Exception as error:
-                self._finish(lane, entry, FAILED, error)
+                self.finish(lane, entry, FAILED, error)
         else:
             lane.state = QUEUE_TRANSITIONS[lane.state, AGGREGATE_NEEDED]
             self.restores.add(lane)
@@ -200,13 +209,13 @@ class CommandProcessor:
         command once more: without a change, the store cannot detect that the command was decided on an old state.
         """
         if self._ports.refresh is None or entry.status == REFRESHED:
-            self._finish(lane, entry, status, result)
+            self.finish(lane, entry, status, result)
         else:
             lane.stale, lane.aggregate = lane.aggregate, None
             lane.cursor = entry
             self._step_without_aggregate(lane, entry)
 
-    def _finish(self, lane: AggregateQueue, entry: AnyEntry, status: int, result: object) -> None:
+    def finish(self, lane: AggregateQueue, entry: AnyEntry, status: int, result: object) -> None:
         """Sets the final status of a command without a change; it is answered after all commands before it."""
         entry.status = status
         entry.result = result
@@ -214,19 +223,25 @@ class CommandProcessor:
             self.complete(lane)
 
     def _raised(self, lane: AggregateQueue, entry: AnyEntry, error: BaseException) -> None:
-        try:
-            unmodified = self._ports.unmodified(lane.aggregate)
-        except Exception as second:
-            self._ports.on_error("unmodified", second)
-            unmodified = False
-        if not unmodified:
+        if not self.is_unmodified(lane.aggregate):
             lane.aggregate = None
         self._without_change(lane, entry, FAILED, error)
+
+    def is_unmodified(self, aggregate: object) -> bool:
+        """Whether an aggregate is certain to be as it was before the handler that raised."""
+        try:
+            return self._ports.unmodified(aggregate)
+        except Exception as second:
+            self._ports.on_error("unmodified", second)
+            return False
 
     # -- ends of what the driver started ------------------------------------------------------------------------------
 
     def handled(self, lane: AggregateQueue, entry: AnyEntry, change: object, error: BaseException | None) -> None:
         """Takes the result of an async handler; ignores it if its lane was rewound meanwhile."""
+        if entry in self._joint_parts:
+            self.joint.handled(lane, entry, change, error)
+            return
         lane.state = QUEUE_TRANSITIONS[lane.state, HANDLER_ENDS]
         if lane.aggregate is not None:
             try:
@@ -280,6 +295,9 @@ class CommandProcessor:
         lane.state = QUEUE_TRANSITIONS[lane.state, RESTORE_ENDS]
         entry = lane.cursor
         assert entry is not None
+        if (whole := self.joint.whole_of(entry)) is not None:
+            self.joint.unrestorable(lane, whole, error)
+            return
         lane.cursor = entry.next
-        self._finish(lane, entry, FAILED, error)
+        self.finish(lane, entry, FAILED, error)
         self.resume(lane)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from eventstore_mailbox.core.in_flight_duplicates import InFlightDuplicates
-from eventstore_mailbox.core.state import HANDLING, PAUSED, RESTORING, AggregateQueue, AnyEntry
+from eventstore_mailbox.core.state import HANDLING, JOINING, PAUSED, RESTORING, AggregateQueue, AnyEntry
 from eventstore_mailbox.errors import MailboxFull
 
-_WAITS: Final = frozenset((HANDLING, RESTORING, PAUSED))
+_WAITS: Final = frozenset((HANDLING, RESTORING, PAUSED, JOINING))
 _SHARE_MIN: Final = 16
 _DUPLICATES_MAX: Final = 16
 """Of one command: a sender that repeats it waits for the first."""

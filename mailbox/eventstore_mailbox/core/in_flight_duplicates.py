@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from eventstore_mailbox.core.joint_commands import PART
 from eventstore_mailbox.core.state import COMMITTED, DUPLICATE, PLAIN, AggregateQueue, AnyEntry
 
 
@@ -32,7 +33,7 @@ class InFlightDuplicates:
         if lane.ids is None:
             first = lane.first
             assert first is not None
-            lane.ids = {} if first.command is PLAIN else {first.command_id: first}
+            lane.ids = {} if first.command is PLAIN or first.command is PART else {first.command_id: first}
         original = lane.ids.setdefault(entry.command_id, entry)
         if original is entry or not self._same(original.command, entry.command):
             return False

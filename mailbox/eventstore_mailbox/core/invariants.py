@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from eventstore_mailbox.core.append_call import PlainEntry
+from eventstore_mailbox.core.joint_commands import PART, PartEntry
 from eventstore_mailbox.core.state import (
     CONFLICT,
     DONE,
@@ -19,6 +20,7 @@ from eventstore_mailbox.core.state import (
     FAILED,
     HANDLING,
     IN_FLIGHT,
+    JOINING,
     LOOKING_UP,
     NEW,
     PAUSED,
@@ -59,6 +61,7 @@ def check(machine: Machine) -> None:
         _check_mailbox(machine, mailbox)
     _check_drafts(machine)
     _check_duplicates(machine)
+    _check_joint_commands(machine)
     _check_fast_path(machine)
     _check_bytes(machine)
     restoring = sum(lane.state == RESTORING for lane in lanes.values())
@@ -126,7 +129,7 @@ def _check_waits(lane: AggregateQueue) -> None:
 
 
 def _check_ids(lane: AggregateQueue) -> None:
-    commands = [entry for entry in entries_of(lane) if entry.command is not PLAIN]
+    commands = [entry for entry in entries_of(lane) if entry.command is not PLAIN and entry.command is not PART]
     if lane.ids is None:
         assert len(commands) <= 1, f"{_of(lane)} has several commands, and no index of their ids"
         return
@@ -173,7 +176,8 @@ def _check_drafts(machine: Machine) -> None:
     for lane in machine.lanes.by_id.values():
         assert lane.in_flight == counted[lane], f"{_of(lane)} counts {lane.in_flight} in flight, drafts have {counted[lane]}"
         for entry in entries_of(lane):
-            assert entry.status != IN_FLIGHT or id(entry) in in_flight, f"{_of(lane)}: {entry.command_id} is in no draft"
+            change = entry.whole if isinstance(entry, PartEntry) else entry
+            assert entry.status != IN_FLIGHT or id(change) in in_flight, f"{_of(lane)}: {entry.command_id} is in no draft"
         del counted[lane]
     assert not counted, f"drafts have changes of lanes that were closed: {[_of(lane) for lane in counted]}"
 
@@ -192,6 +196,32 @@ def _check_duplicates(machine: Machine) -> None:
         assert entry in entries_of(lane), f"{entry.command_id} is to run again, and has left"
     for entry in machine.outcomes.answers:
         assert entry.status >= 0, f"{entry.command_id} is being answered with status {entry.status}"
+
+
+def _check_joint_commands(machine: Machine) -> None:
+    """Each joint command has its place in all its lanes, or in none. All that have joined wait for one that has not, or for the
+    handler or the change.
+    """
+    parts, joined = machine.processor.joint.parts, machine.processor.joint.joined
+    placed = [entry for lane in machine.lanes.by_id.values() for entry in entries_of(lane)]
+    for part in [entry for entry in placed if isinstance(entry, PartEntry)]:
+        assert part in parts.get(part.whole, ()), f"{part.command_id} has ended, and has a part in {_of(part.lane)}"
+    for whole, others in parts.items():
+        entries = [whole, *others]
+        for entry in entries:
+            assert entry in placed, f"{entry.command_id} has no place in the lane of {entry.aggregate_id!r}"
+            ahead = entry.lane.state == JOINING and entry.status == IN_FLIGHT
+            assert not ahead or entry.lane.first is entry, f"{_of(entry.lane)}: something precedes what it has joined for"
+        statuses = {entry.status == IN_FLIGHT for entry in entries}
+        assert len(statuses) == 1, f"{whole.command_id} is in flight of a part of its aggregates"
+        waits = any(joined.get(entry.lane) is not whole for entry in entries)
+        goes_on = waits or whole.status == IN_FLIGHT or whole.lane.state == HANDLING
+        assert goes_on, f"all lanes of {whole.command_id} have joined, and nothing goes on"
+    for lane in machine.lanes.by_id.values():
+        known = (lane in joined) == (lane.state == JOINING or (lane.state == HANDLING and joined.get(lane) in parts))
+        assert known, f"{_of(lane)} has joined for {lane in joined}"
+    for lane, whole in joined.items():
+        assert any(entry.lane is lane for entry in [whole, *parts[whole]]), f"{_of(lane)} has joined for another's command"
 
 
 def _check_fast_path(machine: Machine) -> None:

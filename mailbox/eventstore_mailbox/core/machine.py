@@ -22,6 +22,7 @@ from eventstore_mailbox.core.command_processor import CommandProcessor
 from eventstore_mailbox.core.fair_share import FairShare
 from eventstore_mailbox.core.fast_path import FastPath
 from eventstore_mailbox.core.in_flight_duplicates import InFlightDuplicates
+from eventstore_mailbox.core.joint_commands import PartEntry
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.outcome_processor import OutcomeProcessor
 from eventstore_mailbox.core.plain_appends import PlainAppends
@@ -82,8 +83,14 @@ class Machine:
         if self.stopping:
             raise self.refuse()
         now, by_id, crowded, schedule = self.ports.clock(), self.lanes.by_id, self.fair_share.crowded, self.processor.schedule
-        fast_path, refused = self.fast_path, list[AnyEntry]()
+        fast_path, refused, others_of = self.fast_path, list[AnyEntry](), self.ports.others
         for entry in entries:
+            if others_of is not None and (others := others_of(entry.command)):
+                if (refusal := self._submit_jointly(entry, others, now)) is not None:
+                    entry.status = OVERLOADED
+                    entry.result = refusal
+                    refused.append(entry)
+                continue
             lane = by_id.get(entry.aggregate_id)
             mailbox = self.mailbox_of(entry.aggregate_id) if lane is None else lane.mailbox
             if mailbox.depth >= crowded and (refusal := self._refusal(lane, entry, mailbox)) is not None:
@@ -115,6 +122,55 @@ class Machine:
             if not mailbox.scheduled:
                 schedule(mailbox)
         return refused
+
+    def _submit_jointly(self, entry: AnyEntry, others: Sequence[str], now: float) -> MailboxFull | None:
+        """Accepts a command about several aggregates in the lanes of all of them, or in none."""
+        names = (entry.aggregate_id, *others)
+        for name in names:
+            lane = self.lanes.by_id.get(name)
+            mailbox = self.mailbox_of(name) if lane is None else lane.mailbox
+            full = mailbox.depth >= self.fair_share.crowded
+            if full and (refusal := self._refusal(lane, entry, mailbox)) is not None:
+                return refusal
+        entry.accepted = now
+        entry.status = WAITING
+        lane = entry.lane = self._lane_of(entry.aggregate_id)
+        if lane.last is not None and self.duplicates.add(lane, entry):
+            mailbox = lane.mailbox
+            mailbox.depth += 1
+            mailbox.max_offset += 1
+            mailbox.consume_offset += 1
+            return None
+        parts = self.processor.joint.parts[entry] = [PartEntry(name, entry) for name in others]
+        self._link(lane, entry)
+        for part in parts:
+            part.accepted = now
+            part.lane = self._lane_of(part.aggregate_id)
+            self._link(part.lane, part)
+        return None
+
+    def _lane_of(self, aggregate_id: str) -> AggregateQueue:
+        lane = self.lanes.by_id.get(aggregate_id)
+        if lane is None:
+            lane = self.lanes.open(aggregate_id, self.mailbox_of(aggregate_id))
+            if self.fast_path.depth:
+                self.fast_path.block(lane)
+        return lane
+
+    def _link(self, lane: AggregateQueue, entry: AnyEntry) -> None:
+        """Appends an entry to its lane."""
+        mailbox, last = lane.mailbox, lane.last
+        mailbox.depth += 1
+        mailbox.max_offset += 1
+        if last is None:
+            lane.first = entry
+        else:
+            last.next = entry
+        lane.last = entry
+        if lane.cursor is None:
+            lane.cursor = entry
+        mailbox.arrivals.append(entry)
+        self.processor.schedule(mailbox)
 
     def append(
         self,
@@ -159,7 +215,8 @@ class Machine:
                 following, entry.next = entry.next, None
                 entry.status = STOPPED
                 entry.result = Stopped(entry.aggregate_id, entry.command_id)
-                self.outcomes.answers += [entry, *self.duplicates.pop(entry)]
+                if not isinstance(entry, PartEntry):
+                    self.outcomes.answers += [entry, *self.duplicates.pop(entry)]
                 entry = following
             lane.first = lane.last = lane.cursor = lane.ids = None
         for mailbox in self.mailboxes:
@@ -167,6 +224,7 @@ class Machine:
             mailbox.resumed.clear()
             mailbox.depth = 0
         self.processor.active.clear()
+        self.processor.joint.abandon()
         self._delivered.clear()
         self._answer()
         self.fast_path.abandon()
@@ -227,10 +285,17 @@ class Machine:
         if draft is None:
             return
         unloaded = self.ports.unloaded
-        if unloaded is not None and (to_load := unloaded(set(map(id_of, draft.entries)))):
+        if unloaded is not None and (to_load := unloaded(self._ids_of(draft))):
             self._driver.load(to_load, partial(self._persist, mailbox, draft))
         else:
             self._persist(mailbox, draft)
+
+    def _ids_of(self, draft: Draft) -> set[str]:
+        """Returns the aggregates that a draft has changes of."""
+        ids, parts = set(map(id_of, draft.entries)), self.processor.joint.parts
+        if parts:
+            ids.update(part.aggregate_id for entry in draft.entries for part in parts.get(entry, ()))
+        return ids
 
     def _persist(self, mailbox: CommandMailbox, draft: Draft) -> None:
         source = draft.entries[0].sender if len(draft.entries) == 1 else None

@@ -20,6 +20,7 @@ from functools import partial
 from eventstore_mailbox.core.append_call import AppendCall, PlainEntry, WaitingBytes
 from eventstore_mailbox.core.command_processor import CommandProcessor
 from eventstore_mailbox.core.in_flight_duplicates import InFlightDuplicates
+from eventstore_mailbox.core.joint_commands import PART
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import AnyPorts, Driver
 from eventstore_mailbox.core.resident_lanes import ResidentLanes
@@ -69,6 +70,7 @@ class OutcomeProcessor:
         self._lanes = lanes
         self._duplicates = duplicates
         self._processor = processor
+        self._joint = processor.joint
         self._waiting = waiting
         self._driver = driver
         self._options = options
@@ -106,12 +108,15 @@ class OutcomeProcessor:
 
     def _apply_committed(self, draft: Draft, outcomes: Sequence[object]) -> None:
         """Answers all entries of the draft in one loop: a committed entry is the first of its lane."""
-        answers, duplicates, reruns = self.answers, self._duplicates.by_entry, self._reruns
+        answers, duplicates, reruns, joint = self.answers, self._duplicates.by_entry, self._reruns, self._joint.parts
         for entry, outcome in zip(draft.entries, outcomes, strict=True):
-            entry.result = outcome
-            entry.status = COMMITTED
             lane = entry.lane
             lane.in_flight -= 1
+            if joint and entry in joint:
+                self._end_jointly(entry, COMMITTED, outcome)
+                continue
+            entry.result = outcome
+            entry.status = COMMITTED
             if entry.next is None and not duplicates and not reruns:
                 lane.mailbox.depth -= 1
                 answers.append(entry)
@@ -137,6 +142,9 @@ class OutcomeProcessor:
                     self._end(entry, status, outcome)
                 continue  # else it depends on a change that was not made, and is handled again like all after it
             lane.in_flight -= 1
+            if entry in self._joint.parts:
+                self._apply_jointly(mailbox, entry, change, outcome, status)
+                continue
             plain = entry.command is PLAIN
             again = status == CONFLICT and not plain and self._may_rerun(mailbox, entry, change, outcome)
             if status != COMMITTED and not plain:
@@ -152,6 +160,20 @@ class OutcomeProcessor:
             self._restart(lane)
         for entry in draft.entries:
             self.drained(entry.lane)
+
+    def _apply_jointly(self, mailbox: CommandMailbox, entry: AnyEntry, change: object, outcome: object, status: int) -> None:
+        """Applies the outcome of a command about several aggregates. Their lanes have gone no further than to it."""
+        if status == CONFLICT and self._may_rerun(mailbox, entry, change, outcome):
+            mailbox.reruns += 1
+            self._joint.rewind(entry)
+            self._restart(entry.lane)
+        else:
+            self._end_jointly(entry, status, outcome)
+
+    def _end_jointly(self, entry: AnyEntry, status: int, outcome: object) -> None:
+        lanes = self._joint.release(entry, status, keep=status == COMMITTED)
+        self._end(entry, status, outcome)
+        self._joint.resume(lanes)
 
     def _end(self, entry: AnyEntry, status: int, outcome: object) -> None:
         entry.status = status
@@ -231,6 +253,8 @@ class OutcomeProcessor:
     def _leave(self, lane: AggregateQueue, entry: AnyEntry) -> None:
         mailbox = lane.mailbox
         mailbox.depth -= 1
+        if entry.command is PART:
+            return
         self.answers.append(entry)
         if self._reruns:
             self._reruns.pop(entry, None)

@@ -68,6 +68,10 @@ def _flush_nothing() -> None:
     pass
 
 
+def _no_joint_commands(command: object, aggregates: object) -> None:
+    raise AssertionError("no command is about several aggregates")
+
+
 def _slot(aggregate_id: str) -> int:
     return crc32(aggregate_id.encode("utf-8", "surrogatepass"))
 
@@ -96,6 +100,10 @@ class Ports(Generic[C, A, X, O]):
         clock: returns seconds, monotonic.
         refusal: returns an outcome with status REFUSED for a plain append that is abandoned, or has no room in its mailbox.
         flush: is called after the last `persist` of a round.
+        others: returns the other aggregates that a command is about, all different, besides that of its entry; none of most.
+            None: no command is about several.
+        handle_jointly: does what `handle` does for a command about several aggregates, which it gets in the order of their ids:
+            that of the entry, then `others`. What it raises or returns, and `unmodified` afterwards, is as for `handle`.
         unloaded: returns the aggregates that the store must `load` before it can check a change without waiting for the disk;
             called on the event loop for each call of plain appends and each batch. None: the store never waits.
         load: loads such an aggregate; an exception means the same as from `restore`. Until it returns, plain appends to the
@@ -127,6 +135,8 @@ class Ports(Generic[C, A, X, O]):
     clock: Callable[[], float]
     refusal: Callable[[Exception], O]
     refresh: Callable[[str, A], Awaitable[A]] | None = None
+    others: Callable[[C], Sequence[str]] | None = None
+    handle_jointly: Callable[[C, Sequence[A]], X | Coroutine[object, object, X | None] | None] = _no_joint_commands
     flush: Callable[[], None] = _flush_nothing
     unloaded: Callable[[set[str]], Collection[str]] | None = None
     load: Callable[[str], Awaitable[None]] | None = None

@@ -76,7 +76,7 @@ ENTRY_TRANSITIONS: Final = (
     EntryTransition(STORED, "its outcome is recorded as a duplicate", DUPLICATE, "OutcomeProcessor"),
 )
 
-READY, DRAINING, RESTORING, HANDLING, PAUSED, LOOKING_UP = range(6)
+READY, DRAINING, RESTORING, HANDLING, PAUSED, LOOKING_UP, JOINING = range(7)
 
 HANDLER_STARTS: Final = "an async handler starts"
 HANDLER_ENDS: Final = "the handler ends"
@@ -90,6 +90,8 @@ PAUSE_OVER: Final = "the pause is over"
 REWOUND: Final = "its lane is rewound"
 MAYBE_REPEATED: Final = "a command may be one that the store has"
 LOOK_UP_ENDS: Final = "it is known which commands the store has"
+JOINS: Final = "it has come to a command about several aggregates"
+JOINT_ENDS: Final = "that command ends"
 
 QUEUE_TRANSITIONS: Final = {
     (READY, HANDLER_STARTS): HANDLING,
@@ -107,6 +109,11 @@ QUEUE_TRANSITIONS: Final = {
     (READY, MAYBE_REPEATED): LOOKING_UP,
     (LOOKING_UP, LOOK_UP_ENDS): READY,
     (LOOKING_UP, REWOUND): LOOKING_UP,
+    (READY, JOINS): JOINING,
+    (JOINING, AGGREGATE_NEEDED): RESTORING,
+    (JOINING, HANDLER_STARTS): HANDLING,
+    (JOINING, REWOUND): READY,
+    (JOINING, JOINT_ENDS): READY,
 }
 """The next `AggregateQueue.state`, by the present one and what happens."""
 
