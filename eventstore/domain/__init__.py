@@ -17,7 +17,7 @@ from eventstore.domain.domain import Domain
 from eventstore.domain.encoding.command_type import command, encode_command
 from eventstore.domain.encoding.event_type import event, event_type
 from eventstore.domain.encoding.upcasting import upcast
-from eventstore.domain.handler import Handled, Handler, reject
+from eventstore.domain.handler import Handled, HandledJointly, Handler, JointHandler, reject
 from eventstore.domain.import_path import load, load_projection
 from eventstore.domain.projections.decimal_column import DecimalColumn
 from eventstore.domain.projections.projection import Projection, fold, folds
@@ -43,7 +43,9 @@ __all__ = [
     "Domain",
     "FileCheckpoint",
     "Handled",
+    "HandledJointly",
     "Handler",
+    "JointHandler",
     "PostgresTarget",
     "Progress",
     "Projection",

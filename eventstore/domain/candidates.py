@@ -21,7 +21,7 @@ class CandidateClasses:
     """The classes that the handlers of a domain are for, by the event types that they apply."""
 
     def __init__(self, domain: Domain) -> None:
-        self.all: Final[Classes] = frozenset(handler.aggregate for handler in domain.handlers.values())
+        self.all: Final[Classes] = frozenset(cls for handler in domain.handlers.values() for cls in handler.aggregates)
         self._lenient = frozenset(kind for kind in self.all if kind.ignores_unknown)
         applying: dict[str, Classes] = {}
         for kind in self.all:

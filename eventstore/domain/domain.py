@@ -7,22 +7,23 @@ handler's `run`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields as fields_of
 from types import MappingProxyType
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 from weakref import WeakSet
 
 from eventstore.domain.aggregate import Aggregate, applies_by_name, check_initial_state
-from eventstore.domain.encoding.codec import class_path
+from eventstore.domain.encoding.codec import check_dataclass, class_path
 from eventstore.domain.encoding.command_type import CommandType, command_type
 from eventstore.domain.encoding.event_type import EventType, event_type
 from eventstore.domain.event_methods import add_event_type
-from eventstore.domain.handler import Handler, HandlerFunction
+from eventstore.domain.handler import Handler, HandlerFunction, JointHandler
 from eventstore.domain.publication import Publication, PublishFunction, as_stored
 from eventstore.domain.reactions.reaction import ATTEMPTS, OnFailure, Reaction, ReactionFunction, Start
 from eventstore.errors import DomainRefused, UnknownCommand, UnknownEvent
 from eventstore.fields import RESERVED, reserved_id_refused, shown
-from eventstore.model import Event
+from eventstore.model import WRITES_MAX, Event
 
 HF = TypeVar("HF", bound=HandlerFunction)
 RF = TypeVar("RF", bound=ReactionFunction)
@@ -61,19 +62,31 @@ class Domain:
         self._event_types = self._find_event_types()
         return MappingProxyType(self._event_types)
 
-    def handles(self, command: type, *, id: str | None = None) -> Callable[[HF], HF]:  # `id`: the domain's word
+    def handles(
+        self,
+        command: type,
+        *,
+        id: str | None = None,  # the domain's word
+        aggregates: Sequence[str] | None = None,
+    ) -> Callable[[HF], HF]:
         """Registers a function (command, aggregate), sync or async, for a class of commands.
 
         The annotation of its second parameter is the class of the aggregate. `id` names the field of the command that holds
         the aggregate's id (default: the first field).
 
+        `aggregates` names the fields with the ids of several aggregates; the function takes these after the command, in this
+        order. What it applies to them is one commit: all is stored or nothing. If it applies events, then also to the first.
+
         Raises:
-            DomainRefused: the command already has a handler, or the annotations do not match.
+            DomainRefused: the command already has a handler, the annotations do not match, or `aggregates` does not name 2 to
+                1,000 fields of the command.
         """
-        kind: CommandType[Any] = command_type(command, id)
+        fields = _fields_of(command, id, aggregates)
+        kind: CommandType[Any] = command_type(command, fields[0] if aggregates is not None else id)
 
         def register(function: HF) -> HF:
-            handler = Handler(kind, _aggregate_of(function, command), function)
+            classes = _aggregates_of(function, command, len(fields))
+            handler = Handler(kind, classes[0], function) if len(fields) == 1 else JointHandler(kind, classes, fields, function)
             existing = self._handlers.setdefault(kind.name, handler)
             if existing is not handler:
                 raise DomainRefused(
@@ -174,7 +187,7 @@ class Domain:
         Raises:
             UnknownCommand: no handler is registered for it.
             PayloadInvalid: the payload does not match its class.
-            InvalidArgument: the command names no aggregate, another one, or a reserved id.
+            InvalidArgument: the command names no aggregate, another one, a reserved id, or one aggregate twice.
         """
         return self.decode_with_fingerprint(type, payload, aggregate_id)[:2]
 
@@ -184,6 +197,8 @@ class Domain:
             raise reserved_id_refused(aggregate_id)
         handler = self._handlers.get(type) or self.handler(type)
         command, fingerprint = handler.command.decode_with_fingerprint(payload, aggregate_id)
+        if handler.is_joint:
+            cast(JointHandler, handler).check_ids(command)
         return handler, command, fingerprint
 
     def decode_event(self, event: Event) -> object:
@@ -215,15 +230,19 @@ class Domain:
         """
         for handler in self._handlers.values():
             handler.command.check()
-            check_initial_state(handler.aggregate)
+            for field in handler.fields if isinstance(handler, JointHandler) else ():
+                handler.command.check_id_field(field)
+            for cls in handler.aggregates:
+                check_initial_state(cls)
         for each in self._find_event_types().values():
             each.check()
 
     def _find_event_types(self) -> dict[str, EventType[object]]:
         found: dict[str, EventType[object]] = {}
         for handler in self._handlers.values():
-            for each, _ in applies_by_name(handler.aggregate).values():
-                add_event_type(found, each)
+            for cls in handler.aggregates:
+                for each, _ in applies_by_name(cls).values():
+                    add_event_type(found, each)
         for reaction in self._reactions.values():
             add_event_type(found, reaction.event)
         for publication in self._publications.values():
@@ -237,15 +256,33 @@ def domains_handling(command: type) -> list[Domain]:
     return [domain for domain in _domains if any(handler.command.cls is command for handler in domain.handlers.values())]
 
 
-def _aggregate_of(function: HandlerFunction, command: type) -> type[Aggregate]:
-    """Returns the class that a handler's second parameter is annotated with."""
+def _fields_of(command: type, id: str | None, aggregates: Sequence[str] | None) -> Sequence[str]:  # `id`: the domain's word
+    """Returns the fields of a command with the ids of its aggregates; one, if it is about one aggregate."""
+    if aggregates is None:
+        return ("",) if id is None else (id,)
+    names = [aggregates] if isinstance(aggregates, str) else list(aggregates)
+    check_dataclass(command)
+    known = [field.name for field in fields_of(command)]
+    unknown = next((name for name in names if name not in known), None)
+    different = unknown is None and len(set(names)) == len(names)
+    if not (different and 2 <= len(names) <= WRITES_MAX and id in (None, names[0])):
+        raise DomainRefused(
+            f"@handles({class_path(command)}, aggregates={shown(tuple(names))}): name 2 to {WRITES_MAX} different fields of "
+            f"the command, the first one is its id; it has {', '.join(known)}",
+            name=class_path(command),
+            field=unknown or "aggregates",
+        )
+    return names
+
+
+def _aggregates_of(function: HandlerFunction, command: type, count: int) -> list[type[Aggregate]]:
+    """Returns the classes that a handler's parameters after the first are annotated with."""
     name = f"{function.__module__}.{function.__qualname__}"
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = list(inspect.signature(function).parameters.values())
-    if len(parameters) != 2 or any(parameter.kind not in kinds for parameter in parameters):
-        raise DomainRefused(
-            f"handler {name} takes {len(parameters)} parameters; it must take two: command, aggregate", handler=name
-        )
+    if len(parameters) != 1 + count or any(parameter.kind not in kinds for parameter in parameters):
+        wanted = "two: command, aggregate" if count == 1 else f"{1 + count}: the command and {count} aggregates"
+        raise DomainRefused(f"handler {name} takes {len(parameters)} parameters; it must take {wanted}", handler=name)
     try:
         hints = get_type_hints(function)
     except Exception as error:  # an annotation may be any expression
@@ -253,19 +290,19 @@ def _aggregate_of(function: HandlerFunction, command: type) -> type[Aggregate]:
             f"the annotations of handler {name} cannot be resolved: {error}; import these classes in its module",
             handler=name,
         ) from None
-    first, second = (hints.get(parameter.name) for parameter in parameters)
+    first, *others = (hints.get(parameter.name) for parameter in parameters)
     if first not in (None, command):
         raise DomainRefused(
             f"handler {name} handles {class_path(command)}, but its parameter {parameters[0].name} is annotated with "
             f"{shown(first)}; change one of them",
             handler=name,
         )
-    if not (isinstance(second, type) and issubclass(second, Aggregate) and second is not Aggregate):
-        parameter = parameters[1].name
-        found = f"annotated with {shown(second)}" if parameter in hints else "not annotated"
-        raise DomainRefused(
-            f"handler {name}: parameter {parameter} is {found}; annotate it with a subclass of Aggregate, as in "
-            f"{parameter}: {parameter.title().replace('_', '')}",
-            handler=name,
-        )
-    return second
+    for parameter, hint in zip(parameters[1:], others, strict=True):
+        if not (isinstance(hint, type) and issubclass(hint, Aggregate) and hint is not Aggregate):
+            found = f"annotated with {shown(hint)}" if parameter.name in hints else "not annotated"
+            raise DomainRefused(
+                f"handler {name}: parameter {parameter.name} is {found}; annotate it with a subclass of Aggregate, as in "
+                f"{parameter.name}: {parameter.name.title().replace('_', '')}",
+                handler=name,
+            )
+    return cast("list[type[Aggregate]]", others)

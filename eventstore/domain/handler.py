@@ -1,4 +1,4 @@
-"""`Handler`: runs one command on one aggregate in memory.
+"""`Handler`: runs one command on one aggregate in memory; `JointHandler`: on several.
 
 A handler's exception does not reach the caller: `run` returns the events as the bytes of a commit, or the error for the
 sender. After an error the aggregate is as it was before, or `touched`: possibly modified. Then it must be made again.
@@ -11,19 +11,21 @@ import logging
 import os
 import time
 import traceback
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, cast
 
 from eventstore import failures
 from eventstore.domain.aggregate import Aggregate, put_back, unmodified
 from eventstore.domain.asyncio_calls import way_out_of
 from eventstore.domain.encoding.command_type import CommandType
 from eventstore.errors import EventStoreError, HandlerFailed, InvalidArgument, Rejected
-from eventstore.fields import shown
+from eventstore.fields import RESERVED, check_text, reserved_id_refused, shown
 from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX
+from eventstore.records.raw_commit import check_joint_total
 from eventstore.tags import joined
 
-HandlerFunction: TypeAlias = Callable[[Any, Any], None] | Callable[[Any, Any], Awaitable[None]]
+HandlerFunction: TypeAlias = Callable[..., None] | Callable[..., Awaitable[None]]
 _LOG_INTERVAL_S: Final = 10.0  # at most one log record per handler in this time: it may raise for every command
 _FIELD_TYPES: Final = frozenset({str, int, bool, type(None)})
 _OURS: Final = (f"{os.path.dirname(os.path.dirname(__file__))}{os.sep}", "<frozen ")
@@ -44,12 +46,24 @@ class Handled(NamedTuple):
     touched: bool = False
 
 
+class HandledJointly(NamedTuple):
+    """The result of a command about several aggregates: that of each, in order. `error`: the error for its sender."""
+
+    parts: tuple[Handled, ...]
+    error: EventStoreError | None = None
+
+
 class Handler:
-    """A function that handles one command type. `name` identifies it in logs and errors."""
+    """A function that handles one command type. `name` identifies it in logs and errors. `aggregates`: the classes of
+    those that it takes. `is_joint`: these are several.
+    """
+
+    is_joint = False
 
     def __init__(self, command: CommandType[Any], aggregate: type[Aggregate], function: HandlerFunction) -> None:
         self.command = command
         self.aggregate = aggregate
+        self.aggregates: tuple[type[Aggregate], ...] = (aggregate,)
         self.function = function
         self.name = f"{function.__module__}.{function.__qualname__}"
         self.is_async = inspect.iscoroutinefunction(function)
@@ -101,12 +115,15 @@ class Handler:
         return Handled(packed, count)
 
     def _failed(self, aggregate: Aggregate, before: dict[str, object], version: int, error: Exception) -> Handled:
+        return self._undone(aggregate, before, version, self._error_for_sender(error))
+
+    def _undone(self, aggregate: Aggregate, before: dict[str, object], version: int, error: EventStoreError) -> Handled:
         applied = aggregate._aggregate_applying or bool(aggregate._aggregate_events)
         touched = not (unmodified(aggregate, before, applied) or put_back(aggregate, before))
         aggregate._aggregate_events.clear()
         aggregate._aggregate_version = version
         aggregate._aggregate_applying = False
-        return Handled(b"", 0, self._error_for_sender(error), touched)
+        return Handled(b"", 0, error, touched)
 
     def _error_for_sender(self, error: Exception) -> EventStoreError:
         """Returns errors of the domain and of this package unchanged, and HandlerFailed with name and text for any other.
@@ -131,6 +148,94 @@ class Handler:
         if now >= self._next_log_s:
             self._next_log_s = now + _LOG_INTERVAL_S
             failures.log_failure(_log, logging.ERROR, "handler %s raised (%d so far)", self.name, self._raised, error=error)
+
+
+class JointHandler(Handler):
+    """A function that handles one command type, on several aggregates. `fields`: those of the command with their ids, in the
+    order of its parameters.
+    """
+
+    is_joint = True
+
+    def __init__(
+        self,
+        command: CommandType[Any],
+        aggregates: Sequence[type[Aggregate]],
+        fields: Sequence[str],
+        function: Callable[..., None] | Callable[..., Awaitable[None]],
+    ) -> None:
+        super().__init__(command, aggregates[0], function)
+        self.aggregates = tuple(aggregates)
+        self.fields = tuple(fields)
+        self._ids_of: Callable[[object], tuple[object, ...]] = attrgetter(*fields)
+
+    def aggregate_ids(self, command: object) -> tuple[str, ...]:
+        """Returns the ids of the aggregates, in order; `check_ids` was passed."""
+        return tuple(map(str.__str__, cast("tuple[str, ...]", self._ids_of(command))))  # those of a subclass as they are read
+
+    def check_ids(self, command: object) -> None:
+        """Raises InvalidArgument: an id is not text, empty, too long or reserved, or two are the same."""
+        names = self._ids_of(command)
+        for field, name in zip(self.fields, names, strict=True):
+            try:
+                if check_text("aggregate_id", name)[0] == RESERVED:
+                    raise reserved_id_refused(cast(str, name))
+            except InvalidArgument as error:
+                what = f"command {self.command.name!r}: field {field} is an aggregate's id, and {error.message}"
+                raise InvalidArgument(what, **error.fields) from None
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidArgument(
+                f"command {self.command.name!r} names aggregate {shown(twice)} in several of the fields "
+                f"{', '.join(self.fields)}; it is about different ones",
+                field="aggregate_id",
+                value=shown(twice),
+            )
+
+    def run_jointly(self, command: object, aggregates: Sequence[Aggregate]) -> HandledJointly:
+        """Runs a sync handler."""
+        before = [_before(aggregate) for aggregate in aggregates]
+        try:
+            return self._finished_jointly(aggregates, self.function(command, *aggregates))
+        except Exception as error:
+            return self._failed_jointly(aggregates, before, error)
+
+    async def run_jointly_async(self, command: object, aggregates: Sequence[Aggregate]) -> HandledJointly:
+        """Runs a sync or async handler. If it is cancelled, the aggregates must be restored."""
+        if not self.is_async:
+            return self.run_jointly(command, aggregates)
+        before = [_before(aggregate) for aggregate in aggregates]
+        try:
+            returned = await self.function(command, *aggregates)  # type: ignore[misc] # is_async says so
+            return self._finished_jointly(aggregates, returned)
+        except Exception as error:
+            return self._failed_jointly(aggregates, before, error)
+
+    def _finished_jointly(self, aggregates: Sequence[Aggregate], returned: object) -> HandledJointly:
+        changed = [aggregate for aggregate in aggregates if aggregate._aggregate_events]
+        if changed and changed[0] is not aggregates[0]:
+            raise InvalidArgument(
+                f"{self.name} applied an event to {changed[0].id!r}, and none to {aggregates[0].id!r}, the first aggregate; "
+                "that one's events tell a repeated command: apply one to it as well, or name another aggregate first",
+                field="events",
+                value=aggregates[0].id,
+            )
+        check_joint_total("events", COMMIT_EVENTS_MAX, sum(len(each._aggregate_events) for each in aggregates))
+        check_joint_total("commit", COMMIT_BYTES_MAX, sum(sum(map(len, each._aggregate_events)) for each in aggregates))
+        if any(aggregate._aggregate_applying for aggregate in aggregates):
+            raise RuntimeError("it continued after an @applies method had raised")
+        return HandledJointly(tuple(self._finished(aggregate, returned) for aggregate in aggregates))
+
+    def _failed_jointly(
+        self, aggregates: Sequence[Aggregate], before: Sequence[tuple[dict[str, object], int]], error: Exception
+    ) -> HandledJointly:
+        sent = self._error_for_sender(error)
+        parts = [self._undone(each, *state, sent) for each, state in zip(aggregates, before, strict=True)]
+        return HandledJointly(tuple(parts), sent)
+
+
+def _before(aggregate: Aggregate) -> tuple[dict[str, object], int]:
+    return vars(aggregate).copy(), aggregate._aggregate_version
 
 
 def text_of(error: BaseException) -> str:

@@ -7,31 +7,38 @@ The mailboxes know aggregates only by id, which does not determine the class bef
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 from eventstore.domain.aggregate import Aggregate, new
 from eventstore.domain.candidates import CandidateClasses
 from eventstore.domain.domain import Domain
 from eventstore.domain.encoding.codec import class_path
-from eventstore.domain.handler import Handled, Handler, text_of
+from eventstore.domain.handler import Handled, HandledJointly, Handler, JointHandler, text_of
 from eventstore.domain.kept_state import KeptState
 from eventstore.domain.restore import ReadEvents, replay
 from eventstore.domain.snapshots.snapshots import FoundSnapshot, Snapshots
 from eventstore.domain.snapshots.state_codec import Unwritable
-from eventstore.errors import Corrupt, EventStoreError, HandlerFailed, InvalidArgument, ShuttingDown
+from eventstore.errors import Corrupt, CrossShard, EventStoreError, HandlerFailed, InvalidArgument, ShuttingDown
 from eventstore.event_identity import event_identity
 from eventstore.fields import shown
-from eventstore.model import Event
+from eventstore.model import ANY, Event, Expected
+from eventstore.records.raw_commit import JointWrites
 from eventstore_mailbox import Unrestorable
 
 CommitRow: TypeAlias = "tuple[str, int, str, None, tuple[bytes, int, bytes]]"
 """As a commit in the protocol: aggregate id, expected version, command id, no timestamp, events. The events come with their
 count, which tells the store that they were packed here and need no further check, and with the command's fingerprint."""
+
+JointRow: TypeAlias = "tuple[JointWrites, Expected, str, None, bytes]"
+"""As `CommitRow`, of a command about several aggregates; the first that is written is that of the command."""
+
+ChangeRow: TypeAlias = "CommitRow | JointRow"
+Across: TypeAlias = "Callable[[Sequence[str]], EventStoreError | None]"
 
 _NO_EVENTS: Final[list[Event]] = []
 _log: Final = logging.getLogger(__name__)
@@ -87,16 +94,34 @@ class ResidentAggregate:
 
 
 class DomainRuntime:
-    """Implements the `Ports` of the mailboxes that need the domain. `read_events` reads the store."""
+    """Implements the `Ports` of the mailboxes that need the domain. `read_events` reads the store. `across`: returns the error
+    if aggregates of one command are in several shards. `is_joint`: the domain has commands about several aggregates.
+    """
 
-    def __init__(self, domain: Domain, read_events: ReadEvents, snapshots: Snapshots | None = None) -> None:
+    def __init__(
+        self,
+        domain: Domain,
+        read_events: ReadEvents,
+        snapshots: Snapshots | None = None,
+        across: Across | None = None,
+    ) -> None:
         self.snapshots = snapshots
         self._read_events = read_events
+        self._across = across
         self._candidates = CandidateClasses(domain)
         self._touched: set[type[Aggregate]] = set()  # classes of which a failed command may have modified an aggregate
         self._unkept: set[type[Aggregate]] = set()  # those of them whose state cannot be kept in memory
         self._proven: set[type[Aggregate]] = set()  # those of which a state was read back as it was
         self._of_snapshots = WeakValueDictionary[str, ResidentAggregate]()
+        self.is_joint = any(handler.is_joint for handler in domain.handlers.values())
+
+    def others(self, decided: Decided) -> Sequence[str]:
+        """Returns the other aggregates of a command about several; none if they are in several shards: then it is refused."""
+        handler = decided.handler
+        if not handler.is_joint:
+            return ()
+        names = cast(JointHandler, handler).aggregate_ids(decided.command)
+        return () if self._across is not None and self._across(names) is not None else names[1:]
 
     def handle(
         self, decided: Decided, resident: ResidentAggregate
@@ -104,8 +129,10 @@ class DomainRuntime:
         """Runs a command and returns its change. Raises the error for its sender."""
         handler, command, command_id, fingerprint, metadata = decided
         aggregate = resident.aggregate
+        if handler.is_joint:
+            raise self._refusal(decided)
         if type(aggregate) is not handler.aggregate:
-            aggregate = _as_class_of(resident, decided)
+            aggregate = _as_class_of(resident, decided, handler.aggregate, handler.command.aggregate_id(command))
         if self._touched and resident.kept is None and handler.aggregate in self._touched:
             self._keep_state(resident, aggregate)
         version = aggregate._aggregate_version
@@ -120,6 +147,47 @@ class DomainRuntime:
         if handled.error is None and handled.events and resident.kept is None:  # as `_change`, for the most common case
             return aggregate._aggregate_id, version, command_id, None, (handled[0], handled[1], fingerprint)
         return self._change(handled, resident, aggregate, version, decided)
+
+    def handle_jointly(
+        self, decided: Decided, residents: Sequence[ResidentAggregate]
+    ) -> JointRow | Coroutine[object, object, JointRow | None] | None:
+        """Runs a command about several aggregates and returns their change. Raises the error for its sender."""
+        handler = cast(JointHandler, decided.handler)
+        aggregates, names = list[Aggregate](), handler.aggregate_ids(decided.command)
+        for resident, kind, name in zip(residents, handler.aggregates, names, strict=True):
+            aggregate = resident.aggregate
+            if aggregate is None or type(aggregate) is not kind:
+                aggregate = _as_class_of(resident, decided, kind, name)
+            aggregates.append(aggregate)
+        versions = [aggregate._aggregate_version for aggregate in aggregates]
+        for aggregate in aggregates:
+            aggregate._aggregate_metadata = decided.metadata
+        if handler.is_async:
+            return self._handle_jointly_async(decided, residents, aggregates, versions)
+        try:
+            handled = handler.run_jointly(decided.command, aggregates)
+        except BaseException:  # as in `handle`
+            _must_restore(residents, True)
+            raise
+        return _joint_change(handled, residents, aggregates, versions, decided)
+
+    async def _handle_jointly_async(
+        self,
+        decided: Decided,
+        residents: Sequence[ResidentAggregate],
+        aggregates: Sequence[Aggregate],
+        versions: Sequence[int],
+    ) -> JointRow | None:
+        _must_restore(residents, True)  # in case it is cancelled
+        handled = await cast(JointHandler, decided.handler).run_jointly_async(decided.command, aggregates)
+        _must_restore(residents, False)
+        return _joint_change(handled, residents, aggregates, versions, decided)
+
+    def _refusal(self, decided: Decided) -> EventStoreError:
+        """Returns why a command about several aggregates is handled on its first one alone."""
+        names = cast(JointHandler, decided.handler).aggregate_ids(decided.command)
+        error = None if self._across is None else self._across(names)
+        return error or CrossShard(names[0], names[1])
 
     async def _handle_async(
         self, decided: Decided, resident: ResidentAggregate, aggregate: Aggregate, version: int
@@ -298,9 +366,8 @@ class DomainRuntime:
         return not resident.must_restore
 
 
-def _as_class_of(resident: ResidentAggregate, decided: Decided) -> Aggregate:
-    """Returns the aggregate as an instance of the class that the handler is for."""
-    kind, id_of = decided.handler.aggregate, decided.handler.command.aggregate_id
+def _as_class_of(resident: ResidentAggregate, decided: Decided, kind: type[Aggregate], aggregate_id: str) -> Aggregate:
+    """Returns the aggregate as an instance of the class that the handler takes."""
     if resident.aggregate is not None and resident.aggregate.version:
         raise InvalidArgument(
             f"aggregate {resident.aggregate.id!r} is a {class_path(type(resident.aggregate))}, but {decided.handler.name} "
@@ -308,12 +375,44 @@ def _as_class_of(resident: ResidentAggregate, decided: Decided) -> Aggregate:
             field="aggregate_id",
             value=resident.aggregate.id,
         )
-    aggregate = new(kind, id_of(decided.command))
+    aggregate = new(kind, aggregate_id)
     if resident.events:  # another command may be for another class, as long as there is no snapshot of this one
         resident.snapshot_version = None
     replay(aggregate, resident.events)
     resident.aggregate, resident.events = aggregate, _NO_EVENTS
     return aggregate
+
+
+def _must_restore(residents: Sequence[ResidentAggregate], must_restore: bool) -> None:
+    for resident in residents:
+        resident.must_restore = must_restore
+
+
+def _joint_change(
+    handled: HandledJointly,
+    residents: Sequence[ResidentAggregate],
+    aggregates: Sequence[Aggregate],
+    versions: Sequence[int],
+    decided: Decided,
+) -> JointRow | None:
+    """Returns what is written to those that got events; the others must be as they were decided on."""
+    if handled.error is not None:
+        for resident, part in zip(residents, handled.parts, strict=True):
+            resident.must_restore = part.touched
+        raise _sendable(handled.error, decided.handler)
+    for resident, part in zip(residents, handled.parts, strict=True):
+        if part.events:
+            resident.kept = None  # it lacks these events
+    found = list(zip(aggregates, versions, handled.parts, strict=True))
+    writes = tuple(
+        (aggregate._aggregate_id, version, (part.events, part.event_count, decided.fingerprint))
+        for aggregate, version, part in found
+        if part.events
+    )
+    if not writes:
+        return None
+    only_if = tuple((aggregate._aggregate_id, version) for aggregate, version, part in found if not part.events)
+    return JointWrites(writes, only_if), ANY, decided.command_id, None, b""
 
 
 def _sendable(error: EventStoreError, handler: Handler) -> EventStoreError:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -28,8 +28,8 @@ from eventstore.domain.alike import differing_field
 from eventstore.domain.domain import Domain, domains_handling
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.command_type import command_type, encode_command
-from eventstore.domain.encoding.event_type import event_type
-from eventstore.domain.handler import Handled, Handler
+from eventstore.domain.encoding.event_type import EventType, event_type
+from eventstore.domain.handler import Handled, HandledJointly, Handler, JointHandler
 from eventstore.domain.projections.projection import Projection, Row, fold, keys_of, projection_failure
 from eventstore.domain.reactions.reaction import Reaction
 from eventstore.domain.restore import restore
@@ -37,6 +37,7 @@ from eventstore.errors import DomainRefused, EventStoreError, Rejected
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Committed, Event, NewEvent
 
 E = TypeVar("E")
+R = TypeVar("R")
 AGGREGATE_ID = "aggregate-1"
 COMMAND_ID = "command-1"
 TIME = 1_750_000_000_000_000
@@ -45,6 +46,18 @@ TIME = 1_750_000_000_000_000
 def given(*events: object, domain: Domain | None = None) -> Scenario:
     """Starts a scenario with the aggregate's events so far. Name the `domain` if several handle the same command."""
     return Scenario(events, domain)
+
+
+def given_each(events: Mapping[str, Iterable[object]], domain: Domain | None = None) -> JointScenario:
+    """Starts a scenario for commands about several aggregates, with the events of each so far, by id:
+
+        given_each({"acc-1": [Opened("Ada"), Deposited(100)], "acc-2": [Opened("Bob")]}).when(
+            Transfer("acc-1", "acc-2", 30)
+        ).then_each({"acc-1": [Withdrawn(30)], "acc-2": [Deposited(30)]})
+
+    An aggregate that is not there has none.
+    """
+    return JointScenario(events, domain)
 
 
 @dataclass(frozen=True)
@@ -95,62 +108,99 @@ def _encoded(event: object) -> NewEvent:
     return tuple.__new__(NewEvent, (format_, event.name, event.data, metadata))
 
 
-class Scenario:
-    """Events, a command, and its result. After `then…` the next `when` continues from there."""
+class _Scenario:
+    """What scenarios about one aggregate and about several have in common."""
 
-    def __init__(self, events: Iterable[object], domain: Domain | None) -> None:
-        self._given = list(events)
+    def __init__(self, domain: Domain | None) -> None:
         self._domain = domain
-        self._history: list[Event] | None = None
-        self._aggregate: Aggregate | None = None
-        self._handled: Handled | None = None
+        self._handled: Handled | HandledJointly | None = None
         self._events: list[object] = []
 
-    def when(self, command: object) -> Self:
-        """Runs the command's handler, sync or async."""
+    def _decoded(self, command: object) -> tuple[Handler, object, str] | EventStoreError:
+        """Returns the handler, the command as it gets it, and the aggregate's id; or the error that a sender would get."""
         assert self._handled is None or self._handled.error is None, (
             f"the command before failed: {_outcome_text(self._handled)}"
         )
         try:
             raw = encode_command(command)
-            handler, decoded = self._domain_of(command).decode(raw.type, raw.payload, raw.aggregate_id)
+            return *self._domain_of(command).decode(raw.type, raw.payload, raw.aggregate_id), raw.aggregate_id
         except DomainRefused:  # the command class itself is wrong
             raise
         except EventStoreError as error:
             self._handled, self._events = Handled(b"", 0, error), []
+            return error
+
+    def then_rejected(self, reason: str | type[Rejected] | None = None) -> Self:
+        """Asserts that the domain rejected the command, with this reason, subclass of Rejected, or part of the message."""
+        error = self.then_failed(Rejected)
+        if isinstance(reason, type):
+            assert isinstance(error, reason), f"expected {reason.__name__}, but the error was {error!r}"
+        elif reason is not None:
+            assert error.fields["reason"] == reason or reason in error.message, (
+                f"expected a rejection with reason {reason!r}, but the reason was {error.fields['reason']!r}: {error.message}"
+            )
+        self._handled = None
+        return self
+
+    def then_failed(self, kind: type[EventStoreError] = EventStoreError) -> EventStoreError:
+        """Asserts that the command failed with an error of this class; returns the error."""
+        handled = self._run_before()
+        assert handled.error is not None, f"expected {kind.__name__}, but the command was accepted:\n{_shown(self._events)}"
+        assert isinstance(handled.error, kind), f"expected {kind.__name__}, but {_outcome_text(handled)}"
+        return handled.error
+
+    def _run_before(self) -> Handled | HandledJointly:
+        assert self._handled is not None, "call .when(command) first"
+        return self._handled
+
+    def _domain_of(self, command: object) -> Domain:
+        if self._domain is None:
+            found = domains_handling(type(command))
+            assert len(found) == 1, (
+                f"{len(found)} domains handle {class_path(type(command))}; name one with given(…, domain=app)"
+                if found
+                else f"no domain handles {class_path(type(command))}; import the module of its handler"
+            )
+            self._domain = found[0]
+        return self._domain
+
+
+class Scenario(_Scenario):
+    """Events, a command, and its result. After `then…` the next `when` continues from there."""
+
+    def __init__(self, events: Iterable[object], domain: Domain | None) -> None:
+        super().__init__(domain)
+        self._given = list(events)
+        self._history: list[Event] | None = None
+        self._aggregate: Aggregate | None = None
+
+    def when(self, command: object) -> Self:
+        """Runs the command's handler, sync or async."""
+        found = self._decoded(command)
+        if isinstance(found, EventStoreError):
             return self
+        handler, decoded, aggregate_id = found
+        assert not handler.is_joint, (
+            f"{class_path(type(command))} is about several aggregates; give the events of each with given_each({{id: […], …}})"
+        )
         if self._history is None:
-            self._history = stored(*self._given, aggregate_id=raw.aggregate_id)
-        assert all(event.aggregate_id == raw.aggregate_id for event in self._history), (
+            self._history = stored(*self._given, aggregate_id=aggregate_id)
+        assert all(event.aggregate_id == aggregate_id for event in self._history), (
             "a scenario is about one aggregate; start another with given()"
         )
         shared = shared_values(handler.aggregate)
         if self._aggregate is None:
             check_initial_state(handler.aggregate)
-            self._aggregate = restore(handler.aggregate, raw.aggregate_id, self._history)
+            self._aggregate = restore(handler.aggregate, aggregate_id, self._history)
         self._handled = _run(handler, decoded, self._aggregate)
-        self._store(handler.aggregate, raw.aggregate_id)
-        for name, value in shared_values(handler.aggregate).items():
-            assert shared.get(name) == value, (
-                f"{class_path(handler.aggregate)}.{name}, which all aggregates share, is {value}, but was {shared.get(name)} "
-                f"before the command; set it in __init__, as in self.{name} = …"
-            )
+        self._store(self._handled, handler.aggregate, aggregate_id)
+        _check_shared(handler.aggregate, shared)
         return self
 
-    def _store(self, cls: type[Aggregate], aggregate_id: str) -> None:
-        """Stores the events, and checks that restoring the aggregate gives the same state as applying them did."""
-        assert self._handled is not None
+    def _store(self, handled: Handled, cls: type[Aggregate], aggregate_id: str) -> None:
         assert self._history is not None
-        fresh = _events_of(self._handled, aggregate_id, len(self._history) + 1)
-        self._history += fresh
-        kinds = applies_by_name(cls)
-        self._events = [kinds[event.type][0].decode(event) for event in fresh]
-        live, self._aggregate = self._aggregate, restore(cls, aggregate_id, self._history)
-        if self._handled.error is None:
-            assert differing_field(vars(live), vars(self._aggregate)) is None, (
-                f"restored from its events the aggregate is {self._aggregate}, but after the command it was {live}; "
-                "change state only in @applies methods"
-            )
+        assert self._aggregate is not None
+        self._events, self._aggregate = _stored_after(handled, self._aggregate, self._history)
 
     def then(self, *expected: object) -> Self:
         """Asserts that the command applied exactly these events, in this order.
@@ -174,44 +224,98 @@ class Scenario:
         """Asserts that the command was accepted and applied no event."""
         return self.then()
 
-    def then_rejected(self, reason: str | type[Rejected] | None = None) -> Self:
-        """Asserts that the domain rejected the command, with this reason, subclass of Rejected, or part of the message."""
-        error = self.then_failed(Rejected)
-        if isinstance(reason, type):
-            assert isinstance(error, reason), f"expected {reason.__name__}, but the error was {error!r}"
-        elif reason is not None:
-            assert error.fields["reason"] == reason or reason in error.message, (
-                f"expected a rejection with reason {reason!r}, but the reason was {error.fields['reason']!r}: {error.message}"
-            )
-        self._handled = None
-        return self
-
-    def then_failed(self, kind: type[EventStoreError] = EventStoreError) -> EventStoreError:
-        """Asserts that the command failed with an error of this class; returns the error."""
-        handled = self._run_before()
-        assert handled.error is not None, f"expected {kind.__name__}, but the command was accepted:\n{_shown(self._events)}"
-        assert isinstance(handled.error, kind), f"expected {kind.__name__}, but {_outcome_text(handled)}"
-        return handled.error
-
     @property
     def aggregate(self) -> Aggregate | None:
         """The aggregate, restored from all events so far; None before the first command."""
         return self._aggregate
 
-    def _run_before(self) -> Handled:
-        assert self._handled is not None, "call .when(command) first"
-        return self._handled
 
-    def _domain_of(self, command: object) -> Domain:
-        if self._domain is None:
-            found = domains_handling(type(command))
-            assert len(found) == 1, (
-                f"{len(found)} domains handle {class_path(type(command))}; name one with given(…, domain=app)"
-                if found
-                else f"no domain handles {class_path(type(command))}; import the module of its handler"
-            )
-            self._domain = found[0]
-        return self._domain
+class JointScenario(_Scenario):
+    """Events of several aggregates, a command about some of them, and its result. After `then…` the next `when` continues from
+    there. It may be about one of them alone.
+    """
+
+    def __init__(self, events: Mapping[str, Iterable[object]], domain: Domain | None) -> None:
+        super().__init__(domain)
+        self._histories = {name: stored(*given, aggregate_id=name) for name, given in events.items()}
+        self._by_id: dict[str, list[object]] = {}
+        self._kinds: dict[type, EventType[Any]] = {}
+        self.aggregates: dict[str, Aggregate] = {}
+        """Those that commands were about, by id, restored from all events so far."""
+
+    def when(self, command: object) -> Self:
+        """Runs the command's handler, sync or async."""
+        self._by_id = {}
+        found = self._decoded(command)
+        if isinstance(found, EventStoreError):
+            return self
+        handler, decoded, aggregate_id = found
+        names = handler.aggregate_ids(decoded) if isinstance(handler, JointHandler) else (aggregate_id,)
+        shared = [shared_values(cls) for cls in handler.aggregates]
+        for name, cls in zip(names, handler.aggregates, strict=True):
+            check_initial_state(cls)
+            self.aggregates[name] = restore(cls, name, self._histories.setdefault(name, []))
+            self._kinds |= {kind.cls: kind for kind, _ in applies_by_name(cls).values()}
+        handled = _run_each(handler, decoded, [self.aggregates[name] for name in names])
+        self._handled, self._events = handled, []
+        for name, part in zip(names, handled.parts, strict=True):
+            found_events, self.aggregates[name] = _stored_after(part, self.aggregates[name], self._histories[name])
+            self._events += found_events
+            if found_events:
+                self._by_id[name] = found_events
+        for cls, before in zip(handler.aggregates, shared, strict=True):
+            _check_shared(cls, before)
+        return self
+
+    def then_each(self, expected: Mapping[str, Iterable[object]]) -> Self:
+        """Asserts that the command applied exactly these events, to these aggregates, in this order; to all others none.
+
+        Raises:
+            PayloadInvalid: one of them could not be stored.
+        """
+        handled = self._run_before()
+        wanted = {name: list(events) for name, events in expected.items()}
+        assert handled.error is None, (
+            f"expected {_shown([event for events in wanted.values() for event in events])}, but {_outcome_text(handled)}"
+        )
+        for name in sorted(wanted.keys() | self._by_id.keys()):
+            read = [self._as_read(event) for event in wanted.get(name, ())]
+            got = self._by_id.get(name, [])
+            assert got == read, f"the events of {name!r} differ:\n" + _difference(read, got)
+        return self
+
+    def then_nothing(self) -> Self:
+        """Asserts that the command was accepted and applied no event."""
+        return self.then_each({})
+
+    def _as_read(self, expected: object) -> object:
+        kind = self._kinds.get(type(expected))
+        return expected if kind is None else kind.codec.written(expected)[1]
+
+
+def _stored_after(handled: Handled, live: Aggregate, history: list[Event]) -> tuple[list[object], Aggregate]:
+    """Adds the events of a command to a history, and returns them as they are read back, with the aggregate restored. Checks
+    that this gives the same state as applying them did.
+    """
+    cls, aggregate_id = type(live), live.id
+    fresh = _events_of(handled, aggregate_id, len(history) + 1)
+    history += fresh
+    kinds = applies_by_name(cls)
+    restored = restore(cls, aggregate_id, history)
+    if handled.error is None:
+        assert differing_field(vars(live), vars(restored)) is None, (
+            f"restored from its events the aggregate is {restored}, but after the command it was {live}; "
+            "change state only in @applies methods"
+        )
+    return [kinds[event.type][0].decode(event) for event in fresh], restored
+
+
+def _check_shared(cls: type[Aggregate], before: Mapping[str, str]) -> None:
+    for name, value in shared_values(cls).items():
+        assert before.get(name) == value, (
+            f"{class_path(cls)}.{name}, which all aggregates share, is {value}, but was {before.get(name)} "
+            f"before the command; set it in __init__, as in self.{name} = …"
+        )
 
 
 class Sent(NamedTuple):
@@ -257,13 +361,24 @@ def rows_of(projection: Projection[Any], events: Iterable[Event]) -> dict[str, R
 
 
 def _run(handler: Handler, command: object, aggregate: Aggregate) -> Handled:
-    """Runs the handler; an async one in a thread, because the test may have an event loop."""
-    if not handler.is_async:
-        return handler.run(command, aggregate)
+    return _in_thread(handler.run_async, command, aggregate) if handler.is_async else handler.run(command, aggregate)
+
+
+def _run_each(handler: Handler, command: object, aggregates: Sequence[Aggregate]) -> HandledJointly:
+    if not isinstance(handler, JointHandler):
+        handled = _run(handler, command, aggregates[0])
+        return HandledJointly((handled,), handled.error)
+    if handler.is_async:
+        return _in_thread(handler.run_jointly_async, command, aggregates)
+    return handler.run_jointly(command, aggregates)
+
+
+def _in_thread(run: Callable[..., Awaitable[R]], *arguments: object) -> R:
+    """Runs an async handler in a thread, because the test may have an event loop."""
     import trio
 
-    handled: list[Handled] = []
-    thread = threading.Thread(target=lambda: handled.append(trio.run(handler.run_async, command, aggregate)))
+    handled: list[R] = []
+    thread = threading.Thread(target=lambda: handled.append(trio.run(run, *arguments)))
     thread.start()
     thread.join()
     return handled[0]
@@ -282,7 +397,7 @@ def _event(aggregate_id: str, version: int, sequence: int, format: Any, type: An
     return tuple.__new__(Event, values)
 
 
-def _outcome_text(handled: Handled | None) -> str:
+def _outcome_text(handled: Handled | HandledJointly | None) -> str:
     error = handled.error if handled is not None else None
     return "the command was accepted" if error is None else f"the command failed with {type(error).__name__}: {error.message}"
 

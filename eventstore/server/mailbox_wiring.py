@@ -20,22 +20,22 @@ import trio
 import eventstore_mailbox as mailbox
 from eventstore.chunks.files import NotCached
 from eventstore.domain.restore import ReadEvents
-from eventstore.domain.runtime import CommitRow, Decided, DomainRuntime, ResidentAggregate, same_command
+from eventstore.domain.runtime import ChangeRow, Decided, DomainRuntime, ResidentAggregate, same_command
 from eventstore.errors import Elsewhere, EventStoreError, Overloaded, ShuttingDown
 from eventstore.model import VERSION_MAX, Committed, Event
 from eventstore.records.commit import CommitView
 from eventstore.records.event_page import decode_page
-from eventstore.records.raw_commit import AfterCommand
+from eventstore.records.raw_commit import AfterCommand, JointWrites
 from eventstore.records.slots import slot_of
-from eventstore.store.append import DUPLICATE, REFUSED, AppendOutcome, NewCommit
+from eventstore.store.append import CONFLICT, DUPLICATE, REFUSED, AppendOutcome, NewCommit
 from eventstore.store.embedded import EmbeddedStore
 from eventstore_mailbox import Batch, Entry, Mailboxes, Options, Ports
 
 _log = logging.getLogger(__name__)
 
-ServerBatch = Batch[CommitRow, AppendOutcome]
+ServerBatch = Batch[ChangeRow, AppendOutcome]
 ServerEntry = Entry[Decided, AppendOutcome]
-ServerMailboxes = Mailboxes[Decided, ResidentAggregate, CommitRow, AppendOutcome]
+ServerMailboxes = Mailboxes[Decided, ResidentAggregate, ChangeRow, AppendOutcome]
 
 _ENVELOPE_BYTES: Final = 40
 _LOG_INTERVAL_S: Final = 10.0
@@ -206,6 +206,8 @@ def make_mailboxes(
             answer=answer,
             clock=time.perf_counter,
             refusal=refused_append,
+            others=runtime.others if runtime.is_joint else None,
+            handle_jointly=runtime.handle_jointly,
             flush=store.flush,
             unmodified=runtime.unmodified,
             evicted=None if runtime.snapshots is None else runtime.evicted,
@@ -254,13 +256,25 @@ def refused_append(error: Exception) -> AppendOutcome:
     return REFUSED, refusal(str(error)), 0
 
 
-def _size_bytes(change: CommitRow) -> int:
-    aggregate_id, _, command_id, _, events = change
+def first_outcome_of(outcome: AppendOutcome) -> AppendOutcome:
+    """Returns what became of the first aggregate, if an outcome is that of a commit of several."""
+    status, first, _ = outcome
+    if first.__class__ is not tuple:
+        return outcome
+    return (status, first[2], 0) if status == CONFLICT else (status, *first[0])
+
+
+def _size_bytes(change: ChangeRow) -> int:
+    every: Any = change  # mypy follows `isinstance` only, which is a call for each command
+    aggregate_id, _, command_id, _, events = every
+    if aggregate_id.__class__ is JointWrites:
+        rows: list[Any] = [(name, 0, command_id, None, given) for name, _, given in aggregate_id.writes]
+        return sum(map(_size_bytes, rows))
     size = len(events[0] if type(events) is tuple else events)  # bytes for a plain append
     return size + 4 * (len(aggregate_id) + len(command_id)) + _ENVELOPE_BYTES
 
 
-def _creates(change: CommitRow) -> bool:
+def _creates(change: ChangeRow) -> bool:
     return change[1] == 0
 
 

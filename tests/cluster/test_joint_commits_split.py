@@ -12,6 +12,7 @@ from eventstore.cli.transfer.extract_run import Extracted, extract
 from eventstore.records.slots import slot_of
 from eventstore.store.verification import verify
 from tests.cluster.led_shards import LedShards
+from tests.server.commands.accounts import Move, Open
 
 
 def test_a_repeated_commit_has_its_first_outcome_though_a_split_has_separated_its_aggregates(tmp_path: Path) -> None:
@@ -60,3 +61,21 @@ def test_an_extract_keeps_together_what_its_shard_has_of_a_commit(tmp_path: Path
         done, events = extracted(tmp_path / "after")
         assert (done.events, done.commits, done.parted) == (6, 3, 1)
         assert events == [(staying[0], 1, True), (staying[1], 1, False), *both]
+
+
+def test_a_repeated_command_has_its_first_outcome_after_a_split_and_a_new_one_is_refused_in_words(tmp_path: Path) -> None:
+    with (
+        LedShards(tmp_path, 1, domain="tests.server.commands.accounts:app") as shards,
+        es.blocking.connect(shards.address) as store,
+    ):
+        leaving = shards.leaving_id(0)
+        staying = next(name for name in map("s-{}".format, range(100)) if slot_of(name) < slot_of(leaving))
+        store.send(Open(staying, 100), "open")
+        first = store.send(Move(staying, leaving, 30), "k")
+        shards.split(0)
+        assert shards.owner(staying) != shards.owner(leaving)
+        assert store.send(Move(staying, leaving, 30), "k")[:4] == first._replace(duplicate=True)[:4]
+        for source, target in ((staying, leaving), (leaving, staying)):
+            with pytest.raises(es.CrossShard, match="need the same text in braces"):
+                store.send(Move(source, target, 1))
+        assert [event.json()["cents"] for name in (staying, leaving) for event in store.read(name)] == [100, -30, 30]

@@ -13,9 +13,11 @@ from eventstore.client.aio.settled import settled
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.session.batch import BatchSlice
 from eventstore.errors import EventStoreError
+from eventstore.event_identity import LogPosition
 from eventstore.model import Committed
+from eventstore.protocol.joint_commits import committed_of, request_of
 from eventstore.protocol.requests import FindCommands, FoundCommit
-from eventstore.records.raw_commit import RawCommit
+from eventstore.records.raw_commit import RawCommit, RawJointCommit
 
 Part = tuple[Sequence[int], BatchSlice[anyio.Event, RawCommit, Committed]]
 
@@ -74,6 +76,13 @@ class RawAppends:
         queue: Any = connection.session.appends
         self._unsent[connection] = None
         return queue.add_rows(commits, sum(map(queue.kind.size_bytes, commits)))  # type: ignore[no-any-return] # as annotated
+
+    async def commit(self, commit: RawJointCommit) -> list[Committed]:
+        """Commits several aggregates together, where the first one is. Raises the errors of `NetworkStore.commit`."""
+        request = request_of(commit, LogPosition(0), 0)  # it has no condition that is about a place
+        if self._router is None:
+            return committed_of(commit, await self._connection.call(request))
+        return committed_of(commit, await self._router.call(commit[0].writes[0][0], request))
 
     async def find_commands(self, aggregate_id: str, command_ids: Sequence[str]) -> list[FoundCommit]:
         """Returns the commits of those commands that the aggregate has, at most COMMANDS_FOUND_MAX at once."""

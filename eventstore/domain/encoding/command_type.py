@@ -42,16 +42,20 @@ class CommandType(Generic[C]):
         """Raises DomainRefused if a field cannot be sent, instances are read back as others, or the field with the aggregate's
         id is not text."""
         self.codec.check()
-        hint = without_new_types(get_type_hints(self.cls)[self.id_field])
+        self.check_id_field(self.id_field)
+
+    def check_id_field(self, name: str) -> None:
+        """Raises DomainRefused if a field that has an aggregate's id is not text."""
+        hint = without_new_types(get_type_hints(self.cls)[name])
         # A command whose id is None is refused when it is sent.
         choices = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
         kinds = [without_new_types(each) for each in choices if each is not type(None)]
         if not all(isinstance(each, type) and issubclass(each, str) for each in kinds):
             raise DomainRefused(
-                f"command {class_path(self.cls)}: field {self.id_field!r} is the aggregate's id, but is declared as "
+                f"command {class_path(self.cls)}: field {name!r} is the aggregate's id, but is declared as "
                 f'{shown(hint)}; declare it as str, or name another field with @command(id="…")',
                 name=class_path(self.cls),
-                field=self.id_field,
+                field=name,
             )
 
     def aggregate_id(self, command: C) -> str:

@@ -42,10 +42,18 @@ from eventstore.protocol.limits import FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Send, WireCommand, check_command
 from eventstore.server.feature import Feature
-from eventstore.server.mailbox_wiring import ArrivalOrder, CommandMailboxes, LookUpCommands, ServerEntry, StoredOutcome
+from eventstore.server.mailbox_wiring import (
+    ArrivalOrder,
+    CommandMailboxes,
+    LookUpCommands,
+    ServerEntry,
+    StoredOutcome,
+    first_outcome_of,
+)
 from eventstore.server.net.connection import HELD_BY_COMMANDS, ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.batch_replies import error_text_bytes_max
+from eventstore.store.append import AppendOutcome
 from eventstore_mailbox import CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, MailboxError, Stopping
 
 
@@ -226,7 +234,10 @@ class CommandReplies:
                 assert isinstance(entry, SentCommand)
                 try:
                     if entry.status < CONFLICT:
-                        self.put(entry.request, entry.place, entry.result)  # type: ignore[arg-type] # three ints
+                        result: AppendOutcome = entry.result  # type: ignore[assignment] # as its status says
+                        if result[1].__class__ is tuple:
+                            result = first_outcome_of(result)
+                        self.put(entry.request, entry.place, result)
                     else:
                         self._answer_uncommitted(entry)
                 except Exception:  # the others are answered; this client retries
@@ -283,7 +294,7 @@ class CommandReplies:
 async def outcome_of(entry: ServerEntry, find_commands: LookUpCommands) -> Committed | Unchanged | EventStoreError:
     """Returns the outcome of a settled command, for a caller in this process."""
     if entry.status < CONFLICT and entry.outcome is not None:
-        _, version, sequence = entry.outcome
+        _, version, sequence = first_outcome_of(entry.outcome)
         assert isinstance(version, int)
         return Committed(entry.aggregate_id, version, sequence, duplicate=entry.status == DUPLICATE)
     if _may_be_duplicate(entry):
@@ -313,8 +324,8 @@ def _refusal(entry: ServerEntry) -> EventStoreError:
     """Returns the answer to a command that was not committed now."""
     outcome = entry.outcome
     if entry.status == CONFLICT and outcome is not None:
-        assert isinstance(outcome[1], int)
-        return VersionConflict(entry.aggregate_id, "the version it was handled at", outcome[1])
+        named = entry.aggregate_id if isinstance(outcome[1], int) else str(outcome[1][0])
+        return VersionConflict(named, "the version it was handled at", first_outcome_of(outcome)[1])
     error = outcome[1] if entry.status == REFUSED and outcome is not None else entry.error
     if isinstance(error, MailboxError):
         return ShuttingDown(str(error))

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import trio
 
-from eventstore.errors import CrossShard, EventStoreError, ShuttingDown
+from eventstore.errors import Elsewhere, EventStoreError, ShuttingDown
 from eventstore.protocol import encode_answer, encode_error
 from eventstore.protocol.joint_commits import raw_of
 from eventstore.protocol.reader_start import ReaderStart
@@ -73,7 +73,9 @@ class JointCommitBatcher:
         raw = raw_of(request)
         if isinstance(request, CommitUnless):
             self._layout.filter_of(ReaderStart.parse("after", request.after).layout)
-        if self._slots is not None and (error := across_shards(self._slots, raw[0].routed_by)) is not None:
+        if self._slots is not None and (error := self._slots.across(raw[0].routed_by)) is not None:
+            if isinstance(error, Elsewhere):
+                raise error
             raw = cast("RawJointCommit", refused([raw], error)[0])  # a split may have separated them since they were written
         self._order.switch_to(self)
         self._gate.owe(connection)
@@ -126,18 +128,6 @@ class JointCommitBatcher:
             for connection, _, _ in waiting:
                 self._gate.drop(connection)
         self._store.committer.kick()
-
-
-def across_shards(slots: OwnedSlots, aggregate_ids: Sequence[str]) -> CrossShard | None:
-    """Returns the error if another shard owns some of these aggregates. Raises Elsewhere if this one owns none."""
-    elsewhere = slots.refusals(aggregate_ids)
-    if not elsewhere:
-        return None
-    own = next((name for place, name in enumerate(aggregate_ids) if place not in elsewhere), None)
-    place, error = next(iter(elsewhere.items()))
-    if own is None:
-        raise error
-    return CrossShard(own, aggregate_ids[place])
 
 
 def _answer(request_id: int, raw: RawJointCommit, outcome: AppendOutcome, durability: int) -> bytes:

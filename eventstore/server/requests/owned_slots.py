@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from eventstore.domain.domain import Domain
 from eventstore.domain.runtime import Decided
-from eventstore.errors import Elsewhere, EventStoreError, UnknownCommand
+from eventstore.errors import CrossShard, Elsewhere, EventStoreError, UnknownCommand
 from eventstore.flat import Scalar
 from eventstore.model import ID_BYTES_MAX
 from eventstore.protocol.request_declaration import DECLARATIONS, Request
@@ -90,6 +90,15 @@ class OwnedSlots:
                 except Elsewhere as error:
                     refused[place] = error
         return refused
+
+    def across(self, aggregate_ids: Sequence[str]) -> EventStoreError | None:
+        """Returns the error if another shard owns some of these aggregates, or all."""
+        elsewhere = self.refusals(aggregate_ids)
+        if not elsewhere:
+            return None
+        own = next((name for place, name in enumerate(aggregate_ids) if place not in elsewhere), None)
+        place, error = next(iter(elsewhere.items()))
+        return error if own is None else CrossShard(own, aggregate_ids[place])
 
     def guard(self, routes: dict[type[Request], Route]) -> dict[type[Request], Route]:
         """Returns the routes; those of requests that name an aggregate check it first."""

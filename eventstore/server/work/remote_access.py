@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Final, TypeAlias
+from functools import partial
+from typing import Final, TypeAlias, cast
 
 import trio
 
@@ -21,9 +22,9 @@ from eventstore.errors import (
 )
 from eventstore.fields import shown
 from eventstore.model import Committed, Event
-from eventstore.records.raw_commit import RawCommit, with_fingerprint
+from eventstore.records.raw_commit import JointWrites, Packed, RawCommit, RawJointCommit, with_fingerprint
 from eventstore.server.mailbox_wiring import Found, ServerBatch, StoreAccess, StoredOutcome, linked
-from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, AppendOutcome, NewCommit
+from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, AppendOutcome, NewCommit, aggregates_of
 
 _PAGE_EVENTS: Final = 500
 _PAUSE_S_MIN: Final = 0.05
@@ -46,13 +47,17 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
     was_denied = False  # the log says it once: clients may send any number of such commands
 
     def persist(batch: ServerBatch) -> None:
-        commits = _bare(linked(batch))
+        commits = [_bare(each) for each in linked(batch)]
+        alone = {place: each for place, each in enumerate(commits) if not isinstance(each[0], JointWrites)}
         try:
-            in_flight = appends.put(commits)
+            in_flight = appends.put(cast("Sequence[RawCommit]", list(alone.values()))) if alone else None
         except EventStoreError as error:
             check_lost(error)
             raise
-        nursery.start_soon(_deliver, batch, [each[0] for each in commits], in_flight, heard, note, denied)
+        if len(alone) == len(commits) and in_flight is not None:
+            nursery.start_soon(_deliver, batch, commits, in_flight.outcomes, heard, note, denied)
+        else:
+            nursery.start_soon(_deliver, batch, commits, partial(_outcomes, appends, commits, in_flight), heard, note, denied)
 
     def note(found: int | None) -> None:
         nonlocal durability
@@ -100,29 +105,55 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
     return StoreAccess(persist, appends.flush, read_events, find_commands, lambda: durability, shared=True)
 
 
-def _bare(commits: Sequence[NewCommit]) -> list[RawCommit]:
-    """Returns the commits as they are sent: the remote store counts and checks their events itself."""
-    return [
-        (
-            aggregate_id,
-            expected,
-            command_id,
-            when,
-            with_fingerprint(events[0], events[2]) if isinstance(events, tuple) else events,
-        )
-        for aggregate_id, expected, command_id, when, events in commits
-        if isinstance(aggregate_id, str)  # handlers write one aggregate each
-    ]
+def _bare(commit: NewCommit) -> RawCommit | RawJointCommit:
+    """Returns a commit as it is sent: the remote store counts and checks its events itself."""
+    aggregate_id, expected, command_id, when, events = commit
+    if isinstance(aggregate_id, JointWrites):
+        writes = tuple((name, version, _bare_events(given)) for name, version, given in aggregate_id.writes)
+        return JointWrites(writes, aggregate_id.only_if), expected, command_id, when, b""
+    return aggregate_id, expected, command_id, when, _bare_events(events)
+
+
+def _bare_events(events: bytes | Packed) -> bytes:
+    return with_fingerprint(events[0], events[2]) if isinstance(events, tuple) else events
+
+
+async def _outcomes(
+    appends: RawAppends, commits: Sequence[RawCommit | RawJointCommit], in_flight: InFlight | None
+) -> Sequence[Committed | EventStoreError]:
+    """Returns the outcomes of commits of which some are of several aggregates, each a request of its own. They do not depend on
+    each other: what precedes such a commit on its aggregates is durable.
+    """
+    found: dict[int, Committed | EventStoreError] = {}
+
+    async def commit(place: int, joint: RawJointCommit) -> None:
+        try:
+            found[place] = (await appends.commit(joint))[0]
+        except EventStoreError as error:
+            found[place] = error
+
+    async with trio.open_nursery() as nursery:
+        for place, each in enumerate(commits):
+            if isinstance(each[0], JointWrites):
+                nursery.start_soon(commit, place, each)
+        others = [] if in_flight is None else await in_flight.outcomes()
+    alone = iter(others)
+    return [found[place] if place in found else next(alone) for place in range(len(commits))]
 
 
 async def _deliver(
-    batch: ServerBatch, aggregate_ids: Sequence[str], in_flight: InFlight, heard: Heard, note: Callable[[int | None], None],
+    batch: ServerBatch,
+    commits: Sequence[RawCommit | RawJointCommit],
+    outcomes_of: Callable[[], Awaitable[Sequence[Committed | EventStoreError]]],
+    heard: Heard,
+    note: Callable[[int | None], None],
     denied: Callable[[str], PermissionDenied],
-) -> None:  # fmt: skip
-    outcomes = await in_flight.outcomes()
+) -> None:
+    outcomes = await outcomes_of()
     # Elsewhere: another process leads the shard by now, or another shard has the aggregate.
-    lost = next((each for each in outcomes if isinstance(each, ConnectionLost | Elsewhere | UnsupportedVersion)), None)
+    lost = next((each for commit, each in zip(commits, outcomes, strict=True) if _is_lost(commit, each)), None)
     if lost is not None:
+        assert isinstance(lost, EventStoreError)
         await heard(lost)
         batch.fail(lost)
     else:
@@ -131,10 +162,19 @@ async def _deliver(
                 note(outcome.durability)
                 break
         told = [
-            denied(name) if isinstance(each, PermissionDenied) else each
-            for name, each in zip(aggregate_ids, outcomes, strict=True)
+            denied(aggregates_of(commit)[0]) if isinstance(each, PermissionDenied) else each
+            for commit, each in zip(commits, outcomes, strict=True)
         ]
         batch.deliver(list(map(_raw_outcome, told)))
+
+
+def _is_lost(commit: RawCommit | RawJointCommit, outcome: Committed | EventStoreError) -> bool:
+    """Whether it is not known what became of a commit. That the files of the store have an older format than a commit of
+    several aggregates needs is an answer.
+    """
+    if isinstance(outcome, UnsupportedVersion):
+        return not isinstance(commit[0], JointWrites)
+    return isinstance(outcome, ConnectionLost | Elsewhere)
 
 
 def _raw_outcome(outcome: Committed | EventStoreError) -> AppendOutcome:

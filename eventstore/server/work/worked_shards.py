@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from eventstore.errors import EventStoreError
 from eventstore.metrics import Metric, MetricSource, gauge
 from eventstore.server.feature import Feature
 from eventstore.server.logs import get_logger
@@ -35,6 +36,16 @@ class WorkedShards:
     def owner(self, aggregate_id: str) -> int:
         """Returns the set of an aggregate."""
         return 0 if self._begun_with is None else self._begun_with.owner_of(aggregate_id)
+
+    def across(self, aggregate_ids: Sequence[str]) -> EventStoreError | None:
+        """Returns the error if these aggregates are in several shards."""
+        if self.store._router is None:
+            return None
+        try:
+            self.store._router.table.check_one_shard(aggregate_ids)
+        except EventStoreError as error:
+            return error
+        return None
 
     @property
     def stores(self) -> Mapping[int, NetworkStore]:

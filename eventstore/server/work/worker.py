@@ -168,10 +168,11 @@ async def _working(
         waiting = WaitingCommands(gate, settings.waiting_commands_bytes_max, settings.mailbox_options.waiting_bytes_max)
         replies = CommandReplies(gate, find_commands, waiting)
         snapshots = snapshots_of(settings, domain, snapshot_folder, str(uuid.UUID(bytes=store.store_uuid)))
+        runtimes = {
+            number: DomainRuntime(domain, each.read_events, snapshots, shards.across) for number, each in access.items()
+        }
         sets = {
-            number: make_mailboxes(
-                DomainRuntime(domain, each.read_events, snapshots), each, settings.mailbox_options, replies.answer
-            )
+            number: make_mailboxes(runtimes[number], each, settings.mailbox_options, replies.answer)
             for number, each in access.items()
         }
         mailboxes = ShardMailboxes(shards.owner, sets) if len(sets) > 1 else next(iter(sets.values()))
