@@ -59,6 +59,7 @@ from eventstore.records.raw_commit import (
     check_joint_writes,
     split_fingerprint,
 )
+from eventstore.records.slots import slot_of
 from eventstore.store.event_checks import EventsCheck, is_plain_event
 from eventstore.store.memory.unsorted_tail import NO_COMMIT, TailFile, UnsortedTail, command_key
 from eventstore.store.memory.version_cache import VersionCache, may_hold, version_of
@@ -117,6 +118,8 @@ class Appender:
     Attributes:
         failed: why no more appends are accepted; None if they are.
         shortage: see `Replication`.
+        joint_commits: commits that are about several aggregates, written or only asserted.
+        joint_commits_apart: of these, those whose aggregates have different slots.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class Appender:
         """`find`: see `Conditions.first_event`."""
         self.failed: EventStoreError | None = None
         self.shortage: Callable[[], EventStoreError | None] = lambda: None
-        self.duplicates = self.conflicts = self.refused = 0
+        self.duplicates = self.conflicts = self.refused = self.joint_commits = self.joint_commits_apart = 0
         self._files = files
         self._tail = tail
         self._version_cache = version_cache
@@ -259,7 +262,11 @@ class Appender:
                 self.conflicts += 1
                 return CONFLICT, (name, expected, version), 0
         when = now if when is None else check_int("timestamp", when, TIME_MIN, TIME_MAX)
-        return COMMITTED, *self._write_jointly(writes, versions, command_id.encode(), when)
+        written = self._write_jointly(writes, versions, command_id.encode(), when)
+        if len(about := joint.routed_by) > 1:
+            self.joint_commits += 1
+            self.joint_commits_apart += len(set(map(slot_of, about))) > 1
+        return COMMITTED, *written
 
     def _checked_writes(self, joint: JointWrites, command_id: str) -> list[_Write]:
         """Raises InvalidArgument."""

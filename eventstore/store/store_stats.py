@@ -95,6 +95,17 @@ STORE_METRICS: Final[tuple[Metric[CountedStore], ...]] = (
         lambda store: store.engine.appender.conflicts,
         "much contention on single aggregates",
     ),
+    counter(
+        "joint_commits",
+        "commits about several aggregates, written or asserted, since the start",
+        lambda store: store.engine.appender.joint_commits,
+    ),
+    counter(
+        "joint_commits_apart",
+        "of these, those whose aggregates have no common tag in braces: once a split has parted them, such a commit is refused",
+        lambda store: store.engine.appender.joint_commits_apart,
+        "before a split: give these aggregates ids with the same text in braces",
+    ),
     counter("refused", "commits refused for their content", lambda store: store.engine.appender.refused, "a client is broken"),
     counter(
         "batches",

@@ -71,6 +71,18 @@ def test_sorted_files_hold_the_same(store: Stepped) -> None:
     assert reopened(store).read_all() == before[0]
 
 
+def test_commits_that_a_split_may_part_are_counted(store: Stepped) -> None:
+    figures = store.engine.appender
+    store.append(raw("a", "c-0"), together("c-1", ("a", 1, [A])))
+    assert (figures.joint_commits, figures.joint_commits_apart) == (0, 0)
+    store.append(together("c-2", ("x{1}", 0, [A]), ("y{1}", 0, [A]), only_if=[("z{1}", 0)]))
+    assert (figures.joint_commits, figures.joint_commits_apart) == (1, 0)
+    store.append(together("c-3", ("x{1}", 1, [A]), ("b", 0, [A])), together("c-4", ("x{1}", 2, [A]), only_if=[("a", 2)]))
+    assert (figures.joint_commits, figures.joint_commits_apart) == (3, 2)
+    store.append(together("c-3", ("x{1}", 1, [A]), ("b", 0, [A])), together("c-5", ("x{1}", 9, [A]), ("b", 1, [A])))
+    assert (figures.joint_commits, figures.joint_commits_apart) == (3, 2), "neither a repetition nor a conflict counts"
+
+
 @pytest.mark.parametrize(
     ("writes", "only_if", "fails"),
     [

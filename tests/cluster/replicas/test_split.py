@@ -118,6 +118,18 @@ def test_a_quiet_shard_is_split(three: ThreeNodes, etcd: Etcd, cluster: str) -> 
     check_starts(three)
 
 
+def test_a_split_says_first_which_commits_it_may_refuse(three: ThreeNodes, etcd: Etcd, cluster: str) -> None:
+    with three.client() as store:
+        store.commit([es.Write(f"{name}{{t}}", EVENT, 0) for name in "ab"])
+        for number in range(3):
+            store.commit([es.Write(f"{name}-{number}", EVENT, 0) for name in "ab"])
+        assert store.stats()["joint_commits_apart"] == 3
+    done = run_cluster(etcd, cluster, "split", "0", "--json")
+    assert json.loads(done.stdout)["joint_commits_apart"] == 3
+    assert "3 of 4 commits of several aggregates since the leader's start had aggregates without a common text" in done.stderr
+    assert "CrossShard" in done.stderr
+
+
 @pytest.mark.long
 def test_the_transaction_that_gives_slots_away_says_who_leads_each_new_shard(
     three: ThreeNodes, etcd: Etcd, cluster: str

@@ -10,7 +10,7 @@ from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.preparing import preparing_of
 from eventstore_cluster.registry.registry import RegistrySnapshot
-from eventstore_cluster.registry.replicated_keys import SERVING
+from eventstore_cluster.registry.replicated_keys import SERVING, read_serving
 
 
 def split(etcd: EtcdOptions, cluster: str, shard: int, parts: int) -> AskedSplit:
@@ -27,6 +27,16 @@ def split(etcd: EtcdOptions, cluster: str, shard: int, parts: int) -> AskedSplit
         return await ask_to_split(registry, await first_read_of_cluster(registry), shard, parts)
 
     return on_registry(etcd, cluster, asked)
+
+
+def serving_address(etcd: EtcdOptions, cluster: str, shard: int) -> str | None:
+    """Returns HOST:PORT of the leader of a shard, for clients; None: none serves.
+
+    Raises:
+        RegistryUnavailable, RegistryRefused
+    """
+    serving = read_serving(on_registry(etcd, cluster, first_read_of_cluster).value(f"{SERVING}{shard}"))
+    return None if serving is None else serving.address
 
 
 def take_back(etcd: EtcdOptions, cluster: str, shard: int) -> tuple[int, ...]:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eventstore.cli.commands.watch.cluster.group import cluster
 from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, required_etcd
-from eventstore.cli.terminal.output import print_json
+from eventstore.cli.terminal.output import print_json, print_note
 from eventstore.cli.terminal.program import PlainCommand
 from eventstore.cli.terminal.shared_options import AsJson
 from eventstore.cli.terminal.watching import only_watching
+from eventstore.errors import EventStoreError
+from eventstore.fields import counted
+
+_ASK_S = 5.0  # a leader that is slower is not waited for: the split does not need its answer
+
+if TYPE_CHECKING:
+    from eventstore_cluster.registry.etcd.options import EtcdOptions
 
 
 @cluster.command("split", cls=PlainCommand)
@@ -38,6 +45,9 @@ def split(
     continues if the command is interrupted; --call-off cancels it. A second request is refused while the split is under way;
     after it, it splits the remaining slots of the shard once more: `cluster status` shows them.
 
+    Before it asks, the command says how many commits of several aggregates the shard has taken that a split may refuse: those
+    whose ids have no common text in braces.
+
     \b
     Examples:
       eventstore cluster split 0 --etcd http://127.0.0.1:2379
@@ -55,6 +65,7 @@ def split(
         else:
             print(f"Shard {shard} is not split: {', '.join(map(str, gone))} will not be there.")
         return
+    apart = _commits_apart(options, etcd.cluster, shard)
     asked = ask(options, etcd.cluster, shard, into)
     gives = "; ".join(f"shard {number} gets {slots_text(slots)}" for number, slots in asked.gives.items())
     if not as_json:
@@ -65,6 +76,32 @@ def split(
             seconds = wait_until_split(options, etcd.cluster, asked, wait)
     if as_json:
         gives_listed = {str(number): list(map(list, slots)) for number, slots in asked.gives.items()}
-        print_json({"shard": shard, "keeps": list(map(list, asked.keeps)), "gives": gives_listed, "seconds": seconds})
+        figures = {"shard": shard, "keeps": list(map(list, asked.keeps)), "gives": gives_listed, "seconds": seconds}
+        print_json(figures | {"joint_commits_apart": apart})
     elif seconds is not None:
         print(f"Done after {seconds:.1f} s.")
+
+
+def _commits_apart(options: EtcdOptions, cluster_name: str, shard: int) -> int | None:
+    """Says how many commits a split may refuse, and returns it; None if that is not known."""
+    from eventstore.blocking import connect
+    from eventstore.client.options import scheme_of_environment
+    from eventstore_cluster.nodes.splitting.splitting import serving_address
+
+    address = serving_address(options, cluster_name, shard)
+    if address is None:
+        return None
+    try:
+        with connect(f"{scheme_of_environment()}://{address}", timeout=_ASK_S, reconnect_timeout=_ASK_S) as leader:
+            figures = leader.stats()
+    except EventStoreError as error:
+        print_note(f"The leader of shard {shard} does not say which commits a split may refuse: {error.message}")
+        return None
+    joint, apart = int(figures.get("joint_commits") or 0), int(figures.get("joint_commits_apart") or 0)
+    if apart:
+        of = counted(joint, "commit of several aggregates", "commits of several aggregates")
+        print_note(
+            f"{apart:,} of {of} since the leader's start had aggregates without a common text in braces. Once a split has "
+            "parted such aggregates, a commit of them is refused (CrossShard)."
+        )
+    return apart
