@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final
 
 import trio
@@ -13,13 +14,16 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from eventstore.client.aio.store import NetworkStore
+from eventstore.client.aio.streams import open_read
 from eventstore.console.console import Console, Visit, link, route
 from eventstore.domain.candidates import CandidateClasses
 from eventstore.domain.domain import Domain
 from eventstore.domain.restore import restore
-from eventstore.errors import EventStoreError, InvalidArgument, UnknownEvent
+from eventstore.errors import EventStoreError, InvalidArgument, PermissionDenied, UnknownEvent
 from eventstore.fields import read_number
 from eventstore.model import Event
+from eventstore.records.commit import JointPlace, joint_places_of
+from eventstore.records.cursors import AggregateCursor, AggregatePage
 from eventstore.records.slots import LOCAL, slot_of
 from eventstore.security.audit import AUDITED
 
@@ -28,6 +32,8 @@ _PAGE_IDS: Final = 100
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 _FOLDED_MAX: Final = 10_000
 _FIELD_MAX: Final = 2_000
+_OTHERS_EVENTS: Final = 200
+_OTHERS_MAX: Final = 20
 
 
 def aggregate_routes(console: Console) -> list[Route]:
@@ -57,7 +63,7 @@ async def _one(visit: Visit) -> Response:
         )
     version = await visit.ask(lambda store: store_of(store, wanted, shard).version(wanted))
     first = visit.number("from") or 1
-    events = await visit.ask(lambda store: events_of(store_of(store, wanted, shard), wanted, first))
+    events, others = await visit.ask(lambda store: _with_others(store_of(store, wanted, shard), wanted, first))
     last = events[-1].version if events else first - 1
     pages = {
         "Newest": one(shard=shard, **{"from": max(1, version - PAGE_EVENTS + 1)}) if last < version else None,
@@ -72,7 +78,7 @@ async def _one(visit: Visit) -> Response:
         "aggregate.html",
         id=wanted,
         version=version,
-        rows=[event_row(each, shard) for each in events],
+        rows=[event_row(each, shard) | {"others": others.get(each.sequence)} for each in events],
         pages=pages,
         state=state,
         state_at=min(state_at or version, version),
@@ -100,9 +106,59 @@ def store_of(store: NetworkStore, aggregate_id: str, shard: int | None) -> Netwo
     return store if chosen is None or not shards else shards[chosen]
 
 
-async def events_of(store: NetworkStore, aggregate_id: str, first: int) -> list[Event]:
-    """Returns the events of a page."""
-    return await bounded(store.read(aggregate_id, first, limit=PAGE_EVENTS), PAGE_EVENTS)
+@dataclass(frozen=True, slots=True)
+class Others:
+    """The other aggregates of a commit. `pages`: those that are known, with their pages; `more`: how many are not."""
+
+    pages: Mapping[str, str]
+    more: int
+
+
+class _Pages(AggregateCursor):
+    """Knows where the records of an aggregate stand in commits of several."""
+
+    __slots__ = ("places",)
+
+    def __init__(self, aggregate_id: str, first: int) -> None:
+        super().__init__(aggregate_id, first, None, False, PAGE_EVENTS)
+        self.places: dict[int, JointPlace] = {}
+
+    def take(self, page: AggregatePage) -> list[Event]:
+        self.places |= joint_places_of(page.records)
+        return super().take(page)
+
+
+async def _with_others(store: NetworkStore, aggregate_id: str, first: int) -> tuple[list[Event], dict[int, Others]]:
+    """Returns the events of a page, and the other aggregates of their commits, by the sequences of the events."""
+    pages = _Pages(aggregate_id, first)
+    own = store
+    if (router := store._router) is not None:
+        own = store._of_shards()[router.table.known.owner_of(aggregate_id)]
+    events = await bounded(open_read(own._connection, pages), PAGE_EVENTS)
+    commits = {first_of - place.events_before: place for first_of, place in pages.places.items()}
+    others: dict[int, Others] = {}
+    for begin, place in commits.items():
+        own_ones = [event.sequence for event in events if begin <= event.sequence < begin + place.events]
+        if own_ones:  # each aggregate has one record in a commit
+            others |= dict.fromkeys(own_ones, await _others_of(own, aggregate_id, begin, place))
+    return events, others
+
+
+async def _others_of(store: NetworkStore, aggregate_id: str, begin: int, place: JointPlace) -> Others:
+    """Returns the other aggregates of a commit whose first event has the sequence `begin`: those that the visitor may read, and
+    that this shard still has.
+    """
+    limit = min(place.events, _OTHERS_EVENTS)
+    log = store.read_all(begin - 1, limit=limit)
+    pages: dict[str, str] = {}
+    try:
+        for each in await bounded(log, limit):
+            if each.sequence < begin + place.events and each.aggregate_id != aggregate_id and each.aggregate_id not in pages:
+                pages[each.aggregate_id] = link("/aggregates/one", id=each.aggregate_id, **{"from": each.version})
+    except PermissionDenied:  # the log is not for this visitor
+        pages = {}
+    shown = dict(islice(pages.items(), _OTHERS_MAX))
+    return Others(shown, place.records - 1 - len(shown))
 
 
 async def bounded(stream: AsyncIterator[Any], count: int) -> list[Event]:
@@ -130,6 +186,7 @@ def event_row(event: Event, shard: int | None = None) -> dict[str, Any]:
         "correlation": event.correlation_id,
         "causation": event.causation_id,
         "cause": _cause(event),
+        "others": None,
         "chain": link("/aggregates/chain", id=event.aggregate_id, version=event.version, **of_shard),
         "at": link("/aggregates/one", id=event.aggregate_id, **of_shard, **seen_at),
         "tags": [(tag, link("/log", tag=tag)) for tag in event.tags],
