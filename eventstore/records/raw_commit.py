@@ -236,7 +236,9 @@ def check_joint_writes(joint: JointWrites) -> None:
         what = f"one commit writes {writes} aggregates and asserts {only_if}; it writes 1 to {WRITES_MAX}, and asserts as many"
         field, value = ("only_if", only_if) if only_if > WRITES_MAX else ("writes", writes)
         raise InvalidArgument(what, field=field, limit=WRITES_MAX, value=value)
-    names = joint.aggregate_ids
+    names = [each[0] for each in joint.writes]
+    if only_if:
+        names += [each[0] for each in joint.only_if]
     if len(set(names)) < len(names):
         twice = next(name for name, count in Counter(names).items() if count > 1)
         what = f"aggregate {twice!r} is in one commit twice; give all its events, or what is asserted of it, once"

@@ -61,7 +61,7 @@ from eventstore.records.raw_commit import (
 )
 from eventstore.records.slots import slot_of
 from eventstore.store.event_checks import EventsCheck, is_plain_event
-from eventstore.store.memory.unsorted_tail import NO_COMMIT, TailFile, UnsortedTail, command_key
+from eventstore.store.memory.unsorted_tail import NO_COMMIT, TailFile, UnsortedTail
 from eventstore.store.memory.version_cache import VersionCache, may_hold, version_of
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.uniqueness import Uniqueness
@@ -86,13 +86,16 @@ Row: TypeAlias = tuple[int, int, int, int, int, bytes, bytes, bytes, bytes]
 
 
 class _Write(NamedTuple):
-    """What is written to one of several aggregates, checked."""
+    """What is written to one of several aggregates, checked; the aggregate's version, and whether it may have the command."""
 
     aggregate_id: str
     ids: bytes
     events: bytes
     events_count: int
     fingerprint: bytes
+    key: int
+    version: int
+    may_have: bool
 
 
 class _Refused(NamedTuple):
@@ -109,6 +112,8 @@ def aggregates_of(commit: NewCommit) -> list[str]:
 SECOND_FORMAT = 2  # that of joint commits and of tags
 _WARM_COMMITS_MIN = 8
 _LENGTHS = Struct("<II")
+_DIGEST_BYTES = LONG_HEADER["digest"].size
+_ids = attrgetter("ids")
 _aggregate_id = itemgetter(0)
 
 
@@ -254,18 +259,21 @@ class Appender:
         if joint.unless is not None and (event := self._find(joint.unless, self._front.next_sequence - 1)) is not None:
             self.conflicts += 1
             raise ConditionFailed(event.aggregate_id, event.type, event.sequence)
-        versions = [self._unique.version(write.aggregate_id) for write in writes]
-        conditions = [(each[0], each[1], version) for each, version in zip(joint.writes, versions, strict=True)]
-        conditions += [(name, expected, self._asserted_version(name)) for name, expected in joint.only_if]
+        conditions = [(each[0], each[1], write.version) for each, write in zip(joint.writes, writes, strict=True)]
+        if joint.only_if:
+            conditions += [(name, expected, self._asserted_version(name)) for name, expected in joint.only_if]
         for name, expected, version in conditions:
             if expected is not ANY and expected != version and not self._holds(expected, name, version):
                 self.conflicts += 1
                 return CONFLICT, (name, expected, version), 0
         when = now if when is None else check_int("timestamp", when, TIME_MIN, TIME_MAX)
-        written = self._write_jointly(writes, versions, command_id.encode(), when)
-        if len(about := joint.routed_by) > 1:
+        written = self._write_jointly(writes, command_id.encode(), when)
+        slots = {slot_of(name) for name, _, _ in conditions}
+        if joint.unless is not None:
+            slots.add(slot_of(joint.unless.scope))
+        if len(conditions) > 1 or joint.unless is not None:
             self.joint_commits += 1
-            self.joint_commits_apart += len(set(map(slot_of, about))) > 1
+            self.joint_commits_apart += len(slots) > 1
         return COMMITTED, *written
 
     def _checked_writes(self, joint: JointWrites, command_id: str) -> list[_Write]:
@@ -275,16 +283,29 @@ class Appender:
         if count > 1 and self._files.folder.format < SECOND_FORMAT:
             raise _format_needed(f"a commit of {count} aggregates", self._files.folder.format)
         check_joint_writes(joint)
-        writes, events_count, size = list[_Write](), 0, 0
-        for aggregate_id, _, given in joint.writes:
+        writes, events_count, size, cached = list[_Write](), 0, 0, self._version_cache.young.get
+        every: Sequence[Any] = joint.writes  # mypy follows `isinstance` only, which is a call for each
+        for aggregate_id, _, given in every:
             ids = check_id("aggregate_id", aggregate_id)
-            if not isinstance(given, bytes):
+            packed: Packed
+            if given.__class__ is tuple:
                 packed = given
             elif aggregate_id[0] == RESERVED:
                 raise reserved_id_refused(aggregate_id)
             else:
                 packed = (given, 1, NO_FINGERPRINT) if is_plain_event(given) else self._checked(given)
-            writes.append(_Write(aggregate_id, ids, *packed))
+            in_sorted = cached(aggregate_id)
+            if in_sorted is None:
+                in_sorted = self._unique.sorted_part(aggregate_id)
+            key, version, in_tail = hash((aggregate_id, command_id)), -1, False  # as tail.command_key
+            for file in self._tail.files:
+                in_tail = in_tail or key in file.commands
+                if (ordinal := file.heads.get(aggregate_id)) is not None:
+                    version = file.versions[ordinal]
+            if version < 0:
+                version = version_of(in_sorted)
+            may_have = in_tail or (bool(in_sorted) and self._may_hold(key, command_id, in_sorted))
+            writes.append(_Write(aggregate_id, ids, *packed, key, version, may_have))
             events_count, size = events_count + packed[1], size + len(packed[0])
         check_joint_total("events", COMMIT_EVENTS_MAX, events_count)
         check_joint_total("commit", COMMIT_BYTES_MAX, size)
@@ -300,7 +321,7 @@ class Appender:
         Raises:
             CommandIdReused: one of the aggregates has this command with other content, or with another set of aggregates.
         """
-        if not any(self._may_have(each.aggregate_id, command_id) for each in writes):
+        if True not in [each.may_have for each in writes]:
             return None
         views = [self._unique.find_command(each.aggregate_id, command_id) for each in writes]
         found = [view for view in views if view is not None]
@@ -321,9 +342,7 @@ class Appender:
             return handled or view.events == write.events
         return digest is not None and (handled or view.joint.digest == digest)
 
-    def _write_jointly(
-        self, writes: Sequence[_Write], versions: Sequence[int], command: bytes, when: int
-    ) -> tuple[tuple[tuple[int, int], ...], int]:
+    def _write_jointly(self, writes: Sequence[_Write], command: bytes, when: int) -> tuple[tuple[tuple[int, int], ...], int]:
         """Puts the records into the front buffer. Returns version and sequence of each, and the last sequence."""
         alone, many = len(writes) == 1, len(writes)
         command_bytes, prefix, trailer = len(command), ID_PREFIX[len(command)] + command, TRAILER.struct.pack
@@ -334,8 +353,8 @@ class Appender:
         pack, own_mark = (AFTER_CRC.pack, HEADER_BYTES - 2) if alone else (LONG_AFTER_CRC.pack, LONG_MARK)
         sequence, witness, durable, before = front.next_sequence, front.witness(), front.durable, 0
         records, crcs, sequences, places = list[bytes](), list[int](), list[int](), list[tuple[int, int]]()
-        for place, (_, ids, packed, count, fingerprint) in enumerate(writes):
-            version, length, id_bytes = versions[place], lengths[place], len(ids)
+        for place, (_, ids, packed, count, fingerprint, _, version, _) in enumerate(writes):
+            length, id_bytes = lengths[place], len(ids)
             joint = () if alone else (IN_JOINT_COMMIT, 0, many, place, events, before, digest)
             header = pack(
                 witness, length, durable, sequence, self._epoch, count, when, version + 1, id_bytes, command_bytes,
@@ -347,10 +366,9 @@ class Appender:
             sequences.append(sequence)
             sequence, before = sequence + count, before + count
             places.append((version + count, sequence - 1))
-        command_id = command.decode()
-        names = [each.aggregate_id for each in writes]
-        keys = [command_key(name, command_id) for name in names]
-        file.add_heads(names, keys, [version for version, _ in places])
+        file.add_heads(
+            [each.aggregate_id for each in writes], [each.key for each in writes], [version for version, _ in places]
+        )
         _note_tags(file, [each.events for each in writes])
         file.add_places(front.end, lengths, sequences, writes[-1].events_count)
         front.extend(records, sum(crcs), sum(lengths), events)
@@ -465,10 +483,6 @@ class Appender:
                 return file.versions[ordinal]
         return version_of(in_sorted)
 
-    def _may_have(self, aggregate_id: str, command_id: str) -> bool:
-        key = command_key(aggregate_id, command_id)
-        return self._may_hold(key, command_id, self._unique.sorted_part(aggregate_id))
-
     def _may_hold(self, key: int, command_id: str, in_sorted: bytes) -> bool:
         """Whether the aggregate may have the command, as far as memory says."""
         in_tail = any(key in file.commands for file in self._tail.files)
@@ -526,12 +540,11 @@ def _format_needed(what: str, format_: int) -> UnsupportedVersion:
 
 def digest_of(writes: Sequence[_Write]) -> bytes:
     """Returns what tells one commit of several aggregates from another: BLAKE2b of their ids and events, by id."""
-    digest = blake2b(digest_size=LONG_HEADER["digest"].size)
-    for write in sorted(writes, key=attrgetter("ids")):
-        digest.update(_LENGTHS.pack(len(write.ids), len(write.events)))
-        digest.update(write.ids)
-        digest.update(write.events)
-    return digest.digest()
+    parts: list[bytes] = []
+    for write in sorted(writes, key=_ids):
+        ids, events = write.ids, write.events
+        parts += _LENGTHS.pack(len(ids), len(events)), ids, events
+    return blake2b(b"".join(parts), digest_size=_DIGEST_BYTES).digest()
 
 
 def _bad_ids(aggregate_id: str, command_id: str) -> EventStoreError:
