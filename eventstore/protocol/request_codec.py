@@ -22,7 +22,7 @@ from eventstore.protocol.limits import COMMANDS_PER_FRAME_MAX, COMMITS_PER_FRAME
 from eventstore.protocol.payload import payload_decoder, request_id_of
 from eventstore.protocol.request_declaration import DECLARATIONS, Answered, Declaration, Request, code_of
 from eventstore.protocol.requests import Append, Credit, Hello, Send, WireCommand
-from eventstore.records.raw_commit import ON_ALL, AfterCommand, AppendCondition, OnAllReplicas, RawCommit
+from eventstore.records.raw_commit import ON_ALL, AfterCommand, AppendCondition, Guarded, OnAllReplicas, RawCommit
 
 A = TypeVar("A")
 
@@ -103,6 +103,7 @@ def encode_append(request_id: int, commits: Sequence[RawCommit]) -> bytes:
 def _encode_condition(condition: AppendCondition) -> Scalar:
     if isinstance(condition, AfterCommand | OnAllReplicas):
         return str(condition)
+    assert not isinstance(condition, Guarded), "it is made of a COMMIT_UNLESS, and does not travel"
     return None if condition is ANY else True if condition is EXISTS else condition
 
 

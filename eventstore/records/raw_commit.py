@@ -74,18 +74,6 @@ class OnAllReplicas(NamedTuple):
         return f"{ON_ALL}{condition_text(self.condition)}"
 
 
-AppendCondition: TypeAlias = int | Expected | AfterCommand | OnAllReplicas
-"""What must hold for a commit to be appended. An int: the aggregate is at exactly this version (0: it does not exist)."""
-
-RawCommit: TypeAlias = tuple[str, AppendCondition, str, int | None, bytes]
-"""(aggregate id, condition, command id, time in µs or None, events as in a commit record). `with_fingerprint`, of a commit that
-was made for a command."""
-
-Packed: TypeAlias = tuple[bytes, int, bytes]
-"""Events as in a commit record, their number, and the fingerprint of their command. The domain's codec has just packed them in
-the canonical encoding, so they are not checked again. Clients only ever send bytes, which are checked."""
-
-
 class Unless(NamedTuple):
     """Expects that no event after a place passes a query, of the aggregates in the slot of `scope`.
 
@@ -102,6 +90,25 @@ class Unless(NamedTuple):
     def wanted(self) -> EventFilter:
         """The filter of these events."""
         return EventFilter(query=self.query, slot=slot_of(self.scope))
+
+
+class Guarded(NamedTuple):
+    """Expects what `condition` does of an aggregate, and what `unless` does of the log."""
+
+    condition: ExpectedVersion
+    unless: Unless
+
+
+AppendCondition: TypeAlias = int | Expected | AfterCommand | OnAllReplicas | Guarded
+"""What must hold for a commit to be appended. An int: the aggregate is at exactly this version (0: it does not exist)."""
+
+RawCommit: TypeAlias = tuple[str, AppendCondition, str, int | None, bytes]
+"""(aggregate id, condition, command id, time in µs or None, events as in a commit record). `with_fingerprint`, of a commit that
+was made for a command."""
+
+Packed: TypeAlias = tuple[bytes, int, bytes]
+"""Events as in a commit record, their number, and the fingerprint of their command. The domain's codec has just packed them in
+the canonical encoding, so they are not checked again. Clients only ever send bytes, which are checked."""
 
 
 class JointWrites(NamedTuple):
@@ -295,7 +302,7 @@ def condition_text(condition: AppendCondition) -> int | str:
     """Returns the condition as a VersionConflict reports it."""
     if isinstance(condition, int):
         return condition
-    if isinstance(condition, OnAllReplicas):
+    if isinstance(condition, OnAllReplicas | Guarded):
         return condition_text(condition.condition)
     return str(condition.value if isinstance(condition, Expected) else condition)
 

@@ -33,6 +33,7 @@ from eventstore.model import (
     TIME_MIN,
     VERSION_MAX,
     Event,
+    ExpectedVersion,
 )
 from eventstore.records.commit import (
     AFTER_CRC,
@@ -51,9 +52,11 @@ from eventstore.records.commit import (
 from eventstore.records.raw_commit import (
     AfterCommand,
     AppendCondition,
+    Guarded,
     JointWrites,
     OnAllReplicas,
     Packed,
+    RawJointCommit,
     Unless,
     check_joint_total,
     check_joint_writes,
@@ -225,6 +228,8 @@ class Appender:
                     if repeated is not None:
                         outcomes.append(repeated)
                         continue
+                if condition.__class__ is Guarded:
+                    self._frame(rows)  # an event that it forbids may be in this batch
                 if condition is not any_version and condition != version and not self._holds(condition, aggregate_id, version):
                     self.conflicts += 1
                     outcomes.append((CONFLICT, version, 0))
@@ -256,9 +261,8 @@ class Appender:
             return repeated
         if isinstance(condition, _Refused):
             raise condition.why
-        if joint.unless is not None and (event := self._find(joint.unless, self._front.next_sequence - 1)) is not None:
-            self.conflicts += 1
-            raise ConditionFailed(event.aggregate_id, event.type, event.sequence)
+        if joint.unless is not None:
+            self._check_unless(joint.unless)
         conditions = [(each[0], each[1], write.version) for each, write in zip(joint.writes, writes, strict=True)]
         if joint.only_if:
             conditions += [(name, expected, self._asserted_version(name)) for name, expected in joint.only_if]
@@ -275,6 +279,13 @@ class Appender:
             self.joint_commits += 1
             self.joint_commits_apart += len(slots) > 1
         return COMMITTED, *written
+
+    def _check_unless(self, unless: Unless) -> None:
+        """Raises ConditionFailed, Diverged, Corrupt, ReadFailed."""
+        event = self._find(unless, self._front.next_sequence - 1)
+        if event is not None:
+            self.conflicts += 1
+            raise ConditionFailed(event.aggregate_id, event.type, event.sequence)
 
     def _checked_writes(self, joint: JointWrites, command_id: str) -> list[_Write]:
         """Raises InvalidArgument."""
@@ -458,6 +469,10 @@ class Appender:
             if (shortage := self.shortage()) is not None:
                 raise shortage
             return True
+        if isinstance(condition, Guarded):
+            self._check_unless(condition.unless)
+            expected = condition.condition
+            return expected is ANY or expected == version or self._holds(expected, aggregate_id, version)
         check_int("expected_version", condition, 0, VERSION_MAX)
         return False
 
@@ -519,6 +534,21 @@ def _note_tags(file: TailFile, events: Sequence[bytes]) -> None:
     for ordinal, each in enumerate(events, len(file.offsets)):
         if isinstance(each, TaggedEvents):
             file.add_tags(ordinal, each.tags)
+
+
+def alone(commit: RawJointCommit) -> NewCommit:
+    """Returns the commit of one aggregate that a joint one comes to, if it asks for no other slot; else the same. It takes a
+    third of the time.
+    """
+    joint, condition, command_id, when, _ = commit
+    if len(joint.writes) > 1 or joint.only_if:
+        return commit
+    ((name, expected, events),) = joint.writes
+    if joint.unless is not None:
+        if slot_of(joint.unless.scope) != slot_of(name):
+            return commit
+        expected = Guarded(cast("ExpectedVersion", expected), joint.unless)
+    return name, condition if isinstance(condition, _Refused) else expected, command_id, when, events
 
 
 def refused(commits: Sequence[NewCommit], why: EventStoreError) -> list[NewCommit]:

@@ -47,8 +47,8 @@ from eventstore.records.raw_commit import (
     encode_commits,
     encode_joint_commit,
 )
-from eventstore.store.append import AppendOutcome, NewCommit, aggregates_of
-from eventstore.store.committer import EventCommitter, Submission, to_each_result, to_result, to_results
+from eventstore.store.append import AppendOutcome, NewCommit, aggregates_of, alone
+from eventstore.store.committer import EventCommitter, Submission, to_each_result, to_result
 from eventstore.store.engine import StoreEngine
 from eventstore.store.maintenance import Maintenance
 from eventstore.store.opening import OpenStore, StoreOpenReport
@@ -180,7 +180,8 @@ class EmbeddedStore:
             condition = condition._replace(after=stored_start(after or 0, self.opened.uuid.bytes))
             condition = await looked_ahead(self.engine, condition, self._threads.scan)
             raw = raw[0]._replace(unless=condition), *raw[1:]
-        outcome = to_results(raw, await self._outcome(raw, set(raw[0].aggregate_ids)), self.committer.durability())
+        commit = alone(raw)
+        outcome = to_each_result(commit, await self._outcome(commit, set(raw[0].aggregate_ids)), self.committer.durability())
         if isinstance(outcome, EventStoreError):
             raise outcome
         return outcome

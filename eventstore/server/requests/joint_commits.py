@@ -26,8 +26,8 @@ from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.owned_slots import OwnedSlots
 from eventstore.server.shard_layout import ServedLayout
-from eventstore.store.append import COMMITTED, AppendOutcome, refused
-from eventstore.store.committer import to_results
+from eventstore.store.append import COMMITTED, AppendOutcome, NewCommit, alone, refused
+from eventstore.store.committer import to_each_result
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.read.conditions import looked_ahead
 
@@ -113,16 +113,18 @@ class JointCommitBatcher:
         self._submit(waiting)
 
     def _submit(self, waiting: Sequence[tuple[ServerConnection, int, RawJointCommit]]) -> None:
+        commits = [alone(raw) for _, _, raw in waiting]
+
         def deliver(outcomes: Sequence[AppendOutcome]) -> None:
             durability = self._store.committer.durability()
-            for (connection, request_id, raw), outcome in zip(waiting, outcomes, strict=True):
+            for (connection, request_id, raw), commit, outcome in zip(waiting, commits, outcomes, strict=True):
                 if outcome[0] == COMMITTED:
                     self._mailboxes.forget(write[0] for write in raw[0].writes)
-                self._gate.answer(connection, _answer(request_id, raw, outcome, durability))
+                self._gate.answer(connection, _answer(request_id, commit, outcome, durability))
             self._gate.flush()
 
         try:
-            self._store.committer.submit([raw for _, _, raw in waiting], deliver, waiting[0][0])
+            self._store.committer.submit(commits, deliver, waiting[0][0])
         except Exception:  # a bug of ours that one client triggered; only the connections of its batch are affected
             _log.exception("a commit failed; its connections are closed")
             for connection, _, _ in waiting:
@@ -130,8 +132,8 @@ class JointCommitBatcher:
         self._store.committer.kick()
 
 
-def _answer(request_id: int, raw: RawJointCommit, outcome: AppendOutcome, durability: int) -> bytes:
-    results = to_results(raw, outcome, durability)
+def _answer(request_id: int, commit: NewCommit, outcome: AppendOutcome, durability: int) -> bytes:
+    results = to_each_result(commit, outcome, durability)
     if isinstance(results, EventStoreError):
         return encode_error(request_id, results)
     places = tuple(WrittenPlace(each.version, each.sequence) for each in results)
