@@ -8,6 +8,7 @@ its tags; a query lets an event pass if one of its items does. A query without t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -99,7 +100,7 @@ class Query:
     def unpacked(cls, packed: bytes) -> Query:
         """Reads what `packed` returns, from outside. Raises InvalidArgument."""
         try:
-            values = _decoder.decode(packed)
+            values = _of_thread.decode(packed)
         except flat.Malformed as error:
             raise InvalidArgument(f"the query is malformed: {error}", field="query") from None
         items, at = list[QueryItem](), 0
@@ -110,7 +111,14 @@ class Query:
         return cls._of(tuple(items))
 
 
-_decoder: Final = flat.Decoder(QUERY_BYTES_MAX, ITEMS_MAX * (2 + FILTER_TYPES_MAX + TAGS_MAX))
+class _OfThread(threading.local):
+    """A decoder for each thread: a blocking client checks its requests on the thread of its caller."""
+
+    def __init__(self) -> None:
+        self.decode = flat.Decoder(QUERY_BYTES_MAX, ITEMS_MAX * (2 + FILTER_TYPES_MAX + TAGS_MAX)).decode
+
+
+_of_thread: Final = _OfThread()
 
 
 def check_query(query: object) -> Query:
