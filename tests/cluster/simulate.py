@@ -7,6 +7,7 @@ import time
 
 from tests.cluster.simulation.checks import Broken
 from tests.cluster.simulation.history import run, trace
+from tests.cluster.simulation.mistakes import MISTAKES
 
 
 def main() -> int:
@@ -18,7 +19,12 @@ def main() -> int:
     parser.add_argument("--accepts-loss", action="store_true", help="a person accepts loss, in every history")
     parser.add_argument("--real-logs", action="store_true", help="events are written to real logs on the simulated disk")
     parser.add_argument("--splits", action="store_true", help="shards are split, in every history")
+    parser.add_argument("--mistakes", action="store_true", help="say at which seed each planted mistake is found, and no more")
     asked = parser.parse_args()
+    if asked.mistakes:
+        for each in MISTAKES:
+            print(f"{each.rule} {each.what}: found at {each.found_at()}, looked for from {each.first}", flush=True)
+        return 0
     kinds = ("loses_registry", "accepts_loss", "real_logs", "splits")
     kind = {name: getattr(asked, name) for name in kinds}
     if asked.trace:

@@ -6,8 +6,6 @@ import datetime
 
 import pytest
 
-from eventstore.errors import EventStoreError
-from tests.cluster.simulation.checks import Broken
 from tests.cluster.simulation.history import run
 from tests.cluster.simulation.mistakes import MISTAKES, Mistake
 
@@ -59,12 +57,4 @@ def test_a_seed_is_one_history() -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: f"{mistake.rule} {mistake.what}")
 def test_a_rule_that_is_left_out_breaks_a_history(mistake: Mistake) -> None:
-    def breaks(seed: int) -> bool:
-        with mistake.planted():
-            try:
-                mistake.world(seed).run()
-            except (Broken, EventStoreError, AssertionError, ValueError):
-                return True
-        return False
-
-    assert any(breaks(seed) for seed in range(mistake.first, mistake.first + mistake.seeds))
+    assert mistake.found_at() is not None
