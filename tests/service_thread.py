@@ -50,6 +50,7 @@ class ServiceThread(Generic[S]):
         self._token: trio.lowlevel.TrioToken | None = None
         self._service: S | None = None
         self._error: BaseException | None = None
+        self._stops = False
 
     @property
     def address(self) -> str:
@@ -69,7 +70,7 @@ class ServiceThread(Generic[S]):
     def start(self) -> None:
         """Waits until it has started; raises its error if it cannot."""
         self._ready.clear()
-        self._error = None
+        self._error, self._stops = None, False
         self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
         self._thread.start()
         assert self._ready.wait(DEADLINE_SECONDS), "it does not start"
@@ -78,7 +79,10 @@ class ServiceThread(Generic[S]):
         self._given["listen"] = self.address.partition("://")[2]
 
     def begin_to_stop(self) -> None:
-        self.ask(lambda service: service.stop())
+        """Asks it once: it may end at any moment from then on, and nobody would answer."""
+        if not self._stops:
+            self._stops = True
+            self.ask(lambda service: service.stop())
 
     def stop(self) -> None:
         """Stops in order, as on SIGTERM."""
