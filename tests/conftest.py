@@ -1,9 +1,12 @@
-"""Ends tests that hang, and spares all tests the syncs of LMDB."""
+"""Ends tests that hang, and spares all tests what no test can see: syncs, and garbage collection of the other tests."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
+import itertools
+import os
 import signal
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
@@ -33,6 +36,7 @@ HEAVY = (
 """Modules of `heavy` tests, by the beginning of their path: processes that are killed, Spark, crashes at every operation.
 Single tests are marked in place.
 """
+_FROZEN_AFTER = 10  # modules
 SECONDS_MAX = 300.0  # less than `timeout` in pyproject.toml, which ends what does not wait in trio
 
 
@@ -74,10 +78,45 @@ def _interruptible() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _lmdb_without_syncs() -> Iterator[None]:
-    """Opens LMDB in this process without syncs. Real files of a test never lose power, so no test can see the difference, and
-    waiting for the disk is a third of the time of the crash tests.
+def _without_syncs() -> Iterator[None]:
+    """Syncs nothing in this process. Real files of a test never lose power, so no test can see the difference; waiting for the
+    disk is a third of the time of a test with a server. Servers that are started in processes of their own sync.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lmdb, "open", functools.partial(lmdb.open, sync=False))
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, _only_checked)
         yield
+
+
+def _only_checked(file: int) -> None:
+    os.fstat(file)
+
+
+_modules = itertools.count(1)
+_freeze = gc.freeze
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _collected_without_the_tests() -> Iterator[None]:
+    """Freezes the tests, which are half a million objects. A server collects garbage as it starts, and freezes the rest: here
+    it would freeze what ends before the process, too, with its open files.
+    """
+    gc.collect()
+    _freeze()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "freeze", _nothing)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collected_without_what_stays() -> Iterator[None]:
+    """Freezes what modules have loaded and left behind, now and then: their servers have ended."""
+    yield
+    if next(_modules) % _FROZEN_AFTER == 0:
+        gc.collect()
+        _freeze()
+
+
+def _nothing() -> None:
+    pass

@@ -4,13 +4,11 @@ fails the test.
 
 from __future__ import annotations
 
-import gc
-import itertools
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import trio
 
@@ -18,8 +16,6 @@ from eventstore.settings.server import ServerSettings
 from eventstore.settings.sources import load_settings
 from tests.waiting import DEADLINE_SECONDS
 
-_COLLECTED_AFTER: Final = 50
-_ended = itertools.count(1)
 Result = TypeVar("Result")
 
 
@@ -96,9 +92,6 @@ class ServiceThread(Generic[S]):
         self._thread.join(DEADLINE_SECONDS)
         assert not self._thread.is_alive(), "it does not stop"
         self._thread = None
-        if next(_ended) % _COLLECTED_AFTER == 0:
-            gc.unfreeze()  # each server that starts freezes what there is, also what ends later with its files still open
-            gc.collect()
         if self._error is not None:
             raise self._error
 
