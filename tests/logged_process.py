@@ -69,11 +69,7 @@ class LoggedProcess:
 
     def lines(self) -> list[dict[str, Any]]:
         """Returns the structured lines of the log, in order."""
-        found = []
-        for line in self.log().splitlines():
-            with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
-        return [each for each in found if isinstance(each, dict)]
+        return logged_lines(self._log)
 
     def said(self, event: str) -> list[dict[str, Any]]:
         """Returns the lines of the log with this event."""
@@ -115,3 +111,12 @@ class LoggedProcess:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.kill()
+
+
+def logged_lines(log: Path) -> list[dict[str, Any]]:
+    """Returns the structured lines of a JSON log, in order. The last may be half written: its end is not there yet."""
+    found = []
+    for line in log.read_text(errors="replace").splitlines():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return [each for each in found if isinstance(each, dict)]

@@ -14,6 +14,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from tests.forked_process import ForkedProcess
+from tests.logged_process import logged_lines
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 120.0
@@ -96,12 +97,7 @@ class Server:
         self.opened = serving
 
     def said(self, event: str) -> dict[str, Any] | None:
-        for line in self.log.read_text().splitlines():
-            if line.startswith("{") and line.endswith("}"):
-                said: dict[str, Any] = json.loads(line)
-                if said["event"] == event:
-                    return said
-        return None
+        return next((line for line in logged_lines(self.log) if line["event"] == event), None)
 
     def stats(self) -> dict[str, Any]:
         figures: dict[str, Any] = json.loads(output("stats", "--json", store=self.store))

@@ -78,7 +78,7 @@ class Typed:
 
         def serves() -> re.Match[str] | None:
             assert self.nodes[name].poll() is None, log.read_text()
-            return re.search(r"the node serves.* address=\w+://(\S+)", log.read_text())
+            return re.search(r"the node serves.* address=\w+://(\S+)\s", log.read_text())
 
         wait_until(serves, f"{name} serves")
         found = serves()

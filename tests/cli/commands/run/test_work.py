@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.processes import DEADLINE_SECONDS, Server, fork, output, refused, wait_for
+from tests.logged_process import logged_lines
 
 pytestmark = pytest.mark.usefixtures("examples")
 Serve = Callable[..., Server]
@@ -33,8 +34,7 @@ class Worker:
         self.address = str(working["address"])
 
     def said(self, event: str) -> dict[str, Any] | None:
-        lines = [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
-        return next((line for line in lines if line["event"] == event), None)
+        return next((line for line in logged_lines(self._log) if line["event"] == event), None)
 
 
 @pytest.fixture
