@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.waiting import DEADLINE_SECONDS
 
 
@@ -121,12 +122,6 @@ def http_receiver(*answers: int, tls: SSLContext | None = None) -> Iterator[Post
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from eventstore.alarms.watch import AlarmChange
 from eventstore.alarms.webhook import SIGNATURE, Webhook, signature
 from eventstore.errors import InvalidArgument
 from eventstore.settings.alarms import AlarmSettings
-from tests.alarms.receivers import free_port, http_receiver, mail_server, talker
+from tests.alarms.receivers import http_receiver, mail_server, talker
+from tests.ports import free_port
 from tests.security.conftest import Certificates
 from tests.waiting import eventually
 

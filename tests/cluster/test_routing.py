@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import socket
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -33,6 +30,7 @@ from eventstore.records.slots import slot_of
 from eventstore_cluster.shard_start import PORTS_BELOW
 from tests.cli.processes import output
 from tests.cluster.node_process import NodeProcess, kill_process
+from tests.ports import free_port
 from tests.records.test_slots import VECTORS
 from tests.server_process import ServerProcess
 from tests.waiting import DEADLINE_SECONDS, eventually
@@ -199,14 +197,8 @@ def test_a_shard_that_is_killed_under_load_loses_nothing_that_was_acknowledged(t
 
 
 def free_address(shards: int) -> str:
-    """Returns an address for a node that can be started there again: below the ports that the kernel gives away."""
-    chance = random.Random(os.getpid())
-    while True:
-        port = chance.randrange(15_000, 31_000)
-        with ExitStack() as taken, suppress(OSError):
-            for each in (port, *range(port + PORTS_BELOW, port + PORTS_BELOW + shards)):
-                taken.enter_context(socket.create_server(("127.0.0.1", each)))
-            return f"127.0.0.1:{port}"
+    """Returns an address for a node that can be started there again."""
+    return f"127.0.0.1:{free_port(*range(PORTS_BELOW, PORTS_BELOW + shards))}"
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["supervisor", "supervisor and shards"])

@@ -23,8 +23,8 @@ import trio
 
 import eventstore as es
 from eventstore.records.slots import slot_of
-from tests.cluster.etcd.real_etcd import free_ports
 from tests.cluster.node_process import NodeProcess
+from tests.ports import free_port
 from tests.server_process import ServerProcess
 
 SCOPES = ("{a}", "{b}", "{c}", "{d}")
@@ -177,7 +177,7 @@ def check_order(events: list[es.Event]) -> None:
 
 async def run(folder: Path, seconds: float, seed: int, shards: int, kill_every: float, writers: int) -> Counter[str]:
     """Runs the checks against a server, or a node of several shards, that is killed again and again. Raises Wrong."""
-    (port,) = free_ports(1)
+    port = free_port()
     rng, deadline, kills = random.Random(seed), trio.current_time() + seconds, 0
 
     def start() -> ServerProcess | NodeProcess:

@@ -10,21 +10,20 @@ read models and reactions follow the store.
 from __future__ import annotations
 
 import os
-import random
 import re
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from eventstore import blocking
 from tests.documents.pages import ADDRESS, WITHOUT_ASYNCIO_PLUGIN, without_times, write_launchers
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 READY = {
@@ -64,7 +63,7 @@ class FollowedPage:
         self._folder = folder
         self._on_shards = shards > 0
         self._terminals: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
-        self._store_port, api_port = _free_ports(2)
+        self._store_port, api_port = free_port(), free_port()
         self._store = f"tcp://127.0.0.1:{self._store_port}"
         self._replaced = {ADDRESS: self._store, "localhost:8000": f"127.0.0.1:{api_port}", "--port 8000": f"--port {api_port}"}
         self._replaced |= replaced or {}
@@ -187,14 +186,3 @@ def _form(text: str) -> list[str]:
     """Splits an output into lines without times, sequences and the width of columns."""
     lines = [re.sub(r"\bin \d+\.\d+s", "in SECONDS", re.sub(r"^#\d+", "#N", line)) for line in without_times(text)]
     return [re.sub(r"  +", "  ", line) for line in lines if line]
-
-
-def _free_ports(count: int) -> list[int]:
-    """Returns free ports outside the range that the kernel assigns from."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-    return found

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +28,7 @@ import eventstore as es
 from tests.client.forks.service import children
 from tests.documents.pages import ROOT, text_of
 from tests.domain import postgresql
+from tests.ports import free_port
 from tests.server_process import ServerProcess
 from tests.waiting import wait_until
 
@@ -73,8 +73,8 @@ class Service:
         self.folder, self._stack = folder, stack
         shutil.copytree(EXAMPLE, folder / "app" / "order_service")
         self.store = stack.enter_context(ServerProcess(folder / "data"))
-        self.workers = free_ports(2)
-        (self.port,) = free_ports(1)
+        self.workers = free_port(), free_port()
+        self.port = free_port()
         self.environment = {
             **os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "app"), str(ROOT)]), "DATABASE_URL": database,
             "EVENTSTORE_STORE": self.store.address, "DJANGO_SETTINGS_MODULE": "order_service.settings",
@@ -319,10 +319,3 @@ def test_tasks_of_celery_place_each_order_once_however_often_they_run(tmp_path: 
         assert tasks.wait(PATIENCE_S) == 0
         with es.blocking.connect(service.store.address) as store:
             assert {row.aggregate_id: row.version for row in store.aggregates("o-")} == {f"o-{n}": 1 for n in range(1, 13)}
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns ports that are free now, each another one."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]

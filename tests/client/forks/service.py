@@ -30,8 +30,8 @@ from billiard.exceptions import WorkerLostError
 from celery.exceptions import TimeoutError as NotInTime
 
 from tests.client.forks.whole_files import celery_of
-from tests.cluster.etcd.real_etcd import free_ports
 from tests.cluster.node_process import NodeProcess
+from tests.ports import free_port
 from tests.server_process import ServerProcess
 from tests.waiting import wait_until
 
@@ -58,7 +58,7 @@ class Service:
         self._listen = self._server.address.partition("://")[2]
         self._environment = {**os.environ, "SERVICE_FOLDER": str(folder), "SERVICE_STORE": self._server.address}
         self.tasks = celery_of(folder)
-        (self.port,) = free_ports(1)
+        self.port = free_port()
         module = "tests.client.forks.service_app"
         web = ["--control-socket", str(folder / "gunicorn.ctl"), "--preload", "--workers", "3", "--threads", "2"]
         web += ["--bind", f"127.0.0.1:{self.port}", f"{module}:app"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,15 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.etcd.etcd_program import MISSING, etcd_program
+from tests.ports import free_port
 from tests.waiting import wait_until
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Etcd:
@@ -105,7 +97,7 @@ def running(
     program = which()
     if program is None:
         pytest.skip(MISSING)
-    ports = free_ports(2 * members)
+    ports = [free_port() for _ in range(2 * members)]
     names = [f"e{number}" for number in range(members)]
     cluster = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in zip(names, ports[1::2], strict=True))
     pairs = zip(ports[::2], ports[1::2], strict=True)

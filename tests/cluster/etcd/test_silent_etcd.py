@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcd.real_etcd import free_ports
 from tests.logged_process import EVENTSTORE
+from tests.ports import free_port
 
 
 @pytest.mark.parametrize("words", [("split", "0"), ("plans",)])
 def test_a_command_says_what_it_waits_for_before_it_gives_up(words: tuple[str, ...]) -> None:
-    address = f"127.0.0.1:{free_ports(1)[0]}"
+    address = f"127.0.0.1:{free_port()}"
     command = [*EVENTSTORE, "cluster", *words, "--etcd", f"http://{address}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -25,7 +25,7 @@ def test_a_command_says_what_it_waits_for_before_it_gives_up(words: tuple[str, .
 
 
 def test_a_folder_that_cannot_be_adopted_as_it_does_not_exist_is_refused_without_etcd(tmp_path: Path) -> None:
-    command = [*EVENTSTORE, "cluster", "adopt", str(tmp_path / "none"), "--etcd", f"http://127.0.0.1:{free_ports(1)[0]}"]
+    command = [*EVENTSTORE, "cluster", "adopt", str(tmp_path / "none"), "--etcd", f"http://127.0.0.1:{free_port()}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert done.stderr.startswith(f"error: {tmp_path / 'none'}: is not a folder; ")

@@ -23,12 +23,12 @@ from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
 from eventstore_cluster.nodes.handing_over import NewLeader, hand_over
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from tests.cli.processes import run
-from tests.cluster.etcd.real_etcd import free_ports
 from tests.cluster.nemesis.etcd_process import MEMBERS, EtcdMember, EtcdProcesses
 from tests.cluster.nemesis.network import Network, possible
 from tests.cluster.nemesis.timeline import Timeline
 from tests.cluster.node_process import children, has_ended
 from tests.cluster.nodes.named_node import NamedNode, keys
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 FIRST: Final = ("n1", "n2", "n3")
@@ -69,7 +69,7 @@ class Stage:
         self.wanted: set[str] = set()
         self._starting = threading.Lock()
         self._view: ClusterView | None = None
-        ports = free_ports(2 * len(MEMBERS))
+        ports = [free_port() for _ in range(2 * len(MEMBERS))]
         members = zip(MEMBERS, ports[::2], ports[1::2], strict=True)
         self.etcd = EtcdProcesses(
             folder, [EtcdMember(name, self._host(name), (own, peers), self._before(name)) for name, own, peers in members]

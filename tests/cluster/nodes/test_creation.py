@@ -24,8 +24,9 @@ from eventstore_cluster.registry.node_keys import NodeKey
 from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, LeftKey, ServingKey, leader_value, read_shard
 from eventstore_cluster.replica.registry_state import Leader, Seat
 from tests.cli.processes import output, refused, run
-from tests.cluster.etcd.real_etcd import Etcd, free_ports
+from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.nodes.named_node import change, keys, registry_of
+from tests.ports import free_port
 
 
 def with_splits(value: Tree, times: int) -> Tree:
@@ -156,7 +157,7 @@ async def test_shards_are_waited_for_until_they_serve(etcd: Etcd, cluster: str) 
 
 
 def test_nodes_whose_replicas_would_need_the_same_ports_make_no_cluster(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     nodes = {f"node/n{at}": NodeKey(f"127.0.0.1:{port + 10 * at}", "run", "0", ports=True).value() for at in range(3)}
     change(etcd, cluster, lambda _: nodes)
     given = ["--shards", 1, "--replicas", 3, "--cluster", cluster, "--etcd", etcd.url]
