@@ -2,10 +2,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-# Tests start hundreds of servers, and most of them wait for a disk: bytecode is kept, and one more test runs than there are processors.
+# Tests start hundreds of servers, and wait for them half of the time: bytecode is kept, and two more tests run than there are processors.
 # --dist worksteal: with --dist loadfile, xdist 3.8 hangs when one of its processes dies.
 unexport PYTHONDONTWRITEBYTECODE
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 # Failed tests run a second time, alone, only to tell a flaky test from a broken one: the run has failed either way.
