@@ -8,7 +8,6 @@ its tags; a query lets an event pass if one of its items does. A query without t
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -21,6 +20,7 @@ from eventstore.tags import TAGGED, TAGS_MAX, checked_tags, tags_in
 
 ITEMS_MAX: Final = 64
 QUERY_BYTES_MAX: Final = 65_536
+_VALUES_MAX: Final = ITEMS_MAX * (2 + FILTER_TYPES_MAX + TAGS_MAX)
 
 
 class QueryItem(NamedTuple):
@@ -100,7 +100,9 @@ class Query:
     def unpacked(cls, packed: bytes) -> Query:
         """Reads what `packed` returns, from outside. Raises InvalidArgument."""
         try:
-            values = _of_thread.decode(packed)
+            values = flat.Decoder(QUERY_BYTES_MAX, _VALUES_MAX).decode(
+                packed
+            )  # not shared: blocking clients come on any thread
         except flat.Malformed as error:
             raise InvalidArgument(f"the query is malformed: {error}", field="query") from None
         items, at = list[QueryItem](), 0
@@ -109,16 +111,6 @@ class Query:
             tags, at = _names(values, at)
             items.append(QueryItem(_checked_types(types), checked_tags(tags)))
         return cls._of(tuple(items))
-
-
-class _OfThread(threading.local):
-    """A decoder for each thread: a blocking client checks its requests on the thread of its caller."""
-
-    def __init__(self) -> None:
-        self.decode = flat.Decoder(QUERY_BYTES_MAX, ITEMS_MAX * (2 + FILTER_TYPES_MAX + TAGS_MAX)).decode
-
-
-_of_thread: Final = _OfThread()
 
 
 def check_query(query: object) -> Query:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore import query
 from eventstore.errors import InvalidArgument
 from eventstore.query import ITEMS_MAX, QUERY_BYTES_MAX, Query, QueryItem
 
@@ -28,12 +26,6 @@ def test_any_bytes_are_a_query_or_refused(packed: bytes) -> None:
     with suppress(InvalidArgument):
         found = Query.unpacked(packed)
         assert Query.unpacked(found.packed()) == found
-
-
-def test_each_thread_reads_queries_with_a_decoder_of_its_own() -> None:
-    """One for all mixes up the bytes of several, once in some thousand times."""
-    with ThreadPoolExecutor(1) as thread:
-        assert thread.submit(lambda: query._of_thread.decode).result() != query._of_thread.decode
 
 
 def test_a_query_has_limits() -> None:
