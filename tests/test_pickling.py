@@ -41,6 +41,7 @@ STORED = es.Event(("order-1", 1, "Paid", b'{"total":12}', b'{"by":"ada"}', "c-1"
 VALUES: list[object] = [
     d.DecimalColumn(30, 20),
     AS_JSON, es.NewEvent("Paid", {"total": 12}), es.NewEvent("Paid", b"raw", {"by": "ada"}), es.NewEvent("Paid", b"raw", b"a"),
+    es.NewEvent("Paid", b"raw", {"by": "ada"}, ["order:1"]), es.Query(["Paid"], ["order:1"]) | es.Query(tags=["a", "b"]),
     STORED,
     es.Commit("order-1", [AS_JSON], 0, "c-1", datetime(2026, 1, 1, tzinfo=UTC)), es.Commit("order-1", (AS_JSON,), es.ANY),
     es.Write("order-1", [AS_JSON], es.ANY), es.At("order-2", 3),
@@ -50,12 +51,13 @@ VALUES: list[object] = [
     es.NewMessage(b"body", "key", "tag", {"a": "b"}, 1), es.SendResult("0" * 20, 1, 2, 3),
     es.Message(("topic", 1, 2, "key", "tag", 3, b"body", None, 4, 5, 6)), es.Retries((1.0, 5.0), 3, "dead"),
     AssignedQueue("topic", 1, 2, None), es.StoreSettings(flush_interval_s=0.5),
-    RawCommand("Pay", "order-1", b"{}"), d.Handled(b"events", 1), Progress(1, 2, 3, caught_up=True),
+    RawCommand("Pay", "order-1", b"{}"), d.Handled(b"events", 1), d.HandledJointly((d.Handled(b"events", 1),)),
+    Progress(1, 2, 3, caught_up=True),
 ]  # fmt: skip
 HANDLES: set[object] = {  # they hold connections, files or functions: what they do belongs to one process
     es.Consumer, es.Delivery, es.EmbeddedStore, es.NetworkBroker, es.NetworkStore, es.NetworkTopic,
     d.Aggregate, d.Domain, d.FileCheckpoint, d.Handler, d.PostgresTarget, d.Projection, d.Reaction, d.SQLiteTarget, d.Send,
-    d.Target,
+    d.Target, d.JointHandler,
 }  # fmt: skip
 
 
@@ -93,6 +95,7 @@ def made_errors() -> list[Exception]:
     arguments: dict[type[Exception], tuple[Any, ...]] = {
         errors.VersionConflict: ("order-1", "exists", 0),
         errors.CommandIdReused: ("order-1", "c-1", 2, 7),
+        errors.ConditionFailed: ("order-1", "Paid", 7),
         errors.Corrupt: ("file", 12, "its checksum is wrong"),
         errors.FolderRefused: ("folder", "it is in use"),
         errors.Elsewhere: (5, 2, 1),

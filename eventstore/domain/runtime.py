@@ -38,7 +38,7 @@ JointRow: TypeAlias = "tuple[JointWrites, Expected, str, None, bytes]"
 """As `CommitRow`, of a command about several aggregates; the first that is written is that of the command."""
 
 ChangeRow: TypeAlias = "CommitRow | JointRow"
-Across: TypeAlias = "Callable[[Sequence[str]], EventStoreError | None]"
+CheckAcross: TypeAlias = "Callable[[Sequence[str]], EventStoreError | None]"
 
 _NO_EVENTS: Final[list[Event]] = []
 _log: Final = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class DomainRuntime:
         domain: Domain,
         read_events: ReadEvents,
         snapshots: Snapshots | None = None,
-        across: Across | None = None,
+        across: CheckAcross | None = None,
     ) -> None:
         self.snapshots = snapshots
         self._read_events = read_events

@@ -107,7 +107,7 @@ def store_of(store: NetworkStore, aggregate_id: str, shard: int | None) -> Netwo
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
+class OtherAggregates:
     """The other aggregates of a commit. `pages`: those that are known, with their pages; `more`: how many are not."""
 
     pages: Mapping[str, str]
@@ -128,7 +128,7 @@ class _Pages(AggregateCursor):
         return super().take(page)
 
 
-async def _with_others(store: NetworkStore, aggregate_id: str, first: int) -> tuple[list[Event], dict[int, Others]]:
+async def _with_others(store: NetworkStore, aggregate_id: str, first: int) -> tuple[list[Event], dict[int, OtherAggregates]]:
     """Returns the events of a page, and the other aggregates of their commits, by the sequences of the events."""
     pages = _Pages(aggregate_id, first)
     own = store
@@ -136,7 +136,7 @@ async def _with_others(store: NetworkStore, aggregate_id: str, first: int) -> tu
         own = store._of_shards()[router.table.known.owner_of(aggregate_id)]
     events = await bounded(open_read(own._connection, pages), PAGE_EVENTS)
     commits = {first_of - place.events_before: place for first_of, place in pages.places.items()}
-    others: dict[int, Others] = {}
+    others: dict[int, OtherAggregates] = {}
     for begin, place in commits.items():
         own_ones = [event.sequence for event in events if begin <= event.sequence < begin + place.events]
         if own_ones:  # each aggregate has one record in a commit
@@ -144,7 +144,7 @@ async def _with_others(store: NetworkStore, aggregate_id: str, first: int) -> tu
     return events, others
 
 
-async def _others_of(store: NetworkStore, aggregate_id: str, begin: int, place: JointPlace) -> Others:
+async def _others_of(store: NetworkStore, aggregate_id: str, begin: int, place: JointPlace) -> OtherAggregates:
     """Returns the other aggregates of a commit whose first event has the sequence `begin`: those that the visitor may read, and
     that this shard still has.
     """
@@ -158,7 +158,7 @@ async def _others_of(store: NetworkStore, aggregate_id: str, begin: int, place: 
     except PermissionDenied:  # the log is not for this visitor
         pages = {}
     shown = dict(islice(pages.items(), _OTHERS_MAX))
-    return Others(shown, place.records - 1 - len(shown))
+    return OtherAggregates(shown, place.records - 1 - len(shown))
 
 
 async def bounded(stream: AsyncIterator[Any], count: int) -> list[Event]:

@@ -186,7 +186,7 @@ BAD_COMMITS: list[tuple[tuple[Scalar, ...], dict[str, Scalar]]] = [
     (("bad", 0, "c", None, b""), {"field": "events", "limit": 1, "value": 0}),
     (("bad", 0, "c", None, flat.encode((0, "", b"", None))), {"field": "type", "limit": 1, "value": 0}),
     (("bad", 0, "c", None, flat.encode((0, "x" * 256, b"", None))), {"field": "type", "limit": 255, "value": 256}),
-    (("bad", 0, "c", None, flat.encode((4, "T", b"", None))), {"field": "format", "limit": 3, "value": 4}),
+    (("bad", 0, "c", None, flat.encode((8, "T", b"", None))), {"field": "format", "limit": 7, "value": 8}),
     (("bad", 0, "c", None, flat.encode((-1, "T", b"", None))), {"field": "format", "limit": 0, "value": -1}),
     (
         ("bad", 0, "c", None, flat.encode((0, "T", bytes(4 * MIB), b"x"))),

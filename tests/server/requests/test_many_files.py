@@ -32,7 +32,8 @@ class Opened:
         really = OsFiles.open
 
         def open_watched(files: OsFiles, path: Path, *, create: bool = False, write: bool = False) -> File:
-            self.calls.append((threading.get_ident(), path.name))
+            if path.suffix in (".events", ".index"):
+                self.calls.append((threading.get_ident(), path.name))
             return really(files, path, create=create, write=write)
 
         monkeypatch.setattr(OsFiles, "open", open_watched)
