@@ -101,6 +101,7 @@ async def test_invoices_have_no_gap_and_no_number_twice(page: Any, tmp_path: Pat
         assert sorted(numbers) == list(range(1, 16))
         stored, _ = await store.query(es.Query(["InvoiceCreated"]))
         assert [event.json()["number"] for event in stored] == list(range(1, 16))
+        assert await page.create_invoice(store, 100, stored[3].command_id) == 4
 
 
 async def test_a_token_is_confirmed_once_in_its_hour(page: Any, tmp_path: Path) -> None:
