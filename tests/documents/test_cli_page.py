@@ -31,13 +31,10 @@ async def test_the_tour_prints_what_the_page_says(tmp_path: Path) -> None:
         server.process.terminate()
         server.process.wait(TIMEOUT_S)
     await run_session("offline", tmp_path, path, "", PAGE)
-
-
-async def test_a_commit_of_several_aggregates_prints_what_the_page_says(tmp_path: Path) -> None:
-    path = write_launchers(tmp_path)
     (command, shown), *_ = session("together", PAGE)
     (tmp_path / command.removeprefix("cat ")).write_text("\n".join(shown) + "\n")
-    with ServerProcess(tmp_path / "data") as server:
+    with ServerProcess(tmp_path / "tour") as server:
+        await run_session("tags", tmp_path, path, server.address, PAGE)
         await run_session("together", tmp_path, path, server.address, PAGE)
 
 
