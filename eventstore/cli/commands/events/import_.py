@@ -49,7 +49,7 @@ def import_(
 ) -> None:
     """Import events from files, one JSON object per line.
 
-    Each has aggregate_id, command_id, event_type, timestamp (ISO 8601 with zone), data (any JSON) and perhaps metadata.
+    Each has aggregate_id, command_id, event_type, timestamp (ISO 8601 with zone), data (any JSON), perhaps metadata and tags.
     The lines of a file with the same aggregate and command id form one commit; those that an export has marked as a commit
     of several aggregates are stored together. Times are kept. Importing again writes
     nothing, so run an interrupted import again. A refused line holds back what follows of its aggregate, and if its ids cannot
