@@ -281,7 +281,11 @@ def _aggregates_of(function: HandlerFunction, command: type, count: int) -> list
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) != 1 + count or any(parameter.kind not in kinds for parameter in parameters):
-        wanted = "two: command, aggregate" if count == 1 else f"{1 + count}: the command and {count} aggregates"
+        wanted = (
+            "two: command, aggregate; for several aggregates, name the fields with their ids: @handles(…, aggregates=(…))"
+            if count == 1
+            else f"{1 + count}: the command and {count} aggregates"
+        )
         raise DomainRefused(f"handler {name} takes {len(parameters)} parameters; it must take {wanted}", handler=name)
     try:
         hints = get_type_hints(function)

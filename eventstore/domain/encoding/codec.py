@@ -277,7 +277,10 @@ def check_dataclass(cls: type) -> None:
             name=cls.__qualname__,
         )
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
-        raise DomainRefused(f"{shown(cls)} is not a dataclass; put @dataclass(frozen=True) above it", name=shown(cls))
+        raise DomainRefused(
+            f"{shown(cls)} is not a dataclass; put @dataclass(frozen=True) directly above it, below @event and @command",
+            name=shown(cls),
+        )
     if not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined] # typed as a plain class
         raise DomainRefused(f"{class_path(cls)} is not frozen; make it @dataclass(frozen=True)", name=class_path(cls))
 
