@@ -172,6 +172,9 @@ def event(name: str | None = None, *, version: int = 1, tags: Iterable[str] = ()
         check_dataclass(cls)
         if _ATTRIBUTE in cls.__dict__:
             raise DomainRefused(f"{class_path(cls)} already has a name; put @event above it once", name=class_path(cls))
+        if isinstance(tags, str):
+            what = f"@event above {class_path(cls)} has tags={tags!r}; give a tuple of fields, as tags=({tags!r},)"
+            raise DomainRefused(what, name=class_path(cls), field="tags")
         known = [field.name for field in fields(cast(Any, cls))]
         if unknown := [each for each in named if each not in known]:
             what = f"@event above {class_path(cls)} names the tag {unknown[0]!r}; its fields are {', '.join(known) or 'none'}"

@@ -109,6 +109,13 @@ def test_a_tag_that_is_no_field_is_refused_where_it_is_declared() -> None:
         class Wrong:
             cents: int
 
+    with pytest.raises(es.DomainRefused, match=r"has tags='cents'; give a tuple of fields, as tags=\('cents',\)"):
+
+        @d.event("Text", tags="cents")
+        @dataclass(frozen=True)
+        class Text:
+            cents: int
+
 
 def test_old_versions_are_upcast_step_by_step() -> None:
     register_steps()
