@@ -341,7 +341,7 @@ class ConditionFailed(EventStoreError):
     def __init__(self, aggregate_id: str, type: str, sequence: int) -> None:
         super().__init__(
             f"event {sequence} ({type!r} of aggregate {aggregate_id!r}) passes the query of the commit, and came after the "
-            "place where it was decided; query again and decide again",
+            "place where it was decided (without after, none may exist); query again and decide again",
             aggregate_id=aggregate_id,
             type=type,
             sequence=sequence,
