@@ -240,7 +240,10 @@ def check_joint_writes(joint: JointWrites) -> None:
     """Raises InvalidArgument: too many aggregates, or one twice."""
     writes, only_if = len(joint.writes), len(joint.only_if)
     if not 1 <= writes <= WRITES_MAX or only_if > WRITES_MAX:
-        what = f"one commit writes {writes} aggregates and asserts {only_if}; it writes 1 to {WRITES_MAX}, and asserts as many"
+        what = (
+            f"one commit writes {writes} aggregates and asserts {only_if}; "
+            f"it writes 1 to {WRITES_MAX}, and asserts up to {WRITES_MAX}"
+        )
         field, value = ("only_if", only_if) if only_if > WRITES_MAX else ("writes", writes)
         raise InvalidArgument(what, field=field, limit=WRITES_MAX, value=value)
     names = [each[0] for each in joint.writes]
