@@ -562,7 +562,7 @@ def refused(commits: Sequence[NewCommit], why: EventStoreError) -> list[NewCommi
 def _format_needed(what: str, format_: int) -> UnsupportedVersion:
     return UnsupportedVersion(
         f"{what} needs format {SECOND_FORMAT} of the store, which has format {format_}; "
-        "start it once with the setting upgrade_format",
+        "start it once with --upgrade-format, or raise a cluster by `eventstore cluster upgrade`",
         limit=format_,
         value=SECOND_FORMAT,
     )

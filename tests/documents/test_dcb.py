@@ -130,7 +130,7 @@ async def test_a_name_is_free_three_days_after_it_was_given_up(page: Any, tmp_pa
     async with opened(tmp_path) as store:
         done = await at_once(6, lambda number: page.claim(store, "ada", NOW, f"c-{number}"), page.Refused)
         assert len(done) == 1
-        await page.give_up(store, "ada", NOW + day)
+        await page.give_up(store, "ada", NOW + day, "g-1")
         with pytest.raises(page.Refused, match="three days"):
             await page.claim(store, "ada", NOW + 3 * day, "c-8")
         await page.claim(store, "ada", NOW + 5 * day, "c-9")

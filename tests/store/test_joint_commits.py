@@ -192,7 +192,7 @@ def test_a_store_of_format_1_refuses_them_until_it_is_upgraded(tmp_path: Path) -
     ((status, error, _),) = store.append(together("c-1", ("a", 1, [A]), ("b", 0, [A])))
     assert status == REFUSED
     assert isinstance(error, UnsupportedVersion)
-    assert "upgrade_format" in str(error)
+    assert "--upgrade-format" in str(error)
     assert store.append(together("c-1", ("a", 1, [A]))) == [(COMMITTED, ((2, 2),), 2)]
     store.close()
     upgraded = Stepped(disk, tmp_path / "lmdb", replace(SMALL, upgrade_format=True))

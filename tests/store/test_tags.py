@@ -170,7 +170,7 @@ def test_a_store_of_format_1_takes_no_tags(tmp_path: Path) -> None:
         ((status, error, _),) = store.append(commit)
         assert status == REFUSED
         assert isinstance(error, UnsupportedVersion)
-        assert "upgrade_format" in str(error)
+        assert "--upgrade-format" in str(error)
     assert store.read_all() == []
     store.abandon()
 

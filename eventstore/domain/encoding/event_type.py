@@ -9,8 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
 from functools import cached_property
 from typing import Any, Final, Generic, TypeVar, cast
+from uuid import UUID
 
 from eventstore import flat
 from eventstore.command_metadata import SCHEMA
@@ -70,14 +74,28 @@ class EventType(Generic[E]):
         """Returns the tags of an event: `field:value`, and of a list or tuple one for each item. None is no tag.
 
         Raises:
-            InvalidArgument: one is longer than 255 bytes, or holds a control character; there are more than 32.
+            InvalidArgument: a value is neither text, a whole number, a UUID, a date, a Decimal nor an enum of these; a tag is
+                longer than 255 bytes, or holds a control character; there are more than 32.
         """
         found = []
         for field in self._tags:
             value = getattr(event, field)
             items = value if isinstance(value, list | tuple | set | frozenset) else (value,)
-            found += [f"{field}:{item}" for item in items if item is not None]
+            found += [f"{field}:{self._tag_text(field, item)}" for item in items if item is not None]
         return checked_tags(found)
+
+    def _tag_text(self, field: str, value: object) -> str:
+        """Returns the value as the payload has it. Others have more than one spelling, or none that a query would be given."""
+        if isinstance(value, Enum):
+            value = value.value
+        if isinstance(value, datetime | bool) or not isinstance(value, str | int | UUID | date | Decimal):
+            raise InvalidArgument(
+                f"event {self.name!r} has the tag {field!r}, whose value is {shown(value)}; a tag is made of text, a whole "
+                "number, a UUID, a date, a Decimal, or an enum of these",
+                field=field,
+                value=shown(value),
+            )
+        return str.__str__(value) if isinstance(value, str) else str(value)
 
     def pack(self, event: E) -> tuple[bytes, E]:
         """As `encode`, in the form of a commit record. Also returns the event as it will be read back."""

@@ -103,11 +103,13 @@ class Snapshots:
         self.on_switched_off: list[Callable[[type[Aggregate]], None]] = []
         self._files = files
         self._store = store
-        self._kinds = {class_path(each.aggregate): each.aggregate for each in domain.handlers.values()}
+        kinds = {kind for each in domain.handlers.values() for kind in each.aggregates}
+        self._kinds = {class_path(kind): kind for kind in kinds}
         candidates = CandidateClasses(domain)
-        self._determined = {
-            kind for kind in self._kinds.values() if all(candidates.only(name) is kind for name in applies_by_name(kind))
-        }
+        self._determined = {kind for kind in kinds if all(candidates.only(name) is kind for name in applies_by_name(kind))}
+        for name, kind in sorted(self._kinds.items()):
+            if kind not in self._determined:
+                _log.info("aggregates of %s get no snapshots: another class applies the same events", name)
         self._fingerprints: dict[type[Aggregate], str] = {}
         self._said: set[type[Aggregate]] = set()
         self._to_write: deque[_ToWrite] = deque(maxlen=_WAITING_MAX)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -99,6 +103,46 @@ def test_tags_are_made_of_fields() -> None:
     for bad in (Tagged("x" * 255, (), 0), Tagged("a\n", (), 0), Tagged("", tuple(map(str, range(40))), 0)):
         with pytest.raises(es.InvalidArgument, match="tag"):
             kind.pack(bad)
+
+
+def test_a_tag_has_the_text_of_the_payload_or_is_refused() -> None:
+    class Colour(enum.Enum):
+        RED = "red"
+
+    @d.event("Tagged", tags=("value",))
+    @dataclass(frozen=True)
+    class Tagged:
+        value: (
+            str
+            | int
+            | uuid.UUID
+            | date
+            | Decimal
+            | Colour
+            | list[str]
+            | float
+            | bool
+            | bytes
+            | datetime
+            | dict[str, int]
+            | None
+        )
+
+    kind = event_type(Tagged)
+    day = date(2026, 1, 2)
+    for value, text in (
+        ("x", "x"),
+        (7, "7"),
+        (uuid.UUID(int=1), str(uuid.UUID(int=1))),
+        (day, "2026-01-02"),
+        (Decimal("1.50"), "1.50"),
+        (Colour.RED, "red"),
+    ):
+        assert kind.tags_of(Tagged(value)) == (f"value:{text}",)
+    for other in (True, 1.5, b"x", datetime(2026, 1, 2, tzinfo=UTC), {"a": 1}, [True]):
+        with pytest.raises(es.InvalidArgument, match="a tag is made of text") as error:
+            kind.tags_of(Tagged(other))  # type: ignore[arg-type]
+        assert error.value.fields["field"] == "value"
 
 
 def test_a_tag_that_is_no_field_is_refused_where_it_is_declared() -> None:
