@@ -46,6 +46,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == "not heavy" and path.startswith(HEAVY) else None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begins with Spark: whoever has nothing left takes of the last tests, and would start a Java of its own for them."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     if item.nodeid.removeprefix("tests/").startswith(HEAVY):
         item.add_marker(pytest.mark.heavy)
