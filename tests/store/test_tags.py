@@ -140,6 +140,26 @@ def test_a_place_beyond_the_end_or_of_another_history_is_refused(opened: Maker) 
     assert status == COMMITTED
 
 
+@pytest.mark.parametrize("place", ["last", "middle"])
+def test_a_place_whose_file_is_sorted_before_the_check_is_still_compared_with_its_event(opened: Maker, place: str) -> None:
+    """The file was in memory when the condition was found quick; a sort released it before the commit was checked."""
+    store, number = opened(), 0
+    while not store.unsorted():
+        store.append(raw("a", f"c-{number}", NewEvent("A", bytes(100), tags=["t:2"])))
+        number += 1
+    last = store.engine.tail.files[0].next_sequence - 1
+    event = store.read_all()[(last if place == "last" else last // 2) - 1]
+    known = LogPosition.at(event)
+    assert store.engine.is_quick(Unless(Query(tags=["t:1"]), known, "a"))
+    store.sort()
+    refused, kept = store.append(
+        unless(Query(tags=["t:1"]), event.sequence, "a", "u-1", "00000000"),
+        unless(Query(tags=["t:1"]), event.sequence, "a", "u-2", known.identity),
+    )
+    assert (refused[0], type(refused[1])) == (REFUSED, Diverged)
+    assert kept[0] == COMMITTED
+
+
 def test_a_repetition_is_answered_before_its_condition_is_looked_at(opened: Maker) -> None:
     store, query = opened(), Query(tags=["t"])
     store.append(unless(query, 0, "a", "c-1"))

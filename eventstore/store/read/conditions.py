@@ -71,14 +71,16 @@ class Conditions:
         (after, identity), files = unless.after, self._tail.files
         check_start(after, end)
         before_tail = files[0].first_sequence - 1 if files else end
+        if identity and after > before_tail:
+            self._check_identity(unless.after)
+        elif identity:  # its file was in memory when it was asked whether this is quick, and was sorted since
+            check_place(partial(self._scanner.page, visible=before_tail), unless.after)
         while after < before_tail:  # a file was sorted since the thread has looked
             page = self._scanner.page(after, unless.wanted, _PAGE_BYTES, 1, before_tail)
             found = _first_of(unless, decode_page(page.records), after)
             if found is not None:
                 return found
-            after, identity = page.next, ""
-        if identity:
-            self._check_identity(unless.after)
+            after = page.next
         for file, ordinals in self._candidates(unless.query, after):
             for ordinal in ordinals:
                 found = _first_of(unless, decode_page(self._read_record(file, ordinal)), after)
