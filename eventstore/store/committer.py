@@ -12,7 +12,7 @@ import trio
 
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.writing.group_commit import DeliverOutcomes, GroupCommit, Replication
-from eventstore.errors import CommandIdReused, EventStoreError, VersionConflict, copy_error
+from eventstore.errors import CommandIdReused, ConditionFailed, EventStoreError, VersionConflict, copy_error
 from eventstore.model import Committed
 from eventstore.records.raw_commit import CommitResult, JointWrites, RawJointCommit, condition_text
 from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, AppendOutcome, NewCommit, refused
@@ -182,9 +182,12 @@ class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
         self.on_completed(completed)
 
     def _after_failure(self, outcome: AppendOutcome, error: EventStoreError) -> AppendOutcome:
-        kind, _, sequence = outcome
-        stands = kind == REFUSED or 0 < sequence <= self.engine.visible_sequence
-        return outcome if stands else (REFUSED, error, 0)
+        kind, first, sequence = outcome
+        if isinstance(first, CommandIdReused | ConditionFailed):  # refused for an event, which may have come to nothing
+            sequence = int(first.fields["sequence"] or 0)
+        elif kind == REFUSED:
+            return outcome
+        return outcome if 0 < sequence <= self.engine.visible_sequence else (REFUSED, error, 0)
 
 
 def _last_repeated(outcomes: Sequence[AppendOutcome]) -> int:

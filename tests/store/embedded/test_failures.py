@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -69,6 +70,40 @@ async def test_a_full_disk_refuses_appends_until_there_is_space(opening: Opener,
         disk.capacity_bytes = None
         assert await store.append("order", large, 1, "large") == es.Committed("order", 2, 2)
         assert not store.committer.poisoned.is_set()
+
+
+async def test_what_a_full_disk_takes_back_refuses_no_commit(opening: Opener, disk: SimulatedDisk) -> None:
+    """A condition, and a command id, were refused for an event that was on its way: it came to nothing, so its place is no
+    reason, and will be another event's.
+    """
+    claimed, query = [es.NewEvent("Claimed", bytes(200_000), tags=["name:ann"])], es.Query(tags=["name:ann"])
+    errors = dict[str, es.EventStoreError]()
+    async with opening() as store:
+        await store.append("order", [es.NewEvent("T")], 0)
+        disk.capacity_bytes = disk.allocated_bytes
+
+        async def write(name: str, call: Callable[[], Awaitable[object]]) -> None:
+            try:
+                await call()
+            except es.EventStoreError as error:
+                errors[name] = error
+
+        other = [es.Write("order", [es.NewEvent("Claimed", tags=["name:ann"])], 1)]
+        async with trio.open_nursery() as nursery:
+            with slow(disk):
+                nursery.start_soon(write, "first", lambda: store.append("order", claimed, 1, "c"))
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(write, "condition", lambda: store.commit(other, unless=query, after=1, command_id="d"))
+                nursery.start_soon(write, "command", lambda: store.append("order", [es.NewEvent("Else")], 1, "c"))
+                await trio.testing.wait_all_tasks_blocked()
+        assert len(await everything(store)) == 1
+        assert {name: type(error) for name, error in errors.items()} == dict.fromkeys(
+            ("first", "condition", "command"), es.StorageFull
+        )
+        disk.capacity_bytes = None
+        assert len(await store.commit(other, unless=query, after=1, command_id="d")) == 1
+        with pytest.raises(es.ConditionFailed):
+            await store.commit(other, unless=query, after=1, command_id="e")
 
 
 @pytest.mark.parametrize(
