@@ -30,6 +30,7 @@ from eventstore.records.event_page import decode_page
 from eventstore.records.splits import SlotFilter
 from eventstore.store.memory.unsorted_tail import TailFile, UnsortedTail
 from eventstore.store.read.checked_reads import check_records, read_records
+from eventstore.store.read.found_rows import FoundRows
 from eventstore.store.read.own_rows import OwnRows
 from eventstore.store.read.replay import read_commits
 from eventstore.store.sorted.event_files import EventFiles
@@ -69,6 +70,7 @@ class LogScanner:
         self._files = files
         self._tail = tail
         self._own_rows = OwnRows()
+        self._found_rows = FoundRows()
 
     def page(
         self,
@@ -299,9 +301,7 @@ class LogScanner:
         index, types = opened
         sequences = _checked_commits(index)
         if _is_looked_up(wanted):
-            found = _rows_found(index, wanted)
-            passed = np.searchsorted(_taken(index, "sequence", found), after, side="right")
-            rows, end = found[int(passed) :], header.last_sequence
+            rows, end = _next_of(self._rows_found(index, wanted), index, header, after)
         else:
             rows, end = _window(index, header, after)
         rows = self._passing(header.number, index, rows, wanted, types, own, whole=whole)
@@ -326,15 +326,13 @@ class LogScanner:
         *,
         whole: bool,
     ) -> tuple[bytes, int, int]:
-        begin = header.first_sequence
         opened = self._index_for(header.number, wanted)
         if opened is None:
-            return b"", 0, begin
+            return b"", 0, header.first_sequence
         index, types = opened
         sequences = _checked_commits(index)
         if _is_looked_up(wanted):
-            found = _rows_found(index, wanted)
-            rows = found[: int(np.searchsorted(_taken(index, "sequence", found), before))]
+            rows, begin = _last_of(self._rows_found(index, wanted), index, header, before)
         else:
             rows, begin = _window_before(index, header, before)
         rows = self._passing(header.number, index, rows, wanted, types, own, whole=whole)
@@ -349,6 +347,16 @@ class LogScanner:
             rows, fresh = rows[first:], fresh[len(fresh) - commits :] - first
             begin = int(sequences[index.commit_begin(int(rows[0]))])
         return self._gather(header.number, index, rows[fresh]), len(rows), begin
+
+    def _rows_found(self, index: EventIndex, wanted: EventFilter) -> _Ints:
+        """Returns the rows that may pass, in the order of their sequence. Those of one aggregate are neighbours, in that
+        order.
+        """
+        if wanted.aggregate_id is not None:
+            ordinal = index.find(wanted.aggregate_id.encode())
+            return np.arange(*((0, 0) if ordinal is None else index.rows_of(ordinal)))
+        assert wanted.query is not None
+        return self._found_rows.of(index, wanted.query)
 
     def _passing(
         self,
@@ -427,6 +435,34 @@ def _window_before(index: EventIndex, header: ChunkHeader, before: int) -> tuple
     return permutation[begin - header.first_sequence : before - header.first_sequence], begin
 
 
+def _next_of(found: _Ints, index: EventIndex, header: ChunkHeader, after: int) -> tuple[_Ints, int]:
+    """Returns the next rows after `after` of those that were found, which are in the order of their sequence, and the last
+    sequence up to which these are all. It is where a commit ends.
+    """
+    first = _place_of(after + 1, found, index)
+    stop = first + _WINDOW_EVENTS
+    if stop >= len(found):
+        return found[first:].astype(np.int64), header.last_sequence
+    end = index.checked("sequence").item(index.commit_end(int(found[stop - 1])) - 1)
+    return found[first : _place_of(end + 1, found, index)].astype(np.int64), end
+
+
+def _last_of(found: _Ints, index: EventIndex, header: ChunkHeader, before: int) -> tuple[_Ints, int]:
+    """Returns the last rows before `before`, as `_next_of`, and the first sequence."""
+    stop = _place_of(before, found, index)
+    first = stop - _WINDOW_EVENTS
+    if first <= 0:
+        return found[:stop].astype(np.int64), header.first_sequence
+    begin = index.checked("sequence").item(index.commit_begin(int(found[first])))
+    return found[_place_of(begin, found, index) : stop].astype(np.int64), begin
+
+
+def _place_of(sequence: int, found: _Ints, index: EventIndex) -> int:
+    """Returns the place in `found` of the first row whose sequence is not smaller."""
+    sequence_of = index.checked("sequence").item
+    return bisect_left(found, sequence, key=lambda row: sequence_of(int(row)))
+
+
 def _checked_commits(index: EventIndex) -> Column:
     """Returns the sequences; where commits begin and end is checked as well."""
     for name in ("place", "left"):
@@ -448,17 +484,6 @@ def _found_in(file: TailFile, wanted: EventFilter, commits: int) -> tuple[array[
     found = file.commits_of(wanted.aggregate_id, commits)
     assert found is not None, "the walk was not limited"
     return found
-
-
-def _rows_found(index: EventIndex, wanted: EventFilter) -> _Ints:
-    """Returns the rows that may pass, in the order of their sequence. Those of one aggregate are neighbours, in that order."""
-    if wanted.aggregate_id is not None:
-        ordinal = index.find(wanted.aggregate_id.encode())
-        return np.arange(*((0, 0) if ordinal is None else index.rows_of(ordinal)))
-    assert wanted.query is not None
-    parts = [index.rows_with_tags(item.tags) for item in wanted.query.items]
-    rows = np.unique(np.concatenate(parts))
-    return rows[np.argsort(_taken(index, "sequence", rows))]
 
 
 def _takes_all(data: bytes, first: int, wanted: EventFilter, own: SlotFilter | None, whole: bool) -> bool:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from eventstore.model import NewEvent
+from eventstore.query import Query
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.store.read import scan as scanning
+from eventstore.store.sorted.event_index import EventIndex
 from tests.meeting_pairs import meeting_pairs
 from tests.store.conftest import Maker
-from tests.store.stepped import Stepped, raw
+from tests.store.stepped import SMALL, Stepped, raw
 
 FILTERS = [
     EventFilter(),
@@ -32,10 +35,17 @@ FILTERS = [
     EventFilter(aggregate_id="order"),
     EventFilter(aggregate_id="order-1", aggregate_prefix="order-12"),
     EventFilter(types=frozenset(["A"]), aggregate_id="order-1", from_time=1_020),
+    EventFilter(query=Query(tags=["t:1"])),
+    EventFilter(query=Query(tags=["t:1", "u:0"]) | Query(["C"], ["t:2"]), from_time=1_020),
 ]
 
 
 LAYOUTS = ["sorted", "unsorted", "mixed"]
+
+
+def some_event(number: int, place: int) -> NewEvent:
+    tags = [f"t:{(number + place) % 4}", f"u:{place % 2}"] if number % 3 else []
+    return NewEvent("ABC"[(number * place) % 3], bytes([place]) * (number % 40), tags=tags)
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -43,7 +53,7 @@ def mixed(request: pytest.FixtureRequest, opened: Maker) -> Stepped:
     """Commits of one to seven events of three types; all files sorted, none, or the first ones."""
     store = opened()
     for number in range(90):
-        events = [NewEvent("ABC"[(number * place) % 3], bytes([place]) * (number % 40)) for place in range(1 + number % 7)]
+        events = [some_event(number, place) for place in range(1 + number % 7)]
         name = "Ö-order" if number % 11 == 0 else f"order-{number % 13}"
         store.append(raw(name, f"command-{number}", *events, when=1_000 + number))
         if request.param == "mixed" and number == 50:
@@ -151,3 +161,16 @@ def test_a_scan_does_not_see_unwritten_commits(mixed: Stepped) -> None:
     assert mixed.state() == before
     mixed.persist()
     assert len(mixed.state()) == len(before) + 1
+
+
+def test_the_rows_of_tags_are_found_once_for_all_pages_of_a_reader(opened: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, query = opened(settings=replace(SMALL, file_size_bytes=1 << 20)), Query(tags=["t:1"])
+    for number in range(0, 8_000, 100):
+        store.append(*(raw(f"a-{each % 9}", f"c-{each}", NewEvent("A", tags=["t:1"])) for each in range(number, number + 100)))
+    store.sort()
+    found: list[int] = []
+    look_up = EventIndex.rows_with_tags
+    monkeypatch.setattr(EventIndex, "rows_with_tags", lambda self, tags: found.append(1) or look_up(self, tags))
+    assert len(store.read_all(wanted=EventFilter(query=query), page_bytes=4_000)) == 8_000
+    assert len(store.read_back(wanted=EventFilter(query=query), page_bytes=4_000)) == 8_000
+    assert len(found) == sum(header.sorted for header in store.engine.files.headers)
