@@ -129,6 +129,20 @@ def test_a_condition_is_checked_where_it_was_looked_ahead_to(opened: Maker) -> N
     assert (passed.found, passed.after) == (None, LogPosition(101))
 
 
+@pytest.mark.parametrize("query", [Query(tags=["t:1"]), Query(["A"])])
+def test_events_of_other_scopes_are_passed_over_by_the_page_not_one_by_one(opened: Maker, query: Query) -> None:
+    store = opened()
+    for number in range(0, 400, 10):
+        of_others = [raw(f"{{{each}}}", f"c-{each}", NewEvent("A", b"", tags=["t:1"])) for each in range(number, number + 10)]
+        store.append(*of_others)
+    store.sort()
+    condition, pages = Unless(query, LogPosition(0), "{other}"), 0
+    while condition.after.sequence < store.engine.visible_sequence:
+        condition, pages = store.engine.look_ahead(condition), pages + 1
+    assert condition.found is None
+    assert pages <= 3
+
+
 def test_a_place_beyond_the_end_or_of_another_history_is_refused(opened: Maker) -> None:
     store = opened()
     store.append(raw("a", "c-1"), raw("a", "c-2"))

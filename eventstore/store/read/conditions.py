@@ -76,7 +76,7 @@ class Conditions:
         elif identity:  # its file was in memory when it was asked whether this is quick, and was sorted since
             check_place(partial(self._scanner.page, visible=before_tail), unless.after)
         while after < before_tail:  # a file was sorted since the thread has looked
-            page = self._scanner.page(after, unless.wanted, _PAGE_BYTES, 1, before_tail)
+            page = self._scanner.page(after, unless.wanted, _PAGE_BYTES, None, before_tail)
             found = _first_of(unless, decode_page(page.records), after)
             if found is not None:
                 return found
@@ -132,7 +132,7 @@ def look_ahead(scan: Callable[..., ScanPage], unless: Unless, end: int) -> Unles
     after = unless.after
     check_start(after.sequence, end)
     check_place(scan, after)
-    page = scan(after.sequence, unless.wanted, _PAGE_BYTES, 1)
+    page = scan(after.sequence, unless.wanted, _PAGE_BYTES, None)  # the first ones may be of another slot
     found = _first_of(unless, decode_page(page.records), after.sequence)
     return unless._replace(after=LogPosition(max(page.next, after.sequence)), found=found)
 
