@@ -143,6 +143,15 @@ def test_events_of_other_scopes_are_passed_over_by_the_page_not_one_by_one(opene
     assert pages <= 3
 
 
+def test_a_condition_on_tags_that_are_frequent_each_is_for_a_thread_though_few_events_have_both(opened: Maker) -> None:
+    """What takes long is to compare the commits of the two, not to read those that are found."""
+    store = opened(settings=replace(SMALL, file_size_bytes=1 << 20))
+    for number in range(100):
+        store.append(raw("a", f"c-{number}", NewEvent("A", tags=["t:1", "t:3"] if number % 50 else ["t:2"])))
+    for tags, quick in ((["t:1"], False), (["t:1", "t:3"], False), (["t:1", "t:2"], True), (["t:1", "t:9"], True)):
+        assert store.engine.is_quick(Unless(Query(tags=tags), LogPosition(0), "b")) == quick
+
+
 def test_a_place_beyond_the_end_or_of_another_history_is_refused(opened: Maker) -> None:
     store = opened()
     store.append(raw("a", "c-1"), raw("a", "c-2"))

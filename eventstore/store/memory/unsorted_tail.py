@@ -121,15 +121,31 @@ class TailFile:
             return parts[0] if parts else array("I")
         return array("I", sorted(set().union(*parts)))
 
+    def tagged_max(self, query: Query, first: int) -> int:
+        """Returns how many commits `tagged` looks at from `first` on."""
+        return sum(
+            len(found[0]) - bisect_left(found[0], first) for item in query.items if (found := self._of(item.tags, first))
+        )
+
     def _with_all(self, tags: Sequence[str], first: int, stop: int) -> array[int] | None:
-        lists = []
+        found = self._of(tags, first)
+        if found is None:
+            return None
+        rarest, *others = found
+        commits = rarest[bisect_left(rarest, first) : bisect_left(rarest, stop)]
+        for other in others:  # not as sets: the rarest tag may have a few commits, and another one all
+            commits = array("I", [each for each in commits if _holds(other, each)])
+        return commits
+
+    def _of(self, tags: Sequence[str], first: int) -> list[array[int]] | None:
+        """Returns the commits of each tag, the shortest first; None if one has none from `first` on."""
+        found = []
         for tag in tags:
             known = self.tags.get(tag)
             if known is None or known[-1] < first:  # that is all there is to most conditions
                 return None
-            lists.append(known)
-        lists = [each[bisect_left(each, first) : bisect_left(each, stop)] for each in lists]
-        return lists[0] if len(lists) == 1 else array("I", sorted(set(lists[0]).intersection(*lists[1:])))
+            found.append(known)
+        return sorted(found, key=len)
 
     def undo_last(self, aggregate_id: str, key: int, tags: Iterable[str] = ()) -> None:
         """Removes the last commit, which is of this aggregate and key, and has events with these tags."""
@@ -248,6 +264,11 @@ class TailFile:
     def written_commits(self, visible_sequence: int) -> int:
         """Returns the number of commits up to `visible_sequence`, which is the end of a commit."""
         return bisect_right(self.sequences, visible_sequence)
+
+
+def _holds(ordinals: array[int], ordinal: int) -> bool:
+    place = bisect_left(ordinals, ordinal)
+    return place < len(ordinals) and ordinals[place] == ordinal
 
 
 def _joined(chain: array[int], later: array[int]) -> array[int]:

@@ -57,7 +57,10 @@ class Conditions:
         known_from = files[0].first_sequence if files else 0  # the identity of the event before is not in memory
         if not files or after < (known_from if identity else known_from - 1):
             return False
-        return sum([len(ordinals) for _, ordinals in self._candidates(unless.query, after)]) <= _RECORDS_MAX
+        query, by_tags, commits = unless.query, unless.query.by_tags, 0
+        for file, first in self._files_after(after):
+            commits += file.tagged_max(query, first) if by_tags else len(file.offsets) - first
+        return commits <= _RECORDS_MAX
 
     def first_event(self, unless: Unless, end: int) -> Event | None:
         """Returns the first event that the condition forbids, durable or not; None if it holds. `end`: the last sequence.
@@ -92,13 +95,17 @@ class Conditions:
         """Returns the commits of the tail after a place that a condition may forbid."""
         found: list[tuple[TailFile, Sequence[int]]] = []
         by_tags = query.by_tags
-        for file in self._tail.files:
-            if file.next_sequence > after + 1:
-                first, stop = max(0, file.ordinal_at(after + 1)), len(file.offsets)
-                ordinals = file.tagged(query, first, stop) if by_tags else range(first, stop)
-                if ordinals:
-                    found.append((file, ordinals))
+        for file, first in self._files_after(after):
+            stop = len(file.offsets)
+            ordinals = file.tagged(query, first, stop) if by_tags else range(first, stop)
+            if ordinals:
+                found.append((file, ordinals))
         return found
+
+    def _files_after(self, after: int) -> list[tuple[TailFile, int]]:
+        """Returns the files of the tail with commits after a place, and in each the first of them."""
+        files = [file for file in self._tail.files if file.next_sequence > after + 1]
+        return [(file, max(0, file.ordinal_at(after + 1))) for file in files]
 
     def _check_identity(self, place: LogPosition) -> None:
         file = next(file for file in reversed(self._tail.files) if file.first_sequence <= place.sequence)

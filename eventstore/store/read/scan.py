@@ -38,6 +38,8 @@ from eventstore.store.sorted.event_index import EventIndex
 from eventstore.store.sorted.index_columns import Column
 
 _WINDOW_EVENTS = 4096
+_SPAN_COMMITS = 65_536
+"""How many commits of an unsorted file are looked through for tags at once."""
 EXAMINED_EVENTS_MAX = 65_536
 """How many events a page passes over at most, before it ends without one that matches."""
 _PAGE = mmap.PAGESIZE
@@ -241,9 +243,10 @@ class LogScanner:
     ) -> tuple[bytes, int, int]:
         """Reads the commits of one aggregate, or with some tags, where memory says that they are."""
         name = self._files.name(file.number)
-        chain, count = _found_in(file, wanted, file.written_commits(visible))
-        first = bisect_left(chain, file.ordinal_at(after + 1), 0, count)
-        end = min(visible, file.next_sequence - 1)
+        commits, begin = file.written_commits(visible), file.ordinal_at(after + 1)
+        stop = commits if wanted.aggregate_id is not None else min(commits, begin + _SPAN_COMMITS)
+        chain, first, count = _found_in(file, wanted, begin, stop)
+        end = min(visible, file.next_sequence - 1) if stop == commits else file.sequences[stop] - 1
         parts: list[bytes] = []
         left, passed = bytes_max, 0
         for place in range(first, count):
@@ -270,10 +273,12 @@ class LogScanner:
     ) -> tuple[bytes, int, int]:
         """As `_unsorted_found`, from the newest commit before `before` on."""
         name = self._files.name(file.number)
-        chain, count = _found_in(file, wanted, file.ordinal_at(before - 1) + 1)
+        stop = file.ordinal_at(before - 1) + 1
+        begin = 0 if wanted.aggregate_id is not None else max(0, stop - _SPAN_COMMITS)
+        chain, first, count = _found_in(file, wanted, begin, stop)
         parts: list[bytes] = []
         left, passed = bytes_max, 0
-        for place in range(count - 1, -1, -1):
+        for place in range(count - 1, first - 1, -1):
             if left <= 0 or passed >= events_max or count - 1 - place >= _WINDOW_EVENTS:
                 return b"".join(reversed(parts)), passed, file.sequences[chain[place + 1]]
             data = read_commits(file, name, chain[place : place + 1])
@@ -282,7 +287,7 @@ class LogScanner:
                 parts.append(data)
                 left -= len(data)
                 passed += matching
-        return b"".join(reversed(parts)), passed, file.sequences[0]
+        return b"".join(reversed(parts)), passed, file.sequences[begin]
 
     def _sorted(
         self,
@@ -475,15 +480,17 @@ def _is_looked_up(wanted: EventFilter) -> bool:
     return wanted.aggregate_id is not None or (wanted.query is not None and wanted.query.by_tags)
 
 
-def _found_in(file: TailFile, wanted: EventFilter, commits: int) -> tuple[array[int], int]:
-    """Returns commits of an unsorted file, ascending, and how many of them are below `commits`: those that may pass."""
+def _found_in(file: TailFile, wanted: EventFilter, begin: int, stop: int) -> tuple[array[int], int, int]:
+    """Returns commits of an unsorted file, ascending, and from where to where in them are those that may pass, from `begin` up
+    to `stop`.
+    """
     if wanted.aggregate_id is None:
         assert wanted.query is not None
-        tagged = file.tagged(wanted.query, 0, commits)
-        return tagged, len(tagged)
-    found = file.commits_of(wanted.aggregate_id, commits)
+        tagged = file.tagged(wanted.query, begin, stop)
+        return tagged, 0, len(tagged)
+    found = file.commits_of(wanted.aggregate_id, stop)
     assert found is not None, "the walk was not limited"
-    return found
+    return found[0], bisect_left(found[0], begin, 0, found[1]), found[1]
 
 
 def _takes_all(data: bytes, first: int, wanted: EventFilter, own: SlotFilter | None, whole: bool) -> bool:

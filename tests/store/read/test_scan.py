@@ -72,6 +72,7 @@ def test_every_matching_event_comes_exactly_once(
 ) -> None:
     everything = mixed.state()
     monkeypatch.setattr(scanning, "_WINDOW_EVENTS", window)
+    monkeypatch.setattr(scanning, "_SPAN_COMMITS", 3 * window)
     due = [event for event in everything if wanted.matches(event)]
     for page_bytes, events_max in itertools.product((1, 500, 1 << 20), (None, 1, 3)):
         assert mixed.read_all(0, wanted, page_bytes=page_bytes, events_max=events_max) == due
@@ -86,6 +87,7 @@ def test_backwards_the_same_events_come_newest_first(
     mixed: Stepped, wanted: EventFilter, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scanning, "_WINDOW_EVENTS", window)
+    monkeypatch.setattr(scanning, "_SPAN_COMMITS", 3 * window)
     everything = mixed.state()
     due = [event for event in reversed(everything) if wanted.matches(event)]
     for page_bytes, events_max in itertools.product((1, 500, 1 << 20), (None, 1, 3)):
