@@ -218,7 +218,7 @@ async def _listening(
         appends = appends_of(slots, door)(gate, mailboxes, replies, order)
         commands = commands_of(slots, door)(gate, domain, mailboxes, replies, waiting, order)
         layout = ServedLayout(store.engine, lambda: maps.current.version)
-        joint = JointCommitBatcher(gate, store, mailboxes, order, slots, layout, nursery)
+        joint = JointCommitBatcher(gate, store, mailboxes, waiting, order, slots, layout, nursery)
         reads = ReadRequests(gate, store.engine, nursery, layout)
         subscriptions = ServedSubscriptions(gate, store.committer, nursery, layout)
         host, port = listener.getsockname()[:2]

@@ -119,8 +119,8 @@ class ServerSettings:
     waiting_commands_bytes_max: Annotated[
         int,
         Setting(
-            "Requests of one connection whose commands wait for their handlers; at the limit the server stops reading from it. "
-            "One request may exceed it.",
+            "Requests of one connection whose commands wait for their handlers, or whose conditions are looked up in the log; "
+            "at the limit the server stops reading from it. One request may exceed it.",
             "Limits",
             64 * KIB,
         ),

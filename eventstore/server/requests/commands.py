@@ -58,18 +58,19 @@ from eventstore_mailbox import CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, 
 
 
 class Waiting(Protocol):
-    """A SEND; `size`: what is counted of it, 0 if nothing is."""
+    """A SEND, or a commit; `size`: what is counted of it, 0 if nothing is."""
 
     connection: ServerConnection
     size: int
 
 
 class WaitingCommands:
-    """The bytes of commands (SEND) that are not answered yet, because their handlers or restores take time. Requests count as a
-    whole, from their acceptance to the outcome of their last command. One of them may exceed `connection_bytes_max`.
+    """The bytes of commands (SEND) that are not answered yet, because their handlers or restores take time, and of commits
+    whose conditions are looked up in the log. Requests count as a whole, from their acceptance to the outcome of their last
+    command. One of them may exceed `connection_bytes_max`.
 
     Over its bound a connection is not read any further, until enough of its commands are settled. Over the bound of all
-    connections together a SEND is refused: waiting would not help, as it may be other connections that hold the room.
+    connections together a request is refused: waiting would not help, as it may be other connections that hold the room.
     """
 
     def __init__(self, gate: Gate, connection_bytes_max: int, bytes_max: int) -> None:

@@ -8,13 +8,14 @@ cannot conflict, so the mailboxes forget the aggregates before the commit is ack
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import trio
 
-from eventstore.errors import Elsewhere, EventStoreError, ShuttingDown
+from eventstore.errors import Elsewhere, EventStoreError, Overloaded, ShuttingDown
 from eventstore.protocol import encode_answer, encode_error
 from eventstore.protocol.joint_commits import raw_of
 from eventstore.protocol.reader_start import ReaderStart
@@ -24,6 +25,7 @@ from eventstore.server.feature import Feature
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes
 from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
+from eventstore.server.requests.commands import WaitingCommands
 from eventstore.server.requests.owned_slots import OwnedSlots
 from eventstore.server.shard_layout import ServedLayout
 from eventstore.store.append import COMMITTED, AppendOutcome, NewCommit, alone, refused
@@ -32,16 +34,37 @@ from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.read.conditions import looked_ahead
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class _ConnectionClosed(Exception):
+    """Nothing is looked up for a closed connection."""
+
+
+@dataclass(slots=True, eq=False)
+class _Commit:
+    """A commit that is not answered yet. `request_bytes`: of its request; `size`: see `WaitingCommands`."""
+
+    connection: ServerConnection
+    request_id: int
+    raw: RawJointCommit
+    request_bytes: int
+    size: int = 0
 
 
 class JointCommitBatcher:
-    """Collects the commits of a turn. While `stopping`, new ones are refused and those under way are finished."""
+    """Collects the commits of a turn. While `stopping`, new ones are refused and those under way are finished.
+
+    A commit whose condition has to be looked up in the log waits as a command does for its handler, and counts as one. It comes
+    to nothing if its connection is closed before.
+    """
 
     def __init__(
         self,
         gate: Gate,
         store: EmbeddedStore,
         mailboxes: ServerMailboxes,
+        waiting: WaitingCommands,
         order: ArrivalOrder,
         slots: OwnedSlots | None,
         layout: ServedLayout,
@@ -54,7 +77,8 @@ class JointCommitBatcher:
         self._slots = slots
         self._layout = layout
         self._nursery = nursery
-        self._waiting: list[tuple[ServerConnection, int, RawJointCommit]] = []
+        self._waiting = waiting
+        self._commits: list[_Commit] = []
         self.stopping = False
         self.feature = Feature(routes={CommitJointly: self.commit, CommitUnless: self.commit}, stop=self._stop)
 
@@ -79,56 +103,86 @@ class JointCommitBatcher:
             raw = cast("RawJointCommit", refused([raw], error)[0])  # a split may have separated them since they were written
         self._order.switch_to(self)
         self._gate.owe(connection)
-        self._waiting.append((connection, request_id, raw))
+        self._commits.append(_Commit(connection, request_id, raw, connection.request_bytes))
 
     def hand_over(self) -> None:
         """Hands the commits to the store; those on aggregates that take long to look up follow when these are loaded."""
-        waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            if not self._store.engine.is_quick(each[2][0].unless):
-                self._nursery.start_soon(self._looked_first, *each)
-        waiting = [each for each in waiting if self._store.engine.is_quick(each[2][0].unless)]
-        if waiting:
-            self._load_and_submit(waiting)
+        commits, self._commits = self._commits, []
+        quick = list[_Commit]()
+        for each in commits:
+            if self._store.engine.is_quick(each.raw[0].unless):
+                quick.append(each)
+            else:
+                self._look_first(each)
+        if quick:
+            self._load_and_submit(quick)
 
-    def _load_and_submit(self, waiting: Sequence[tuple[ServerConnection, int, RawJointCommit]]) -> None:
-        names = {name for _, _, raw in waiting for name in raw[0].aggregate_ids}
-        if self._store.engine.unloaded(names):
-            self._nursery.start_soon(self._loaded_first, names, waiting)
+    def _look_first(self, commit: _Commit) -> None:
+        try:
+            self._waiting.add(commit, commit.request_bytes)
+        except Overloaded as error:
+            self._gate.answer(commit.connection, encode_error(commit.request_id, error))
         else:
-            self._submit(waiting)
+            self._nursery.start_soon(self._looked_first, commit)
 
-    async def _looked_first(self, connection: ServerConnection, request_id: int, raw: RawJointCommit) -> None:
+    def _load_and_submit(self, commits: Sequence[_Commit]) -> None:
+        names = {name for each in commits for name in each.raw[0].aggregate_ids}
+        if self._store.engine.unloaded(names):
+            self._nursery.start_soon(self._loaded_first, names, commits)
+        else:
+            self._submit(commits)
+
+    async def _looked_first(self, commit: _Commit) -> None:
         """Has a thread look for what the condition forbids, as far as the log is visible; the store looks at what is left."""
-        unless = raw[0].unless
+        raw, unless = commit.raw, commit.raw[0].unless
         assert unless is not None
         try:
-            unless = await looked_ahead(self._store.engine, unless, partial(self._gate.scheduler.page, connection))
+            unless = await looked_ahead(self._store.engine, unless, partial(self._page, commit.connection))
         except EventStoreError as error:  # a command that was committed before is answered all the same
             raw, unless = cast("RawJointCommit", refused([raw], error)[0]), None
-        self._load_and_submit([(connection, request_id, (raw[0]._replace(unless=unless), *raw[1:]))])
+        except _ConnectionClosed:
+            self._gate.answer(commit.connection)
+            return
+        except Exception:  # a bug of ours, which affects only this connection
+            _log.exception("looking for what a condition forbids failed; its connection is closed")
+            self._gate.answer(commit.connection)
+            self._gate.drop(commit.connection)
+            return
+        finally:
+            self._waiting.remove(commit)
+            self._gate.flush()  # it may be read again
+        commit.raw = (raw[0]._replace(unless=unless), *raw[1:])
+        self._load_and_submit([commit])
 
-    async def _loaded_first(self, names: set[str], waiting: Sequence[tuple[ServerConnection, int, RawJointCommit]]) -> None:
+    async def _page(self, connection: ServerConnection, make: Callable[[], T]) -> T:
+        def make_if_open() -> T:
+            if connection.closed:
+                raise _ConnectionClosed
+            return make()
+
+        return await self._gate.scheduler.page(connection, make_if_open)
+
+    async def _loaded_first(self, names: set[str], commits: Sequence[_Commit]) -> None:
         await self._store.load(names)
-        self._submit(waiting)
+        self._submit(commits)
 
-    def _submit(self, waiting: Sequence[tuple[ServerConnection, int, RawJointCommit]]) -> None:
-        commits = [alone(raw) for _, _, raw in waiting]
+    def _submit(self, commits: Sequence[_Commit]) -> None:
+        raws = [alone(each.raw) for each in commits]
 
         def deliver(outcomes: Sequence[AppendOutcome]) -> None:
             durability = self._store.committer.durability()
-            for (connection, request_id, raw), commit, outcome in zip(waiting, commits, outcomes, strict=True):
+            for each, raw, outcome in zip(commits, raws, outcomes, strict=True):
                 if outcome[0] == COMMITTED:
-                    self._mailboxes.forget(write[0] for write in raw[0].writes)
-                self._gate.answer(connection, _answer(request_id, commit, outcome, durability))
+                    self._mailboxes.forget(write[0] for write in each.raw[0].writes)
+                self._gate.answer(each.connection, _answer(each.request_id, raw, outcome, durability))
             self._gate.flush()
 
         try:
-            self._store.committer.submit(commits, deliver, waiting[0][0])
+            self._store.committer.submit(raws, deliver, commits[0].connection)
         except Exception:  # a bug of ours that one client triggered; only the connections of its batch are affected
             _log.exception("a commit failed; its connections are closed")
-            for connection, _, _ in waiting:
-                self._gate.drop(connection)
+            for each in commits:
+                self._gate.drop(each.connection)
         self._store.committer.kick()
 
 
