@@ -135,6 +135,8 @@ def _aggregate(aggregate_id: object, expected_version: object, events: object) -
     check_text("aggregate_id", aggregate_id)
     if expected_version is not None and expected_version is not True:
         check_int("expected_version", expected_version, 0, VERSION_MAX)
+    if events is not None and not isinstance(events, bytes):
+        raise InvalidArgument(f"the events of an aggregate are bin or nil, not {shown(events)}", field="events")
 
 
 @request(90, needs=on_writes())
