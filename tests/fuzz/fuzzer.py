@@ -18,7 +18,7 @@ from eventstore.flat import encode
 from eventstore.protocol.answers import Failure
 from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.request_declaration import DECLARATIONS, Request, code_of
-from eventstore.protocol.requests import Credit, Map, Ping, Subscribe, Unsubscribe
+from eventstore.protocol.requests import Credit, Map, Ping, Subscribe, SubscribeMatching, Unsubscribe
 from tests.fuzz.request_maker import RequestMaker, Values
 from tests.server.raw import RawClient
 
@@ -30,7 +30,7 @@ MEMORY_BYTES_MAX = 600 * 1024 * 1024
 _ROUNDS_BEFORE = 100
 _ENDLESS = frozenset(kind for kind, declared in DECLARATIONS.items() if declared.waits and kind is not Pull)
 """They may wait for ever, until they are ended."""
-_SILENT = (Credit, Subscribe, Map)  # a MAP with a mistake may wait for another version
+_SILENT = (Credit, Subscribe, SubscribeMatching, Map)  # a MAP with a mistake may wait for another version
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ def _round(client: RawClient, maker: RequestMaker, report: Report) -> None:
         garbled = maker.chance(0.05)
         if garbled:
             payload = maker.garbled(payload)
-        if kind is Subscribe:
+        if kind in (Subscribe, SubscribeMatching):
             maker.subscriptions.append(request_id)
         if kind in _ENDLESS:
             endless.append(request_id)

@@ -14,11 +14,13 @@ from typing import Final
 
 from eventstore import flat
 from eventstore.flat import Scalar
+from eventstore.model import NewEvent
 from eventstore.protocol import broker_requests as broker
 from eventstore.protocol import group_requests as groups
 from eventstore.protocol import reaction_requests as reactions
 from eventstore.protocol import requests as events
 from eventstore.protocol.request_declaration import DECLARATIONS, Argument, Request
+from eventstore.query import Query
 from tests.records.parking_fields import parked, unparked
 
 Values = list[Scalar]
@@ -29,6 +31,7 @@ _TOPICS: Final = ["orders", "events", "retry:g-1", "dead:g-1", "../x", "Ünï"]
 _GROUPS: Final = ["g-1", "g-2", ".hidden"]
 _MEMBERS: Final = ["m-1", "m-2", "m-3"]
 _TYPES: Final = ["Deposited", "Opened", "T"]
+_TAGS: Final = ["course:c1", "student:s1", "ü"]
 _EDGES: Final = [
     0,
     1,
@@ -134,7 +137,19 @@ class RequestMaker:
         return [self.one(_AGGREGATES), condition, self.one(_COMMANDS), self.maybe(self.number(10**15)), made]
 
     def _event(self) -> Values:
-        return [self.one(_TYPES), self.data(), self.maybe(self.data())]
+        event = NewEvent(str(self.one(_TYPES)), self.data(), self.maybe(self.data()), self._tags())
+        return list(event) if self._random.random() < 0.95 else [self.number(20), *event[1:]]
+
+    def _tags(self) -> list[str]:
+        return self._random.sample(_TAGS, self._random.randrange(len(_TAGS))) if self._random.random() < 0.5 else []
+
+    def query(self) -> bytes:
+        """Returns a packed query, rarely other bytes."""
+        if self._random.random() < 0.1:
+            return self.data()
+        types = self._random.sample(_TYPES, self._random.randrange(len(_TYPES)))
+        query = Query(types, self._tags())
+        return (query if self._random.random() < 0.5 else query | Query(tags=self._tags())).packed()
 
     def command(self) -> Values:
         account = self.one(_AGGREGATES)
@@ -185,6 +200,7 @@ _BY_NAME: Final[dict[str, Callable[[RequestMaker], Scalar]]] = {
     "time": lambda m: m.number(2**50),
     "before": lambda m: m.number(2**63),
     "subscription": lambda m: m.subscription(),
+    "query": lambda m: m.query(),
 }
 """What requests name, so that they meet what earlier ones made; and numbers of a size that gets far."""
 _BY_TYPE: Final[dict[type, Callable[[RequestMaker], Scalar]]] = {
