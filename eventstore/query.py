@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from eventstore import flat
@@ -20,6 +21,8 @@ from eventstore.tags import TAGGED, TAGS_MAX, checked_tags, tags_in
 
 ITEMS_MAX: Final = 64
 QUERY_BYTES_MAX: Final = 65_536
+_KEPT_MAX: Final = 64
+"""Of queries that were read: a server checks each when its request comes, and reads it when it takes the request."""
 _VALUES_MAX: Final = ITEMS_MAX * (2 + FILTER_TYPES_MAX + TAGS_MAX)
 
 
@@ -96,21 +99,24 @@ class Query:
             raise InvalidArgument(what, field="query", limit=QUERY_BYTES_MAX, value=len(packed))
         return packed
 
-    @classmethod
-    def unpacked(cls, packed: bytes) -> Query:
+    @staticmethod
+    def unpacked(packed: bytes) -> Query:
         """Reads what `packed` returns, from outside. Raises InvalidArgument."""
-        try:
-            values = flat.Decoder(QUERY_BYTES_MAX, _VALUES_MAX).decode(
-                packed
-            )  # not shared: blocking clients come on any thread
-        except flat.Malformed as error:
-            raise InvalidArgument(f"the query is malformed: {error}", field="query") from None
-        items, at = list[QueryItem](), 0
-        while at < len(values) and len(items) <= ITEMS_MAX:
-            types, at = _names(values, at)
-            tags, at = _names(values, at)
-            items.append(QueryItem(_checked_types(types), checked_tags(tags)))
-        return cls._of(tuple(items))
+        return _unpacked(packed)
+
+
+@lru_cache(_KEPT_MAX)
+def _unpacked(packed: bytes) -> Query:
+    try:
+        values = flat.Decoder(QUERY_BYTES_MAX, _VALUES_MAX).decode(packed)  # its own: blocking clients come on any thread
+    except flat.Malformed as error:
+        raise InvalidArgument(f"the query is malformed: {error}", field="query") from None
+    items, at = list[QueryItem](), 0
+    while at < len(values) and len(items) <= ITEMS_MAX:
+        types, at = _names(values, at)
+        tags, at = _names(values, at)
+        items.append(QueryItem(_checked_types(types), checked_tags(tags)))
+    return Query._of(tuple(items))
 
 
 def check_query(query: object) -> Query:
