@@ -17,7 +17,7 @@ from eventstore import flat
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_text, shown
 from eventstore.model import FILTER_TYPES_MAX, TYPE_BYTES_MAX, Event
-from eventstore.tags import TAGGED, TAGS_MAX, checked_tags, tags_in
+from eventstore.tags import TAGS_MAX, checked_tags
 
 ITEMS_MAX: Final = 64
 QUERY_BYTES_MAX: Final = 65_536
@@ -32,12 +32,9 @@ class QueryItem(NamedTuple):
     types: frozenset[str]
     tags: tuple[str, ...]
 
-    def matches(self, event: Event) -> bool:
-        if self.types and event[2] not in self.types:
-            return False
-        if not self.tags:
-            return True
-        return bool(event[8] & TAGGED) and set(self.tags).issubset(tags_in(event[4] or b""))
+    def passes(self, type_: str, tags: frozenset[str]) -> bool:
+        """Whether an event of this type passes that has these tags."""
+        return (not self.types or type_ in self.types) and tags.issuperset(self.tags)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -68,7 +65,8 @@ class Query:
 
     def matches(self, event: Event) -> bool:
         """Whether the event passes."""
-        return any(item.matches(event) for item in self.items)
+        type_, tags = event[2], frozenset(event.tags)
+        return any(item.passes(type_, tags) for item in self.items)
 
     @property
     def by_tags(self) -> bool:

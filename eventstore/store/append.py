@@ -247,7 +247,7 @@ class Appender:
                     file.collided.setdefault(key, []).append(mine)
                 outcomes.append((COMMITTED, version, sequence - 1))
             except EventStoreError as error:
-                self.refused += 1
+                self.refused += not isinstance(error, ConditionFailed)  # which is counted as a conflict
                 outcomes.append((REFUSED, _without_frames(error), 0))
 
     def _append_jointly(

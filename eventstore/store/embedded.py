@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import chain, islice
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import trio
 
@@ -42,12 +42,13 @@ from eventstore.records.event_page import decode_page, settle
 from eventstore.records.raw_commit import (
     CommitResult,
     RawCommit,
+    RawJointCommit,
     condition_of,
     encode_commit,
     encode_commits,
     encode_joint_commit,
 )
-from eventstore.store.append import AppendOutcome, NewCommit, aggregates_of, alone
+from eventstore.store.append import AppendOutcome, NewCommit, aggregates_of, alone, refused
 from eventstore.store.committer import EventCommitter, Submission, to_each_result, to_result
 from eventstore.store.engine import StoreEngine
 from eventstore.store.maintenance import Maintenance
@@ -178,7 +179,10 @@ class EmbeddedStore:
         raw = encode_joint_commit(writes, only_if, command_id, timestamp, condition)
         if condition is not None:
             condition = condition._replace(after=stored_start(after or 0, self.opened.uuid.bytes))
-            condition = await looked_ahead(self.engine, condition, self._threads.scan)
+            try:
+                condition = await looked_ahead(self.engine, condition, self._threads.scan)
+            except EventStoreError as error:  # a command that was committed before has its outcome all the same
+                raw, condition = cast("RawJointCommit", refused([raw], error)[0]), None
             raw = raw[0]._replace(unless=condition), *raw[1:]
         commit = alone(raw)
         outcome = to_each_result(commit, await self._outcome(commit, set(raw[0].aggregate_ids)), self.committer.durability())

@@ -152,6 +152,18 @@ def test_a_condition_on_tags_that_are_frequent_each_is_for_a_thread_though_few_e
         assert store.engine.is_quick(Unless(Query(tags=tags), LogPosition(0), "b")) == quick
 
 
+def test_a_condition_that_large_commits_have_to_be_compared_with_is_not_quick(opened: Maker) -> None:
+    store = opened()
+    for number, events in enumerate(([NewEvent("A", bytes(300_000), tags=["t"])], [NewEvent("A", b"", tags=["u"])] * 3_000)):
+        store.append(raw("a", f"c-{number}", *events))
+    store.append(raw("a", "c-9", NewEvent("A", b"", tags=["t", "u"])))
+    end = store.engine.barrier
+    for tag, after, quick in (("t", 0, False), ("t", 1, True), ("u", 1, True), ("u", end - 1, True)):
+        assert store.engine.is_quick(Unless(Query(tags=[tag]), LogPosition(after), "a")) is quick
+    two = Query(tags=["u"]) | Query(["B"], ["u"])
+    assert not store.engine.is_quick(Unless(two, LogPosition(1), "a"))
+
+
 def test_a_place_beyond_the_end_or_of_another_history_is_refused(opened: Maker) -> None:
     store = opened()
     store.append(raw("a", "c-1"), raw("a", "c-2"))

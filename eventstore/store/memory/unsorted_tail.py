@@ -207,12 +207,15 @@ class TailFile:
                 return chain[place:end] if backwards else chain[begin : place + 1]
         return chain[begin:end]
 
-    def first_version(self, ordinal: int) -> int:
-        """Returns the version of the commit's first event."""
+    def count(self, ordinal: int) -> int:
+        """Returns how many events the commit has."""
         end = self.next_sequence  # first, as above
         sequences, following = self.sequences, ordinal + 1
-        count = (sequences[following] if following < len(sequences) else end) - sequences[ordinal]
-        return self.versions[ordinal] - count + 1
+        return (sequences[following] if following < len(sequences) else end) - sequences[ordinal]
+
+    def first_version(self, ordinal: int) -> int:
+        """Returns the version of the commit's first event."""
+        return self.versions[ordinal] - self.count(ordinal) + 1
 
     def commits_of(self, aggregate_id: str, visible: int, steps_max: int | None = None) -> tuple[array[int], int] | None:
         """Returns the ordinals of the aggregate's commits, ascending, and how many of them are below `visible`. Returns None if

@@ -24,6 +24,10 @@ from eventstore.store.read.scan import LogScanner, ScanPage
 _PAGE_BYTES: Final = 64 * 1024
 _RECORDS_MAX: Final = 64
 """How many commits a condition may read where versions are checked."""
+_BYTES_MAX: Final = 256 * 1024
+"""How large they may be."""
+_MATCHES_MAX: Final = 4096
+"""How many events of them may be compared with an item of the query."""
 _NEXT_STEP: Final = "query again, and decide again"
 
 
@@ -60,7 +64,14 @@ class Conditions:
         query, by_tags, commits = unless.query, unless.query.by_tags, 0
         for file, first in self._files_after(after):
             commits += file.tagged_max(query, first) if by_tags else len(file.offsets) - first
-        return commits <= _RECORDS_MAX
+        if commits > _RECORDS_MAX:
+            return False
+        events = size = 0
+        for file, ordinals in self._candidates(query, after):
+            for ordinal in ordinals:
+                begin, end = file.extent(ordinal)
+                size, events = size + end - begin, events + file.count(ordinal)
+        return size <= _BYTES_MAX and events * len(query.items) <= _MATCHES_MAX
 
     def first_event(self, unless: Unless, end: int) -> Event | None:
         """Returns the first event that the condition forbids, durable or not; None if it holds. `end`: the last sequence.

@@ -16,6 +16,8 @@ from eventstore.store.sorted.event_index import EventIndex
 
 KEPT_ROWS_MAX: Final = 8 * 1024 * 1024
 """Of all queries, 4 bytes each; those of the last one are always kept."""
+KEPT_QUERIES_MAX: Final = 64
+"""Of one file each: a query may take 64 KiB on the wire."""
 _KEPT_ROWS_MIN: Final = 1024  # fewer are found again in less than a millisecond
 
 _Ints: TypeAlias = "npt.NDArray[np.integer[Any]]"
@@ -42,6 +44,8 @@ class FoundRows:
         if len(rows) >= _KEPT_ROWS_MIN:
             with self._lock:
                 self._kept[key] = rows
-                while len(self._kept) > 1 and sum(map(len, self._kept.values())) > KEPT_ROWS_MAX:
+                while len(self._kept) > 1 and (
+                    len(self._kept) > KEPT_QUERIES_MAX or sum(map(len, self._kept.values())) > KEPT_ROWS_MAX
+                ):
                     self._kept.popitem(last=False)
         return rows
