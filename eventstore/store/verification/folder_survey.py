@@ -67,6 +67,7 @@ def held(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that has not begun its program yet has a copy of the descriptor
         os.close(descriptor)
 
 

@@ -14,6 +14,7 @@ import pytest
 from eventstore.errors import FolderRefused
 from eventstore.settings.store import StoreSettings
 from eventstore.store.opening import open_folder
+from eventstore.store.verification.folder_survey import held
 from tests.simulated_disk import SimulatedDisk
 from tests.store.conftest import Maker
 from tests.store.stepped import raw
@@ -91,6 +92,23 @@ def test_a_second_open_in_the_same_process_is_refused(tmp_path: Path) -> None:
         open_folder(tmp_path, StoreSettings())
     opened.close()
     open_folder(tmp_path, StoreSettings()).close()
+
+
+def test_a_child_that_began_during_a_verification_does_not_keep_the_folder_locked(tmp_path: Path) -> None:
+    open_folder(tmp_path, StoreSettings()).close()
+    reading, writing = os.pipe()
+    with held(tmp_path):
+        child = os.fork()
+        if not child:
+            os.close(writing)
+            os.read(reading, 1)  # until the parent has looked
+            os._exit(0)
+    try:
+        open_folder(tmp_path, StoreSettings()).close()
+    finally:
+        os.close(writing)
+        os.close(reading)
+        os.waitpid(child, 0)
 
 
 def test_a_data_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
