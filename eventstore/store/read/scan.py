@@ -566,12 +566,13 @@ def _mask(index: EventIndex, rows: _Ints, wanted: EventFilter, types: list[int] 
     if wanted.to_time is not None:
         mask &= _taken(index, "time", rows) <= wanted.to_time
     if wanted.query is not None:
-        mask &= _mask_of_query(index, rows, wanted.query)
+        only = wanted.aggregate_id is None and wanted.query.by_tags and len(wanted.query.items) == 1
+        mask &= _mask_of_query(index, rows, wanted.query, have_tags=only)  # they were found by these
     return mask
 
 
-def _mask_of_query(index: EventIndex, rows: _Ints, query: Query) -> npt.NDArray[np.bool_]:
-    """Returns which rows may pass: tags are compared by their hashes."""
+def _mask_of_query(index: EventIndex, rows: _Ints, query: Query, *, have_tags: bool) -> npt.NDArray[np.bool_]:
+    """Returns which rows may pass: tags are compared by their hashes. `have_tags`: all rows have those of the only item."""
     found = np.zeros(len(rows), bool)
     names = index.type_names() if any(item.types for item in query.items) else []
     types = _taken(index, "type", rows) if names else rows
@@ -579,7 +580,7 @@ def _mask_of_query(index: EventIndex, rows: _Ints, query: Query) -> npt.NDArray[
         mask = np.ones(len(rows), bool)
         if item.types:
             mask &= np.isin(types, [place for place, name in enumerate(names) if name in item.types])
-        if item.tags:
+        if item.tags and not have_tags:
             mask &= np.isin(rows, index.rows_with_tags(item.tags))
         found |= mask
     return found
