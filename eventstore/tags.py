@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Final, cast
+from typing import Final
 
 from eventstore.errors import InvalidArgument
 
@@ -52,20 +52,20 @@ def with_tags(packed: bytes, tags: Sequence[str]) -> TaggedEvents:
     return events
 
 
-def checked_tags(tags: Iterable[str], high: int = TAGS_MAX) -> tuple[str, ...]:
+def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """Returns the tags as they are stored: in the order of their bytes, each once.
 
     Raises:
-        InvalidArgument: a tag is not text of 1 to 255 bytes, or holds a control character; there are more than `high`.
+        InvalidArgument: a tag is not text of 1 to 255 bytes, or holds a control character; there are more than 32.
     """
-    if isinstance(tags, str | bytes):
-        raise InvalidArgument(f"tags is {tags!r:.80}; give a list of tags", field="tags", value=f"{tags!r:.80}")
     try:
-        names = set(tags)
+        names = None if isinstance(tags, str | bytes) else set(tags)
     except TypeError:
-        raise InvalidArgument(f"tags is {tags!r:.80}; give a list of tags", field="tags", value=f"{tags!r:.80}") from None
-    if len(names) > high:
-        raise InvalidArgument(f"{len(names)} tags, the limit is {high}", field="tags", limit=high, value=len(names))
+        names = None
+    if names is None:
+        raise InvalidArgument(f"tags is {tags!r:.80}; give a list of tags", field="tags", value=f"{tags!r:.80}")
+    if len(names) > TAGS_MAX:
+        raise InvalidArgument(f"{len(names)} tags, the limit is {TAGS_MAX}", field="tags", limit=TAGS_MAX, value=len(names))
     for name in names:
         _check_tag(name)
     return tuple(sorted(names))  # code points ascend as the bytes of UTF-8 do
@@ -96,12 +96,6 @@ def enveloped(tags: Sequence[str], metadata: bytes | None) -> bytes:
     return b"".join(parts if metadata is None else (*parts, metadata))
 
 
-def tags_of_values(values: Sequence[object]) -> tuple[str, ...]:
-    """Returns the tags of events, each once. `values`: format, type, data and metadata of each."""
-    tagged = [envelope for format_, envelope in zip(values[0::4], values[3::4], strict=True) if cast(int, format_) & TAGGED]
-    return tuple(dict.fromkeys(chain.from_iterable(tags_in(cast(bytes, each)) for each in tagged)))
-
-
 def tags_in(envelope: bytes) -> tuple[str, ...]:
     """Returns the tags in an envelope. Raises ValueError: it is malformed, or holds what this program does not know."""
     return _opened(envelope)[0]
@@ -110,11 +104,6 @@ def tags_in(envelope: bytes) -> tuple[str, ...]:
 def metadata_in(envelope: bytes) -> bytes | None:
     """Returns the metadata in an envelope. Raises ValueError, as `tags_in`."""
     return envelope[_opened(envelope)[1] :] if envelope[0] & _METADATA else None
-
-
-def metadata_from(envelope: bytes) -> int:
-    """Returns where in the envelope the metadata begin; 0 if it holds none. Raises ValueError, as `tags_in`."""
-    return _opened(envelope)[1] if envelope[0] & _METADATA else 0
 
 
 def check_envelope(envelope: bytes) -> tuple[str, ...]:

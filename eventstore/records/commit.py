@@ -21,14 +21,16 @@ JSON; type: str; data: bin; metadata: bin or nil), uint32.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple, cast
 
 from eventstore import flat
 from eventstore.chunks.record import PREFIX, TRAILER, Framing, after_crc
 from eventstore.fields import check_text
 from eventstore.model import ID_BYTES_MAX, Event
-from eventstore.tags import tags_of_values
+from eventstore.tags import TAGGED, tags_in
 
 HEADER: Final = PREFIX.extended(
     ("time", "q"), ("first_version", "Q"), ("id_length", "B"), ("command_length", "B"), ("fingerprint", "6s")
@@ -174,25 +176,23 @@ def first_sequence(records: bytes | memoryview, position: int = 0) -> int:
 
 def fingerprints_of(records: bytes | memoryview) -> dict[int, bytes]:
     """Returns the fingerprints of commits in a page of whole records that have one, by the sequence of their first events."""
-    found, position = dict[int, bytes](), 0
-    while position < len(records):
-        length, sequence, fingerprint = _FINGERPRINTS.unpack_from(records, position)
-        if fingerprint != NO_FINGERPRINT:
-            found[sequence] = fingerprint
-        position += length
-    return found
+    each = _records_of(records)
+    return {sequence: fingerprint for _, sequence, fingerprint in each if fingerprint != NO_FINGERPRINT}
 
 
 def joint_places_of(records: bytes | memoryview) -> dict[int, JointPlace]:
     """Returns the places of records in joint commits, of a page of whole records, by the sequence of their first events."""
-    found, position = dict[int, JointPlace](), 0
+    places = {sequence: joint_place_of(records, position) for position, sequence, _ in _records_of(records)}
+    return {sequence: place for sequence, place in places.items() if place is not None}
+
+
+def _records_of(records: bytes | memoryview) -> Iterator[tuple[int, int, bytes]]:
+    """Yields where each record of a page begins, the sequence of its first event, and its fingerprint."""
+    position = 0
     while position < len(records):
-        length, sequence, _ = _FINGERPRINTS.unpack_from(records, position)
-        joint = joint_place_of(records, position)
-        if joint is not None:
-            found[sequence] = joint
+        length, sequence, fingerprint = _FINGERPRINTS.unpack_from(records, position)
+        yield position, sequence, fingerprint
         position += length
-    return found
 
 
 def _missing(records: bytes | memoryview, position: int) -> tuple[int, int]:
@@ -231,7 +231,9 @@ def to_events(view: CommitView) -> list[Event]:
 
 def tags_of_events(packed: bytes, count: int) -> tuple[str, ...]:
     """Returns the tags of packed events, as in a record whose CRC was checked, each once."""
-    return tags_of_values(flat.decode_trusted(packed, 4 * count))
+    values = flat.decode_trusted(packed, 4 * count)
+    tagged = [envelope for format_, envelope in zip(values[0::4], values[3::4], strict=True) if cast(int, format_) & TAGGED]
+    return tuple(dict.fromkeys(chain.from_iterable(tags_in(cast(bytes, each)) for each in tagged)))
 
 
 def check_id(name: str, value: str) -> bytes:

@@ -199,7 +199,7 @@ def _tags(given: object) -> tuple[str, ...]:
         raise LineRefused("tags is not a list")
     try:
         return checked_tags(given)
-    except (InvalidArgument, TypeError) as error:
+    except InvalidArgument as error:
         raise LineRefused(str(error)) from None
 
 
