@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -43,6 +43,7 @@ from eventstore.records.raw_commit import (
     CommitResult,
     RawCommit,
     RawJointCommit,
+    Unless,
     condition_of,
     encode_commit,
     encode_commits,
@@ -55,7 +56,6 @@ from eventstore.store.maintenance import Maintenance
 from eventstore.store.opening import OpenStore, StoreOpenReport
 from eventstore.store.projection_waits import ProjectionWaits
 from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
-from eventstore.store.read.conditions import looked_ahead
 from eventstore.store.read.reader_place import check_place, placed
 from eventstore.store.read.reader_threads import ReaderThreads
 from eventstore.store.read.replay import ReplayPage
@@ -179,11 +179,7 @@ class EmbeddedStore:
         raw = encode_joint_commit(writes, only_if, command_id, timestamp, condition)
         if condition is not None:
             condition = condition._replace(after=stored_start(after or 0, self.opened.uuid.bytes))
-            try:
-                condition = await looked_ahead(self.engine, condition, self._threads.scan)
-            except EventStoreError as error:  # a command that was committed before has its outcome all the same
-                raw, condition = cast("RawJointCommit", refused([raw], error)[0]), None
-            raw = raw[0]._replace(unless=condition), *raw[1:]
+            raw = await self.look_ahead((raw[0]._replace(unless=condition), *raw[1:]), self._threads.scan)
         commit = alone(raw)
         outcome = to_each_result(commit, await self._outcome(commit, set(raw[0].aggregate_ids)), self.committer.durability())
         if isinstance(outcome, EventStoreError):
@@ -245,6 +241,24 @@ class EmbeddedStore:
             for commit, outcome in zip(commits_of_turn, submission.outcomes, strict=True):
                 outcomes.append(to_each_result(commit, outcome, durability))
         return outcomes
+
+    async def look_ahead(
+        self, commit: RawJointCommit, on_thread: Callable[[Callable[[], Unless]], Awaitable[Unless]]
+    ) -> RawJointCommit:
+        """Has threads look for what a commit's condition forbids, as far as the log is visible; an append looks at what is
+        left. A commit whose condition cannot be checked, as at a place of another history, is returned without it, to be
+        refused: if its command was committed before, that is found all the same.
+        """
+        unless, engine = commit[0].unless, self.engine
+        try:
+            while unless is not None and not engine.is_quick(unless):
+                end = engine.visible_sequence
+                unless = await on_thread(partial(engine.look_ahead, unless))
+                if unless.after.sequence >= end:
+                    break
+        except EventStoreError as error:
+            commit, unless = cast("RawJointCommit", refused([commit], error)[0]), None
+        return commit[0]._replace(unless=unless), *commit[1:]
 
     async def load(self, aggregate_ids: set[str]) -> None:
         """Has a thread look up the aggregates for which an append would open many files on the event loop."""

@@ -31,7 +31,6 @@ from eventstore.server.shard_layout import ServedLayout
 from eventstore.store.append import COMMITTED, AppendOutcome, NewCommit, alone, refused
 from eventstore.store.committer import to_each_result
 from eventstore.store.embedded import EmbeddedStore
-from eventstore.store.read.conditions import looked_ahead
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -134,12 +133,8 @@ class JointCommitBatcher:
 
     async def _looked_first(self, commit: _Commit) -> None:
         """Has a thread look for what the condition forbids, as far as the log is visible; the store looks at what is left."""
-        raw, unless = commit.raw, commit.raw[0].unless
-        assert unless is not None
         try:
-            unless = await looked_ahead(self._store.engine, unless, partial(self._page, commit.connection))
-        except EventStoreError as error:  # a command that was committed before is answered all the same
-            raw, unless = cast("RawJointCommit", refused([raw], error)[0]), None
+            commit.raw = await self._store.look_ahead(commit.raw, partial(self._page, commit.connection))
         except _ConnectionClosed:
             self._gate.answer(commit.connection)
             return
@@ -151,7 +146,6 @@ class JointCommitBatcher:
         finally:
             self._waiting.remove(commit)
             self._gate.flush()  # it may be read again
-        commit.raw = (raw[0]._replace(unless=unless), *raw[1:])
         self._load_and_submit([commit])
 
     async def _page(self, connection: ServerConnection, make: Callable[[], T]) -> T:

@@ -7,9 +7,10 @@ few look-ups. For any other one, a thread looks through the log first, page by p
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from itertools import chain
+from typing import Final
 
 from eventstore.event_identity import LogPosition, check_identity, check_start
 from eventstore.model import Event
@@ -29,20 +30,6 @@ _BYTES_MAX: Final = 256 * 1024
 _MATCHES_MAX: Final = 4096
 """How many events of them may be compared with an item of the query."""
 _NEXT_STEP: Final = "query again, and decide again"
-
-
-OnThread: TypeAlias = Callable[[Callable[[], Unless]], Awaitable[Unless]]
-
-
-class Engine(Protocol):
-    """What is needed of a `StoreEngine`."""
-
-    @property
-    def visible_sequence(self) -> int: ...
-
-    def is_quick(self, unless: Unless) -> bool: ...
-
-    def look_ahead(self, unless: Unless) -> Unless: ...
 
 
 class Conditions:
@@ -95,12 +82,11 @@ class Conditions:
             if found is not None:
                 return found
             after = page.next
-        for file, ordinals in self._candidates(unless.query, after):
-            for ordinal in ordinals:
-                found = _first_of(unless, decode_page(self._read_record(file, ordinal)), after)
-                if found is not None:
-                    return found
-        return None
+        candidates = self._candidates(unless.query, after)
+        if not candidates:  # as of most conditions
+            return None
+        places = ((file, ordinal) for file, ordinals in candidates for ordinal in ordinals)
+        return _first_of(unless, chain.from_iterable(decode_page(self._read_record(*place)) for place in places), after)
 
     def _candidates(self, query: Query, after: int) -> list[tuple[TailFile, Sequence[int]]]:
         """Returns the commits of the tail after a place that a condition may forbid."""
@@ -123,20 +109,6 @@ class Conditions:
         events = decode_page(self._read_record(file, file.ordinal_at(place.sequence)))
         found = next((event for event in events if event.sequence == place.sequence), None)
         check_identity("a condition", place.sequence, place.identity, found, _NEXT_STEP)
-
-
-async def looked_ahead(engine: Engine, unless: Unless, on_thread: OnThread) -> Unless:
-    """Has threads look for what a condition forbids, as far as the log is visible; an append looks at what is left.
-
-    Raises:
-        Diverged, Corrupt, ReadFailed
-    """
-    while not engine.is_quick(unless):
-        end = engine.visible_sequence
-        unless = await on_thread(partial(engine.look_ahead, unless))
-        if unless.after.sequence >= end:
-            break
-    return unless
 
 
 def look_ahead(scan: Callable[..., ScanPage], unless: Unless, end: int) -> Unless:
