@@ -6,7 +6,6 @@ Also what callers submit, with the outcomes in the form that they get.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
 
 import trio
 
@@ -14,7 +13,7 @@ from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.writing.group_commit import DeliverOutcomes, GroupCommit, Replication
 from eventstore.errors import CommandIdReused, ConditionFailed, EventStoreError, VersionConflict, copy_error
 from eventstore.model import Committed
-from eventstore.records.raw_commit import CommitResult, JointWrites, RawJointCommit, condition_text
+from eventstore.records.raw_commit import CommitResult, JointWrites, condition_text
 from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, AppendOutcome, NewCommit, refused
 from eventstore.store.engine import StoreEngine
 
@@ -59,8 +58,12 @@ def to_result(commit: NewCommit, outcome: AppendOutcome, durability: int) -> Com
     return Committed(commit[0], first, second, status == DUPLICATE, durability)
 
 
-def to_results(commit: RawJointCommit, outcome: AppendOutcome, durability: int) -> list[Committed] | EventStoreError:
-    """Converts an outcome about several aggregates into the caller's: one for each, in the order in which they were given."""
+def to_each_result(commit: NewCommit, outcome: AppendOutcome, durability: int) -> list[Committed] | EventStoreError:
+    """Converts an outcome about one aggregate or several: one result for each, in the order in which they were given."""
+    joint = commit[0]
+    if not isinstance(joint, JointWrites):
+        result = to_result(commit, outcome, durability)
+        return result if isinstance(result, EventStoreError) else [result]
     status, first, _ = outcome
     if isinstance(first, EventStoreError):
         return copy_error(first)
@@ -70,16 +73,8 @@ def to_results(commit: RawJointCommit, outcome: AppendOutcome, durability: int) 
     assert status in (COMMITTED, DUPLICATE)
     return [
         Committed(write[0], version, sequence, status == DUPLICATE, durability)
-        for write, (version, sequence) in zip(commit[0].writes, first, strict=True)
+        for write, (version, sequence) in zip(joint.writes, first, strict=True)
     ]
-
-
-def to_each_result(commit: NewCommit, outcome: AppendOutcome, durability: int) -> list[Committed] | EventStoreError:
-    """Converts an outcome about one aggregate or several: one result for each, in the order in which they were given."""
-    if isinstance(commit[0], JointWrites):
-        return to_results(cast("RawJointCommit", commit), outcome, durability)
-    result = to_result(commit, outcome, durability)
-    return result if isinstance(result, EventStoreError) else [result]
 
 
 class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
