@@ -132,7 +132,7 @@ class EventStoreAggregateRecorder(AggregateRecorder):
         return max(version - self._begins.get(aggregate_id, 1), 0)
 
     def _look_up(self, aggregate_id: str) -> None:
-        for last in self._scoped.store.read(aggregate_id, backwards=True, limit=1):
+        if (last := self._scoped.last_event(aggregate_id)) is not None:
             self._remember(aggregate_id, originator_version(last) - last.version + 1)
 
     def _remember(self, aggregate_id: str, begins: int) -> None:

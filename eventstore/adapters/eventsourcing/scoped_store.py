@@ -11,6 +11,7 @@ from uuid import UUID
 from eventsourcing.persistence import DataError
 
 from eventstore.client.blocking.store import BlockingStore, connect
+from eventstore.model import Event
 
 _UUID_CHARACTERS: Final = 36
 _TEXT_MARK: Final = "="
@@ -40,6 +41,10 @@ class ScopedStore:
         """The store of the shard that has this scope: its sequences are numbers, where those of a cluster are positions."""
         number = self.store._shard_of(self.prefix(""))
         return self.store.shards.get(number, self.store)
+
+    def last_event(self, aggregate_id: str) -> Event | None:
+        """Returns the newest event of an aggregate; None if it has none."""
+        return next(iter(self.store.read(aggregate_id, backwards=True, limit=1)), None)
 
     def prefix(self, kind: str) -> str:
         """Returns what the ids of aggregates of one kind begin with: "events", "snapshots", "tracking", "dcb"."""

@@ -64,7 +64,7 @@ class EventStoreSnapshotRecorder(AggregateRecorder):
     def _is_settled(self, stored: StoredEvent) -> bool:
         """Tries to insert a snapshot; False: another one came first."""
         aggregate_id = self._scoped.aggregate_id(self._purpose, stored.originator_id)
-        last = next(iter(self._scoped.store.read(aggregate_id, backwards=True, limit=1)), None)
+        last = self._scoped.last_event(aggregate_id)
         newest, version = (-1, 0) if last is None else (originator_version(last), last.version)
         if stored.originator_version == newest:
             raise IntegrityError(f"there is a snapshot of {stored.originator_id} at version {newest}")

@@ -79,7 +79,7 @@ class EventStoreTrackingRecorder(TrackingRecorder):
 
     def _recorded_place(self, application: str) -> _Place:
         aggregate_id = self.scoped.aggregate_id(_KIND, application)
-        last = next(iter(self.scoped.store.read(aggregate_id, backwards=True, limit=1)), None)
+        last = self.scoped.last_event(aggregate_id)
         place = _Place(0, None) if last is None else _Place(last.version, cast(dict[str, int], last.json())[_FIELD])
         self._known[application] = place
         return place
