@@ -115,6 +115,7 @@ class _Scenario:
         self._domain = domain
         self._handled: Handled | HandledJointly | None = None
         self._events: list[object] = []
+        self._kinds: dict[type, EventType[Any]] = {}
 
     def _decoded(self, command: object) -> tuple[Handler, object, str] | EventStoreError:
         """Returns the handler, the command as it gets it, and the aggregate's id; or the error that a sender would get."""
@@ -152,6 +153,15 @@ class _Scenario:
     def _run_before(self) -> Handled | HandledJointly:
         assert self._handled is not None, "call .when(command) first"
         return self._handled
+
+    def _note_kinds(self, cls: type[Aggregate]) -> None:
+        """Notes the events that aggregates of a class apply."""
+        self._kinds |= {kind.cls: kind for kind, _ in applies_by_name(cls).values()}
+
+    def _as_read(self, expected: object) -> object:
+        """Returns an expected event in the form in which the events of the command are: as it would be read back."""
+        kind = self._kinds.get(type(expected))
+        return expected if kind is None else kind.codec.written(expected)[1]
 
     def _domain_of(self, command: object) -> Domain:
         if self._domain is None:
@@ -192,15 +202,11 @@ class Scenario(_Scenario):
         if self._aggregate is None:
             check_initial_state(handler.aggregate)
             self._aggregate = restore(handler.aggregate, aggregate_id, self._history)
-        self._handled = _run(handler, decoded, self._aggregate)
-        self._store(self._handled, handler.aggregate, aggregate_id)
+        self._note_kinds(handler.aggregate)
+        self._handled = handled = _run(handler, decoded, self._aggregate)
+        self._events, self._aggregate = _stored_after(handled, self._aggregate, self._history)
         _check_shared(handler.aggregate, shared)
         return self
-
-    def _store(self, handled: Handled, cls: type[Aggregate], aggregate_id: str) -> None:
-        assert self._history is not None
-        assert self._aggregate is not None
-        self._events, self._aggregate = _stored_after(handled, self._aggregate, self._history)
 
     def then(self, *expected: object) -> Self:
         """Asserts that the command applied exactly these events, in this order.
@@ -213,12 +219,6 @@ class Scenario(_Scenario):
         read = [self._as_read(event) for event in expected]
         assert self._events == read, "the events differ:\n" + _difference(read, self._events)
         return self
-
-    def _as_read(self, expected: object) -> object:
-        """Returns an expected event in the form in which the events of the command are: as it would be read back."""
-        kinds = {kind.cls: kind for kind, _ in applies_by_name(type(self._aggregate)).values()} if self._aggregate else {}
-        kind = kinds.get(type(expected))
-        return expected if kind is None else kind.codec.written(expected)[1]
 
     def then_nothing(self) -> Self:
         """Asserts that the command was accepted and applied no event."""
@@ -239,7 +239,6 @@ class JointScenario(_Scenario):
         super().__init__(domain)
         self._histories = {name: stored(*given, aggregate_id=name) for name, given in events.items()}
         self._by_id: dict[str, list[object]] = {}
-        self._kinds: dict[type, EventType[Any]] = {}
         self.aggregates: dict[str, Aggregate] = {}
         """Those that commands were about, by id, restored from all events so far."""
 
@@ -255,7 +254,7 @@ class JointScenario(_Scenario):
         for name, cls in zip(names, handler.aggregates, strict=True):
             check_initial_state(cls)
             self.aggregates[name] = restore(cls, name, self._histories.setdefault(name, []))
-            self._kinds |= {kind.cls: kind for kind, _ in applies_by_name(cls).values()}
+            self._note_kinds(cls)
         handled = _run_each(handler, decoded, [self.aggregates[name] for name in names])
         self._handled, self._events = handled, []
         for name, part in zip(names, handled.parts, strict=True):
@@ -287,10 +286,6 @@ class JointScenario(_Scenario):
     def then_nothing(self) -> Self:
         """Asserts that the command was accepted and applied no event."""
         return self.then_each({})
-
-    def _as_read(self, expected: object) -> object:
-        kind = self._kinds.get(type(expected))
-        return expected if kind is None else kind.codec.written(expected)[1]
 
 
 def _stored_after(handled: Handled, live: Aggregate, history: list[Event]) -> tuple[list[object], Aggregate]:
