@@ -133,7 +133,7 @@ def held_checkpoint(checkpoint: Path | None) -> Iterator[None]:
         lock.release()
 
 
-@contextlib.contextmanager
+@contextmanager
 def held_snapshots(folder: Path | None) -> Iterator[None]:
     """Keeps other workers of this machine from a folder for snapshots meanwhile. The lock ends with its process.
 
