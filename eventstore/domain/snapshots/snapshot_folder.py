@@ -19,6 +19,8 @@ from eventstore.chunks.files import Files
 
 SUFFIX: Final = ".snapshot"
 _TEMPORARY: Final = ".tmp"
+_WRITTEN: Final = f"writing{_TEMPORARY}"
+"""One name for all: on a full disk one unfinished file remains, not one of each aggregate."""
 _BLOCK_BYTES: Final = 4096
 SHARE_MAX: Final = 16
 """One snapshot takes at most this part of the space."""
@@ -91,7 +93,7 @@ class SnapshotFolder:
         if _blocks(len(raw)) > self.bytes_max // SHARE_MAX:
             return False
         name = _name(aggregate_id)
-        temporary = self.path / (name + _TEMPORARY)
+        temporary = self.path / _WRITTEN
         with self._lock:
             if self._files.exists(temporary):
                 self._files.remove(temporary)

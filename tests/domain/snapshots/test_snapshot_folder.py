@@ -101,6 +101,7 @@ def test_an_operation_that_fails_costs_one_snapshot(operation: str) -> None:
         with suppress(OSError):
             life.folder.write(name, snapshot(name, 8))
         life.written[name].add(snapshot(name, 8))
+    assert len([name for name in disk.names(FOLDER) if name.endswith(".tmp")]) <= 1, "what failed fills the disk"
     disk = disk.crash("kept")
     life.disk = disk
     life.reopen()
