@@ -22,7 +22,7 @@ def ship(message: es.Delivery) -> None:
     asked = message.json()
     _, is_new = Shipment.objects.get_or_create(order=asked["order"], defaults={"customer": asked["customer"]})
     if is_new:
-        print(f"shipped {asked['order']} to {asked['customer']}", flush=True)
+        print(f"shipped {asked['order']} to {asked['customer']}\n", end="", flush=True)  # one write: two threads ship
 
 
 def main() -> None:
