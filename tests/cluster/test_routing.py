@@ -29,7 +29,7 @@ from eventstore.records.raw_commit import encode_commits
 from eventstore.records.slots import slot_of
 from eventstore_cluster.shard_start import PORTS_BELOW
 from tests.cli.processes import output
-from tests.cluster.node_process import NodeProcess, kill_process
+from tests.cluster.node_process import NodeProcess, kill_process, wait_until_ended
 from tests.ports import free_port
 from tests.records.test_slots import VECTORS
 from tests.server_process import ServerProcess
@@ -216,6 +216,7 @@ def test_a_node_that_is_killed_under_load_loses_and_doubles_nothing(tmp_path: Pa
         kill_process(node.pid)
         for each in children if whole else ():
             kill_process(each)
+        wait_until_ended([node.pid])  # until then it has the address
         live()
 
     async def load(store: es.NetworkStore, aggregate_id: str) -> None:
