@@ -1,4 +1,6 @@
-"""Ends tests that hang, and spares all tests what no test can see: syncs, and garbage collection of the other tests."""
+"""Ends tests that hang, and spares all tests what no test can see: syncs, and garbage collection of the other tests. Puts the
+examples of the documentation on the path, whose bank is the domain of many tests.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import inspect
 import itertools
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ import pytest
 import trio
 from hypothesis import settings
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "examples"))
 settings.register_profile("untimed", deadline=None)  # a busy machine fails no test
 settings.load_profile("untimed")
 HEAVY = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,10 @@ class Marks:
         self.saves = 0
 
     def load(self) -> ReactionMarks:
-        return self.marks
+        return deepcopy(self.marks)  # what is read here is what was saved, not what is about to be
 
     def save(self, marks: ReactionMarks) -> None:
-        self.marks = marks
+        self.marks = deepcopy(marks)
         self.saves += 1
 
     @property

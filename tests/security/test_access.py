@@ -91,10 +91,10 @@ def test_a_wrong_token_a_missing_one_and_a_revoked_one_are_refused_with_the_same
     old = give(data, "old", "writer")
     late = give(data, "late", "writer", expires=datetime.now(UTC) - timedelta(seconds=1))
     take_away(data, "old")
-    head, _, secret = token.rpartition("_")
+    number, secret = token.removeprefix("es_").split("_", 1)  # which may have one as well
     with ServerThread(data) as server:
         errors = [
-            refused(server, each) for each in (None, "x", old, late, head + "_" + secret[::-1], "es__", "_" * 50, "es_é_ß")
+            refused(server, each) for each in (None, "x", old, late, f"es_{number}_{secret[::-1]}", "es__", "_" * 50, "es_é_ß")
         ]
         assert len({(each.message, tuple(each.fields)) for each in errors}) == 1
         with es.blocking.connect(server.address, token=token) as store:  # an address that failed is not locked out
