@@ -1,6 +1,4 @@
-"""Ends tests that hang, and spares all tests what no test can see: syncs, and garbage collection of the other tests. Puts the
-examples of the documentation on the path, whose bank is the domain of many tests.
-"""
+"""Ends tests that hang, and spares all tests what no test can see: syncs, and garbage collection of the other tests."""
 
 from __future__ import annotations
 
@@ -10,7 +8,6 @@ import inspect
 import itertools
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -20,7 +17,8 @@ import pytest
 import trio
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "examples"))
+import tests.examples  # noqa: F401 # puts them on the path
+
 settings.register_profile("untimed", deadline=None)  # a busy machine fails no test
 settings.load_profile("untimed")
 HEAVY = (

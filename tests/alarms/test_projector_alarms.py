@@ -9,7 +9,7 @@ from eventstore.errors import InvalidArgument
 from eventstore.server.alarms.projector_alarms import ProjectorAlarms
 from eventstore.server.projection_watch import ProjectionWatch
 from eventstore.settings.alarms import AlarmSettings
-from tests.domain.conftest import EXAMPLES
+from tests.examples import EXAMPLES
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import trio
 import eventstore as es
 from eventstore.settings.store import StoreSettings
 from tests.cli.processes import Server
+from tests.examples import EXAMPLES
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SMALL_FILES = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=16 * 1024)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.domain.conftest import EXAMPLES
+from tests.examples import EXAMPLES
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import eventstore as es
 from eventstore.console import history
 from eventstore.console.pages import log
-from tests.domain.conftest import EXAMPLES
+from tests.examples import EXAMPLES
 from tests.security.access_file import give
 from tests.server.commands import echoes
 from tests.server_thread import ServerThread

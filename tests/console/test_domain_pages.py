@@ -13,7 +13,7 @@ import pytest
 import eventstore as es
 from tests.console.conftest import Serve
 from tests.console.http import Visitor
-from tests.domain.conftest import EXAMPLES
+from tests.examples import EXAMPLES
 from tests.security.access_file import give
 from tests.server.commands import echoes
 from tests.waiting import wait_until

@@ -11,7 +11,7 @@ import pytest
 import bank
 import eventstore as es
 import eventstore.domain as d
-from tests.domain.conftest import EXAMPLES
+from tests.examples import EXAMPLES
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from eventstore_cluster.registry.etcd.options import EtcdOptions
 from tests.alarms.receivers import http_receiver
 from tests.alarms.test_delivery import NOTICE
 from tests.cli.processes import output, refused
-from tests.domain.conftest import EXAMPLES
+from tests.examples import EXAMPLES
 from tests.security.access_file import give
 from tests.server_thread import ServerThread
 from tests.waiting import wait_until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.domain.conftest import EXAMPLES
+from tests.examples import EXAMPLES
 from tests.server.commands.domain_hosts import KINDS, DomainHost
 from tests.server.commands.tallies import gates
 from tests.server_process import ServerProcess

@@ -16,7 +16,7 @@ import eventstore as es
 from eventstore.server.outbox.relay import relay
 from eventstore.server.work.worker import run as run_worker
 from eventstore.settings.sources import load_settings
-from tests.domain.conftest import EXAMPLES
+from tests.examples import EXAMPLES
 from tests.logged_process import EVENTSTORE
 from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
 

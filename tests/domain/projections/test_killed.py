@@ -12,7 +12,7 @@ import pytest
 
 import eventstore as es
 from eventstore.domain.encoding.event_type import event_type
-from tests.domain.conftest import EXAMPLES
+from tests.examples import EXAMPLES
 from tests.server_thread import ServerThread
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
