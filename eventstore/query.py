@@ -52,10 +52,11 @@ class Query:
     def __or__(self, other: Query) -> Query:
         if not isinstance(other, Query):
             return NotImplemented
-        return Query._of(tuple(dict.fromkeys((*self.items, *other.items))))
+        return Query.of(tuple(dict.fromkeys((*self.items, *other.items))))
 
     @classmethod
-    def _of(cls, items: tuple[QueryItem, ...]) -> Query:
+    def of(cls, items: tuple[QueryItem, ...]) -> Query:
+        """Returns the query of these items, as other queries have them. Raises InvalidArgument: none, or more than 64."""
         if not 0 < len(items) <= ITEMS_MAX:
             what = f"a query of {len(items)} items, allowed are 1 to {ITEMS_MAX}"
             raise InvalidArgument(what, field="query", limit=ITEMS_MAX, value=len(items))
@@ -114,7 +115,7 @@ def _unpacked(packed: bytes) -> Query:
         types, at = _names(values, at)
         tags, at = _names(values, at)
         items.append(QueryItem(_checked_types(types), checked_tags(tags)))
-    return Query._of(tuple(items))
+    return Query.of(tuple(items))
 
 
 def check_query(query: object) -> Query:

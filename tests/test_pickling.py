@@ -57,7 +57,7 @@ VALUES: list[object] = [
 HANDLES: set[object] = {  # they hold connections, files or functions: what they do belongs to one process
     es.Consumer, es.Delivery, es.EmbeddedStore, es.NetworkBroker, es.NetworkStore, es.NetworkTopic,
     d.Aggregate, d.Domain, d.FileCheckpoint, d.Handler, d.PostgresTarget, d.Projection, d.Reaction, d.SQLiteTarget, d.Send,
-    d.Target, d.JointHandler,
+    d.Target, d.JointHandler, d.Decision, d.DecisionHandler,
 }  # fmt: skip
 
 
@@ -102,6 +102,7 @@ def made_errors() -> list[Exception]:
         errors.CrossShard: ("order-1", "order-2", 0, 1),
         errors.MessagesFailed: (3, errors.TimedOut("no answer came")),
         mailbox_errors.MailboxFull: ("mailbox", 5, 5, "bytes"),
+        mailbox_errors.ChangesFirst: (),
         mailbox_errors.Stopping: (),
         mailbox_errors.Stopped: ("order-1", "c-1"),
         mailbox_errors.Unrestorable: (errors.VersionConflict("order-1", 1, 2),),

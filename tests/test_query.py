@@ -13,7 +13,7 @@ from eventstore.query import ITEMS_MAX, QUERY_BYTES_MAX, Query, QueryItem
 
 names = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=20)
 items = st.builds(QueryItem, st.frozensets(names, max_size=4), st.sets(names, max_size=4).map(sorted).map(tuple))
-queries = st.lists(items, min_size=1, max_size=5).map(tuple).map(Query._of)
+queries = st.lists(items, min_size=1, max_size=5).map(tuple).map(Query.of)
 
 
 @given(queries)
@@ -33,7 +33,7 @@ def test_a_query_has_limits() -> None:
         Query.unpacked(b"")
     with pytest.raises(InvalidArgument, match=f"{ITEMS_MAX + 1} items"):
         Query.unpacked(b"\x00\x00" * (ITEMS_MAX + 1))
-    large = Query._of(
+    large = Query.of(
         tuple(QueryItem(frozenset(f"{number}-{each}".ljust(255) for each in range(9)), ()) for number in range(60))
     )
     with pytest.raises(InvalidArgument, match=f"the limit is {QUERY_BYTES_MAX}"):

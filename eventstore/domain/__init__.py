@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from eventstore.commands import RawCommand
 from eventstore.domain.aggregate import Aggregate, applies
+from eventstore.domain.decision import Decision
 from eventstore.domain.domain import Domain
 from eventstore.domain.encoding.command_type import command, encode_command
 from eventstore.domain.encoding.event_type import event, event_type
 from eventstore.domain.encoding.upcasting import upcast
-from eventstore.domain.handler import Handled, HandledJointly, Handler, JointHandler, reject
+from eventstore.domain.handler import DecisionHandler, Handled, HandledJointly, Handler, JointHandler, reject
 from eventstore.domain.import_path import load, load_projection
 from eventstore.domain.projections.decimal_column import DecimalColumn
 from eventstore.domain.projections.projection import Projection, fold, folds
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Aggregate",
     "DecimalColumn",
+    "Decision",
+    "DecisionHandler",
     "Domain",
     "FileCheckpoint",
     "Handled",

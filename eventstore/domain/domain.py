@@ -14,16 +14,18 @@ from typing import Any, TypeVar, cast, get_type_hints
 from weakref import WeakSet
 
 from eventstore.domain.aggregate import Aggregate, applies_by_name, check_initial_state
+from eventstore.domain.decision import Decision
 from eventstore.domain.encoding.codec import check_dataclass, class_path
 from eventstore.domain.encoding.command_type import CommandType, command_type
 from eventstore.domain.encoding.event_type import EventType, event_type
 from eventstore.domain.event_methods import add_event_type
-from eventstore.domain.handler import Handler, HandlerFunction, JointHandler
+from eventstore.domain.handler import DecisionHandler, Handler, HandlerFunction, JointHandler
 from eventstore.domain.publication import Publication, PublishFunction, as_stored
 from eventstore.domain.reactions.reaction import ATTEMPTS, OnFailure, Reaction, ReactionFunction, Start
 from eventstore.errors import DomainRefused, UnknownCommand, UnknownEvent
 from eventstore.fields import RESERVED, reserved_id_refused, shown
 from eventstore.model import WRITES_MAX, Event
+from eventstore.query import Query
 
 HF = TypeVar("HF", bound=HandlerFunction)
 RF = TypeVar("RF", bound=ReactionFunction)
@@ -85,18 +87,51 @@ class Domain:
         kind: CommandType[Any] = command_type(command, fields[0] if aggregates is not None else id)
 
         def register(function: HF) -> HF:
-            classes = _aggregates_of(function, command, len(fields))
+            classes = _folds_of(function, command, len(fields), Aggregate)
             handler = Handler(kind, classes[0], function) if len(fields) == 1 else JointHandler(kind, classes, fields, function)
-            existing = self._handlers.setdefault(kind.name, handler)
-            if existing is not handler:
-                raise DomainRefused(
-                    f"command {kind.name!r} ({class_path(command)}) already has a handler, {existing.name} "
-                    f"({class_path(existing.command.cls)}); remove that one or {handler.name}",
-                    type=kind.name,
-                )
+            self._add(handler)
             return function
 
         return register
+
+    def decides(
+        self,
+        command: type,
+        *,
+        over: Callable[[Any], Query],
+        id: str | None = None,  # the domain's word
+    ) -> Callable[[HF], HF]:
+        """Registers a function (command, decision), sync or async, for a class of commands that no single aggregate decides.
+
+        `over` returns the query of a command: which events it is decided on, of all aggregates whose ids have the same text in
+        braces as the command's aggregate, its scope; of that aggregate alone if its id has no braces. An item that names no
+        types is about those that the decision applies. The annotation of the second parameter is the class of the `Decision`.
+        `id` names the field of the command with the id of the aggregate that gets the events (default: the first field).
+
+        The events are stored unless another event that passes the query has come up since; then the function runs again, on
+        that one as well.
+
+        Raises:
+            DomainRefused: the command already has a handler, or the annotations do not match.
+        """
+        kind: CommandType[Any] = command_type(command, id)
+
+        def register(function: HF) -> HF:
+            (decision,) = _folds_of(function, command, 1, Decision)
+            self._add(DecisionHandler(kind, cast("type[Decision]", decision), over, function))
+            return function
+
+        return register
+
+    def _add(self, handler: Handler) -> None:
+        kind = handler.command
+        existing = self._handlers.setdefault(kind.name, handler)
+        if existing is not handler:
+            raise DomainRefused(
+                f"command {kind.name!r} ({class_path(kind.cls)}) already has a handler, {existing.name} "
+                f"({class_path(existing.command.cls)}); remove that one or {handler.name}",
+                type=kind.name,
+            )
 
     def reacts(
         self,
@@ -232,7 +267,7 @@ class Domain:
             handler.command.check()
             for field in handler.fields if isinstance(handler, JointHandler) else ():
                 handler.command.check_id_field(field)
-            for cls in handler.aggregates:
+            for cls in handler.folds:
                 check_initial_state(cls)
         for each in self._find_event_types().values():
             each.check()
@@ -240,7 +275,7 @@ class Domain:
     def _find_event_types(self) -> dict[str, EventType[object]]:
         found: dict[str, EventType[object]] = {}
         for handler in self._handlers.values():
-            for cls in handler.aggregates:
+            for cls in handler.folds:
                 for each, _ in applies_by_name(cls).values():
                     add_event_type(found, each)
         for reaction in self._reactions.values():
@@ -275,14 +310,18 @@ def _fields_of(command: type, id: str | None, aggregates: Sequence[str] | None) 
     return names
 
 
-def _aggregates_of(function: HandlerFunction, command: type, count: int) -> list[type[Aggregate]]:
-    """Returns the classes that a handler's parameters after the first are annotated with."""
+def _folds_of(function: HandlerFunction, command: type, count: int, base: type[Aggregate]) -> list[type[Aggregate]]:
+    """Returns the classes that a handler's parameters after the first are annotated with: subclasses of `base`, which is
+    Aggregate or Decision.
+    """
+    is_decision, what = base is Decision, base.__name__.lower()
     name = f"{function.__module__}.{function.__qualname__}"
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) != 1 + count or any(parameter.kind not in kinds for parameter in parameters):
         wanted = (
-            "two: command, aggregate; for several aggregates, name the fields with their ids: @handles(…, aggregates=(…))"
+            f"two: command, {what}"
+            + "; for several aggregates, name the fields with their ids: @handles(…, aggregates=(…))" * (not is_decision)
             if count == 1
             else f"{1 + count}: the command and {count} aggregates"
         )
@@ -302,10 +341,11 @@ def _aggregates_of(function: HandlerFunction, command: type, count: int) -> list
             handler=name,
         )
     for parameter, hint in zip(parameters[1:], others, strict=True):
-        if not (isinstance(hint, type) and issubclass(hint, Aggregate) and hint is not Aggregate):
+        fits = isinstance(hint, type) and issubclass(hint, base) and hint is not base
+        if not fits or issubclass(cast(type, hint), Decision) is not is_decision:
             found = f"annotated with {shown(hint)}" if parameter.name in hints else "not annotated"
             raise DomainRefused(
-                f"handler {name}: parameter {parameter.name} is {found}; annotate it with a subclass of Aggregate, as in "
+                f"handler {name}: parameter {parameter.name} is {found}; annotate it with a subclass of {base.__name__}, as in "
                 f"{parameter.name}: {parameter.name.title().replace('_', '')}",
                 handler=name,
             )

@@ -1,4 +1,4 @@
-"""`Handler`: runs one command on one aggregate in memory; `JointHandler`: on several.
+"""`Handler`: runs one command on one aggregate in memory; `JointHandler`: on several; `DecisionHandler`: on what a query finds.
 
 A handler's exception does not reach the caller: `run` returns the events as the bytes of a commit, or the error for the
 sender. After an error the aggregate is as it was before, or `touched`: possibly modified. Then it must be made again.
@@ -12,22 +12,27 @@ import os
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, cast
 
 from eventstore import failures
 from eventstore.domain.aggregate import Aggregate, put_back, unmodified
 from eventstore.domain.asyncio_calls import way_out_of
+from eventstore.domain.decision import Decision, with_types_of
 from eventstore.domain.encoding.command_type import CommandType
-from eventstore.errors import EventStoreError, HandlerFailed, InvalidArgument, Rejected
+from eventstore.errors import EventStoreError, HandlerFailed, InvalidArgument, Rejected, ShuttingDown
 from eventstore.fields import RESERVED, check_text, reserved_id_refused, shown
 from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX
+from eventstore.query import Query
 from eventstore.records.raw_commit import check_joint_total
 from eventstore.tags import joined
 
 HandlerFunction: TypeAlias = Callable[..., None] | Callable[..., Awaitable[None]]
 _LOG_INTERVAL_S: Final = 10.0  # at most one log record per handler in this time: it may raise for every command
 _FIELD_TYPES: Final = frozenset({str, int, bool, type(None)})
+_FIELDS_MAX: Final = 32
+"""Fields of a domain error: a client accepts a bounded number of values."""
 _OURS: Final = (f"{os.path.dirname(os.path.dirname(__file__))}{os.sep}", "<frozen ")
 _STANDARD: Final = f"{os.path.dirname(os.__file__)}{os.sep}"
 _log = logging.getLogger(__name__)
@@ -54,21 +59,29 @@ class HandledJointly(NamedTuple):
 
 
 class Handler:
-    """A function that handles one command type. `name` identifies it in logs and errors. `aggregates`: the classes of
-    those that it takes. `is_joint`: these are several.
+    """A function that handles one command type.
+
+    Attributes:
+        name: identifies it in logs and errors.
+        aggregates: the classes of those that it takes; `is_joint`: these are several.
+        folds: the classes of what it takes, each a fold of events. `is_decision`: it takes a `Decision`, and no aggregate.
     """
 
-    is_joint = False
+    is_joint = is_decision = False
 
     def __init__(self, command: CommandType[Any], aggregate: type[Aggregate], function: HandlerFunction) -> None:
         self.command = command
         self.aggregate = aggregate
-        self.aggregates: tuple[type[Aggregate], ...] = (aggregate,)
+        self.aggregates: tuple[type[Aggregate], ...] = () if self.is_decision else (aggregate,)
         self.function = function
         self.name = f"{function.__module__}.{function.__qualname__}"
         self.is_async = inspect.iscoroutinefunction(function)
         self._raised = 0
         self._next_log_s = 0.0
+
+    @property
+    def folds(self) -> tuple[type[Aggregate], ...]:
+        return self.aggregates or (self.aggregate,)
 
     def run(self, command: object, aggregate: Aggregate) -> Handled:
         """Runs a sync handler."""
@@ -115,7 +128,7 @@ class Handler:
         return Handled(packed, count)
 
     def _failed(self, aggregate: Aggregate, before: dict[str, object], version: int, error: Exception) -> Handled:
-        return self._undone(aggregate, before, version, self._error_for_sender(error))
+        return self._undone(aggregate, before, version, self.error_for_sender(error))
 
     def _undone(self, aggregate: Aggregate, before: dict[str, object], version: int, error: EventStoreError) -> Handled:
         applied = aggregate._aggregate_applying or bool(aggregate._aggregate_events)
@@ -125,7 +138,7 @@ class Handler:
         aggregate._aggregate_applying = False
         return Handled(b"", 0, error, touched)
 
-    def _error_for_sender(self, error: Exception) -> EventStoreError:
+    def error_for_sender(self, error: Exception) -> EventStoreError:
         """Returns errors of the domain and of this package unchanged, and HandlerFailed with name and text for any other.
 
         Everything but a rejection is the handler's fault (for instance an event with text in a number field) and is logged.
@@ -229,9 +242,41 @@ class JointHandler(Handler):
     def _failed_jointly(
         self, aggregates: Sequence[Aggregate], before: Sequence[tuple[dict[str, object], int]], error: Exception
     ) -> HandledJointly:
-        sent = self._error_for_sender(error)
+        sent = self.error_for_sender(error)
         parts = [self._undone(each, *state, sent) for each, state in zip(aggregates, before, strict=True)]
         return HandledJointly(tuple(parts), sent)
+
+
+class DecisionHandler(Handler):
+    """A function that handles one command type, on the events that pass the command's query. `over` makes the query."""
+
+    is_decision = True
+
+    def __init__(
+        self,
+        command: CommandType[Any],
+        decision: type[Decision],
+        over: Callable[[Any], Query],
+        function: HandlerFunction,
+    ) -> None:
+        super().__init__(command, decision, function)
+        self.decision = decision
+        self._over = over
+
+    def query_of(self, command: object) -> Query:
+        """Returns what the command is decided on, with the types that the decision applies where no type is named.
+
+        Raises:
+            HandlerFailed: `over` raised, or returned no query.
+            EventStoreError: what `over` raised of these.
+        """
+        try:
+            query = self._over(command)
+            if not isinstance(query, Query):
+                raise TypeError(f"over returned {shown(query)}; it must return a Query")
+            return with_types_of(self.decision, query)
+        except Exception as error:
+            raise self.error_for_sender(error) from None
 
 
 def _before(aggregate: Aggregate) -> tuple[dict[str, object], int]:
@@ -256,6 +301,22 @@ def line_of(error: BaseException) -> str:
     outside = [frame for frame in found if not frame.filename.startswith(_OURS)]
     frames = [frame for frame in outside if not frame.filename.startswith(_STANDARD)] or outside
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+def sendable(error: EventStoreError, handler: Handler) -> EventStoreError:
+    """Returns the error in a form that can be sent: with an int code, a str message and a bounded number of fields.
+
+    ShuttingDown is replaced: clients would look for another server.
+    """
+    if type(error.message) is not str:
+        error.message = text_of(error)
+    if len(error.fields) > _FIELDS_MAX:
+        error.fields = dict(islice(error.fields.items(), _FIELDS_MAX))
+    if type(error.code) is int and not isinstance(error, ShuttingDown):
+        return error
+    name = type(error).__name__
+    why = "only a server may raise it" if isinstance(error, ShuttingDown) else f"its code is {shown(error.code)}, not a number"
+    return HandlerFailed(f"{handler.name} raised {name}: {error.message}; {why}", handler=handler.name, error=name)
 
 
 _NOTHING: Final = Handled(b"", 0)

@@ -55,13 +55,18 @@ def replay(aggregate: Aggregate, events: Iterable[Event]) -> None:
         InvalidArgument: the versions have a gap, or an event is of another aggregate.
         All name aggregate and version.
     """
+    apply_stored(aggregate, events, is_of_aggregate=True)
+
+
+def apply_stored(aggregate: Aggregate, events: Iterable[Event], *, is_of_aggregate: bool) -> None:
+    """Applies stored events. `is_of_aggregate`: they have to be its own, without a gap. Raises as `replay`."""
     changes, version = applies_by_name(type(aggregate)), aggregate._aggregate_version
     aggregate._aggregate_applying = True
     stored: Event | None = None
     try:
         for stored in events:
             version += 1
-            if stored[1] != version or stored[0] != aggregate._aggregate_id:
+            if is_of_aggregate and (stored[1] != version or stored[0] != aggregate._aggregate_id):
                 raise InvalidArgument(
                     f"the next event must be version {version} of {aggregate._aggregate_id!r}", field="version", limit=version
                 )

@@ -10,22 +10,21 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from functools import partial
-from itertools import islice
 from typing import Final, NamedTuple, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 from eventstore.domain.aggregate import Aggregate, new
 from eventstore.domain.candidates import CandidateClasses
+from eventstore.domain.decisions import Decisions, DecisionScope, GuardedRow
 from eventstore.domain.domain import Domain
 from eventstore.domain.encoding.codec import class_path
-from eventstore.domain.handler import Handled, HandledJointly, Handler, JointHandler, text_of
+from eventstore.domain.handler import Handled, HandledJointly, Handler, JointHandler, sendable
 from eventstore.domain.kept_state import KeptState
 from eventstore.domain.restore import ReadEvents, replay
 from eventstore.domain.snapshots.snapshots import FoundSnapshot, Snapshots
 from eventstore.domain.snapshots.state_codec import Unwritable
-from eventstore.errors import Corrupt, CrossShard, EventStoreError, HandlerFailed, InvalidArgument, ShuttingDown
+from eventstore.errors import Corrupt, CrossShard, EventStoreError, InvalidArgument
 from eventstore.event_identity import event_identity
-from eventstore.fields import shown
 from eventstore.model import ANY, Event, Expected
 from eventstore.records.raw_commit import JointWrites
 from eventstore_mailbox import Unrestorable
@@ -37,13 +36,11 @@ count, which tells the store that they were packed here and need no further chec
 JointRow: TypeAlias = "tuple[JointWrites, Expected, str, None, bytes]"
 """As `CommitRow`, of a command about several aggregates; the first that is written is that of the command."""
 
-ChangeRow: TypeAlias = "CommitRow | JointRow"
+ChangeRow: TypeAlias = "CommitRow | JointRow | GuardedRow"
 CheckAcross: TypeAlias = "Callable[[Sequence[str]], EventStoreError | None]"
 
 _NO_EVENTS: Final[list[Event]] = []
 _log: Final = logging.getLogger(__name__)
-_FIELDS_MAX: Final = 32
-"""Fields of a domain error: a client accepts a bounded number of values."""
 
 
 class Decided(NamedTuple):
@@ -96,6 +93,7 @@ class ResidentAggregate:
 class DomainRuntime:
     """Implements the `Ports` of the mailboxes that need the domain. `read_events` reads the store. `across`: returns the error
     if aggregates of one command are in several shards. `is_joint`: the domain has commands about several aggregates.
+    `decisions`: of commands that are decided on a query; None if the domain has none.
     """
 
     def __init__(
@@ -104,8 +102,10 @@ class DomainRuntime:
         read_events: ReadEvents,
         snapshots: Snapshots | None = None,
         across: CheckAcross | None = None,
+        decisions: Decisions | None = None,
     ) -> None:
         self.snapshots = snapshots
+        self.decisions = decisions if any(handler.is_decision for handler in domain.handlers.values()) else None
         self._read_events = read_events
         self._across = across
         self._candidates = CandidateClasses(domain)
@@ -147,6 +147,15 @@ class DomainRuntime:
         if handled.error is None and handled.events and resident.kept is None:  # as `_change`, for the most common case
             return aggregate._aggregate_id, version, command_id, None, (handled[0], handled[1], fingerprint)
         return self._change(handled, resident, aggregate, version, decided)
+
+    def handle_any(
+        self, decided: Decided, resident: ResidentAggregate | DecisionScope
+    ) -> CommitRow | GuardedRow | Coroutine[object, object, CommitRow | GuardedRow | None] | None:
+        """Does what `handle` does, also for a command that is decided on a query."""
+        if not isinstance(resident, DecisionScope):
+            return self.handle(decided, resident)
+        assert self.decisions is not None
+        return self.decisions.handle(decided, resident)
 
     def handle_jointly(
         self, decided: Decided, residents: Sequence[ResidentAggregate]
@@ -202,7 +211,7 @@ class DomainRuntime:
     ) -> CommitRow | None:
         if handled.error is not None:
             resident.must_restore = handled.touched and not self._made_again(resident, aggregate)
-            raise _sendable(handled.error, decided.handler)
+            raise sendable(handled.error, decided.handler)
         if not handled.events:
             return None
         if resident.kept is not None:
@@ -248,6 +257,15 @@ class DomainRuntime:
         if kind not in self._unkept:
             self._unkept.add(kind)
             _log.warning("each rejection restores an aggregate of class %s from the store: %s", class_path(kind), error)
+
+    async def restore_any(self, name: str) -> ResidentAggregate | DecisionScope:
+        """Does what `restore` does, also for a lane of decisions."""
+        assert self.decisions is not None
+        return self.decisions.restore(name) or await self.restore(name)
+
+    async def refresh_any(self, name: str, resident: ResidentAggregate | DecisionScope) -> ResidentAggregate | DecisionScope:
+        """Does what `refresh` does. Decisions need it not: what they refuse was read just before."""
+        return resident if isinstance(resident, DecisionScope) else await self.refresh(name, resident)
 
     async def restore(self, aggregate_id: str) -> ResidentAggregate:
         """Returns the aggregate as it is in the store; events are read no further than a class of the domain knows them.
@@ -321,8 +339,10 @@ class DomainRuntime:
             kept = await snapshots.keep(aggregate, last[-1], self._read_events)
             resident.snapshot_version = aggregate._aggregate_version if kept else None
 
-    def evicted(self, aggregate_id: str, resident: ResidentAggregate) -> None:
+    def evicted(self, aggregate_id: str, resident: ResidentAggregate | DecisionScope) -> None:
         """Has a snapshot written of an aggregate that is dropped from memory, if restoring it would take long."""
+        if isinstance(resident, DecisionScope):
+            return
         aggregate, version, snapshots = resident.aggregate, resident.snapshot_version, self.snapshots
         if snapshots is None or aggregate is None or version is None or resident.must_restore:
             return
@@ -361,7 +381,7 @@ class DomainRuntime:
                 raise
             raise Unrestorable(error) from error
 
-    def unmodified(self, resident: ResidentAggregate) -> bool:
+    def unmodified(self, resident: ResidentAggregate | DecisionScope) -> bool:
         """Returns whether the aggregate is as it was before the last command failed."""
         return not resident.must_restore
 
@@ -399,7 +419,7 @@ def _joint_change(
     if handled.error is not None:
         for resident, part in zip(residents, handled.parts, strict=True):
             resident.must_restore = part.touched
-        raise _sendable(handled.error, decided.handler)
+        raise sendable(handled.error, decided.handler)
     for resident, part in zip(residents, handled.parts, strict=True):
         if part.events:
             resident.kept = None  # it lacks these events
@@ -413,19 +433,3 @@ def _joint_change(
         return None
     only_if = tuple((aggregate._aggregate_id, version) for aggregate, version, part in found if not part.events)
     return JointWrites(writes, only_if), ANY, decided.command_id, None, b""
-
-
-def _sendable(error: EventStoreError, handler: Handler) -> EventStoreError:
-    """Returns the error in a form that can be sent: with an int code, a str message and a bounded number of fields.
-
-    ShuttingDown is replaced: clients would look for another server.
-    """
-    if type(error.message) is not str:
-        error.message = text_of(error)
-    if len(error.fields) > _FIELDS_MAX:
-        error.fields = dict(islice(error.fields.items(), _FIELDS_MAX))
-    if type(error.code) is int and not isinstance(error, ShuttingDown):
-        return error
-    name = type(error).__name__
-    why = "only a server may raise it" if isinstance(error, ShuttingDown) else f"its code is {shown(error.code)}, not a number"
-    return HandlerFailed(f"{handler.name} raised {name}: {error.message}; {why}", handler=handler.name, error=name)

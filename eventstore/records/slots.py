@@ -27,6 +27,12 @@ def slot_of(aggregate_id: str) -> int:
     return _slot_of_tagged(aggregate_id)
 
 
+def scope_of(aggregate_id: str) -> str:
+    """Returns what ids have in common that are in one slot because of it: `{tag}`; the id itself if it has no tag."""
+    begin, end = _tag_in(aggregate_id)
+    return aggregate_id[begin : end + 1] if end >= 0 else aggregate_id
+
+
 def number_of_slot(slot: int) -> int:
     """Returns the smallest number whose decimal digits have this slot, for a tag: `{number}`. Takes some milliseconds."""
     return next(number for number in count() if crc32c(b"%d" % number) & 4095 == slot)
@@ -54,7 +60,12 @@ def _slot_of_tagged(aggregate_id: str) -> int:
         if not 0 < begin < end - 1:
             return LOCAL
         aggregate_id = aggregate_id[begin + 1 : end]
-    begin = aggregate_id.find("{")
-    end = aggregate_id.find("}", begin + 2) if begin >= 0 and aggregate_id[begin + 1 : begin + 2] != "}" else -1
+    begin, end = _tag_in(aggregate_id)
     counted = aggregate_id[begin + 1 : end] if end >= 0 else aggregate_id
     return crc32c(counted.encode("utf-8", "surrogatepass")) & 4095
+
+
+def _tag_in(aggregate_id: str) -> tuple[int, int]:
+    """Returns where the braces of its tag are; the second is -1 if it has none."""
+    begin = aggregate_id.find("{")
+    return begin, aggregate_id.find("}", begin + 2) if begin >= 0 and aggregate_id[begin + 1 : begin + 2] != "}" else -1

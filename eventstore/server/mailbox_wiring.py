@@ -19,15 +19,20 @@ import trio
 
 import eventstore_mailbox as mailbox
 from eventstore.chunks.files import NotCached
+from eventstore.domain.decisions import Decisions, Place, ReadMatching
 from eventstore.domain.restore import ReadEvents
-from eventstore.domain.runtime import ChangeRow, Decided, DomainRuntime, ResidentAggregate, same_command
-from eventstore.errors import Elsewhere, EventStoreError, Overloaded, ShuttingDown
+from eventstore.domain.runtime import ChangeRow, Decided, DomainRuntime, same_command
+from eventstore.errors import ConditionFailed, Diverged, Elsewhere, EventStoreError, Overloaded, ShuttingDown
+from eventstore.event_identity import LogPosition
 from eventstore.model import VERSION_MAX, Committed, Event
+from eventstore.query import Query
 from eventstore.records.commit import CommitView
+from eventstore.records.cursors import LogCursor
+from eventstore.records.event_filter import LOG_RECORDS, EventFilter
 from eventstore.records.event_page import decode_page
-from eventstore.records.raw_commit import AfterCommand, JointWrites
+from eventstore.records.raw_commit import AfterCommand, Guarded, JointWrites, Unless
 from eventstore.records.slots import slot_of
-from eventstore.store.append import CONFLICT, DUPLICATE, REFUSED, AppendOutcome, NewCommit
+from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, AppendOutcome, NewCommit
 from eventstore.store.embedded import EmbeddedStore
 from eventstore_mailbox import Batch, Entry, Mailboxes, Options, Ports
 
@@ -35,7 +40,8 @@ _log = logging.getLogger(__name__)
 
 ServerBatch = Batch[ChangeRow, AppendOutcome]
 ServerEntry = Entry[Decided, AppendOutcome]
-ServerMailboxes = Mailboxes[Decided, ResidentAggregate, ChangeRow, AppendOutcome]
+ServerMailboxes = Mailboxes[Decided, Any, ChangeRow, AppendOutcome]
+"""A command is handled on a `ResidentAggregate`, or on a `DecisionScope`."""
 
 _ENVELOPE_BYTES: Final = 40
 _LOG_INTERVAL_S: Final = 10.0
@@ -71,11 +77,17 @@ class StoreAccess:
     persist: Callable[[ServerBatch], None]
     flush: Callable[[], None]
     read_events: ReadEvents
+    read_matching: ReadMatching
     find_commands: LookUpCommands
     durability: Callable[[], int | None]
     shared: bool
     unloaded: Callable[[set[str]], Collection[str]] | None = None
     load: Callable[[str], Awaitable[None]] | None = None
+    is_quick: Callable[[Unless], bool] = lambda _: True
+
+    def decisions(self) -> Decisions:
+        """Returns the models of one set of mailboxes."""
+        return Decisions(self.read_matching, self.is_quick)
 
 
 class Batcher(Protocol):
@@ -133,6 +145,19 @@ def embedded_access(store: EmbeddedStore, nursery: trio.Nursery) -> StoreAccess:
                 yield events[start : start + _REPLAYED_AT_ONCE]
             low = page.next
 
+    async def read_matching(query: Query, scope: str, place: Place) -> AsyncGenerator[tuple[list[Event], Place], None]:
+        wanted = EventFilter(query=query, slot=slot_of(scope))
+        cursor = LogCursor(place or LogPosition(0), None, wanted)
+        while not cursor.done:
+            page = await store.scan_page(cursor.place, wanted)
+            events = [event for event in cursor.take(page) if not event[0].startswith(LOG_RECORDS)]
+            for start in range(0, len(events), _REPLAYED_AT_ONCE):
+                if start:
+                    await trio.lowlevel.checkpoint()
+                some = events[start : start + _REPLAYED_AT_ONCE]
+                yield some, LogPosition(some[-1].sequence)
+            yield [], LogPosition(cursor.after)
+
     def find_commands(aggregate_id: str, command_ids: Sequence[str], found: Found) -> None:
         look_up = store.engine.look_up_command
         try:
@@ -156,11 +181,13 @@ def embedded_access(store: EmbeddedStore, nursery: trio.Nursery) -> StoreAccess:
         persist,
         committer.kick,
         read_events,
+        read_matching,
         find_commands,
         committer.durability,
         shared=False,
         unloaded=store.engine.unloaded,
         load=load,
+        is_quick=store.engine.is_quick,
     )
 
 
@@ -185,7 +212,7 @@ def linked(batch: ServerBatch) -> Sequence[NewCommit]:
     for place, commit in enumerate(commits):
         aggregate_id = commit[0]
         if aggregate_id in followed:  # few are; the others stay as they are
-            if place in dependents:
+            if place in dependents and commit[1].__class__ is not Guarded:
                 named[place] = (aggregate_id, AfterCommand(commit[1], latest[aggregate_id]), *commit[2:])
             latest[aggregate_id] = commit[2]
     return named
@@ -195,15 +222,26 @@ def make_mailboxes(
     runtime: DomainRuntime, store: StoreAccess, options: Options, answer: Callable[[Sequence[ServerEntry]], None]
 ) -> ServerMailboxes:
     """Returns the mailboxes of a domain on a store. `answer` gets settled commands."""
-    mailboxes = Mailboxes(
+    decisions = runtime.decisions
+    refresh = runtime.refresh if decisions is None else runtime.refresh_any
+
+    def answer_decisions(entries: Sequence[ServerEntry]) -> None:
+        """The aggregates that decisions have written may be in memory, without that."""
+        mailboxes.forget(
+            [each.aggregate_id for each in entries if each.command.handler.is_decision and each.status == COMMITTED]
+        )
+        answer(entries)
+
+    mailboxes: ServerMailboxes = Mailboxes(
         Ports(
-            handle=runtime.handle,
-            restore=runtime.restore,
-            refresh=runtime.refresh if store.shared else None,
+            handle=runtime.handle if decisions is None else runtime.handle_any,
+            restore=runtime.restore if decisions is None else runtime.restore_any,
+            refresh=refresh if store.shared else None,
             unloaded=store.unloaded,
             load=store.load,
-            persist=store.persist,
-            answer=answer,
+            persist=store.persist if decisions is None else partial(_persist_guarded, store.persist),
+            answer=answer if decisions is None else answer_decisions,
+            lane=None if decisions is None else decisions.lane,
             clock=time.perf_counter,
             refusal=refused_append,
             others=runtime.others if runtime.is_joint else None,
@@ -226,6 +264,22 @@ def make_mailboxes(
     if runtime.snapshots is not None:
         runtime.snapshots.on_switched_off.append(lambda kind: mailboxes.forget(runtime.of_snapshots(kind)))
     return mailboxes
+
+
+def _persist_guarded(persist: Callable[[ServerBatch], None], batch: ServerBatch) -> None:
+    """Stores a batch with decisions in it. One that other events have come before is a conflict: it is decided again."""
+
+    def ended(_: ServerBatch, result: Sequence[AppendOutcome] | BaseException) -> None:
+        if isinstance(result, BaseException):
+            batch.fail(result)
+        else:
+            batch.deliver([(CONFLICT, each[1], 0) if _is_outdated(each) else each for each in result])
+
+    persist(Batch(batch.changes, batch.dependents, ended, batch.source))
+
+
+def _is_outdated(outcome: AppendOutcome) -> bool:
+    return outcome[0] == REFUSED and isinstance(outcome[1], ConditionFailed | Diverged)
 
 
 async def _look_up(find_commands: LookUpCommands, entries: Sequence[ServerEntry]) -> list[AppendOutcome | None]:

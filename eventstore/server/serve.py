@@ -211,7 +211,9 @@ async def _listening(
         maps = MapRequests(gate, place.known)
         slots = place.slots(maps)
         snapshots = snapshots_of(settings, domain, settings.data / SNAPSHOTS, str(store.opened.uuid))
-        runtime = DomainRuntime(domain, access.read_events, snapshots, None if slots is None else slots.across)
+        runtime = DomainRuntime(
+            domain, access.read_events, snapshots, None if slots is None else slots.across, access.decisions()
+        )
         mailboxes = make_mailboxes(runtime, access, settings.mailbox_options, replies.answer)
         await nursery.start(mailboxes.run)
         door = security.doorkeeper(gate, store)

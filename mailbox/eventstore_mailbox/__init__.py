@@ -22,7 +22,7 @@ from eventstore_mailbox.core.state import (
     UNCHANGED,
     Entry,
 )
-from eventstore_mailbox.errors import MailboxError, MailboxFull, OfParent, Stopped, Stopping, Unrestorable
+from eventstore_mailbox.errors import ChangesFirst, MailboxError, MailboxFull, OfParent, Stopped, Stopping, Unrestorable
 from eventstore_mailbox.stats import MailboxesStats, MailboxStats
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ __all__ = [
     "STOPPED",
     "UNCHANGED",
     "Batch",
+    "ChangesFirst",
     "Entry",
     "MailboxError",
     "MailboxFull",

@@ -71,6 +71,15 @@ class Unrestorable(MailboxError):
         self.error = error
 
 
+class ChangesFirst(MailboxError):
+    """Raised by `Ports.handle`, before it has changed anything, if a command depends on changes of its lane that are not stored
+    yet. The command is handled once none of these is in flight, at once if none is.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("the changes in flight are stored first")
+
+
 class OutcomesMissing(MailboxError):
     """A store delivered fewer or more outcomes than the batch has changes; the batch is persisted again."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import anyio
 
@@ -13,9 +13,8 @@ from eventstore.client.aio.settled import settled
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.session.batch import BatchSlice
 from eventstore.errors import EventStoreError
-from eventstore.event_identity import LogPosition
 from eventstore.model import Committed
-from eventstore.protocol.joint_commits import committed_of, request_of
+from eventstore.position import Position
 from eventstore.protocol.requests import FindCommands, FoundCommit
 from eventstore.records.raw_commit import RawCommit, RawJointCommit
 
@@ -45,6 +44,7 @@ class RawAppends:
     """Queues encoded commits on a store's connections, each to the shard that owns its aggregate, and looks up stored ones."""
 
     def __init__(self, store: NetworkStore) -> None:
+        self._store = store
         self._connection = store._connection
         self._router = store._router
         self._unsent: dict[NetworkConnection, None] = {}
@@ -78,11 +78,11 @@ class RawAppends:
         return queue.add_rows(commits, sum(map(queue.kind.size_bytes, commits)))  # type: ignore[no-any-return] # as annotated
 
     async def commit(self, commit: RawJointCommit) -> list[Committed]:
-        """Commits several aggregates together, where the first one is. Raises the errors of `NetworkStore.commit`."""
-        request = request_of(commit, LogPosition(0), 0)  # it has no condition that is about a place
-        if self._router is None:
-            return committed_of(commit, await self._connection.call(request))
-        return committed_of(commit, await self._router.call(commit[0].writes[0][0], request))
+        """Commits several aggregates together, where the first one is, or one on a condition. The place of the condition is a
+        `Position`. Raises the errors of `NetworkStore.commit`.
+        """
+        unless = commit[0].unless
+        return await self._store._commit_raw(commit, None if unless is None else cast("Position", unless.after))
 
     async def find_commands(self, aggregate_id: str, command_ids: Sequence[str]) -> list[FoundCommit]:
         """Returns the commits of those commands that the aggregate has, at most COMMANDS_FOUND_MAX at once."""

@@ -66,7 +66,14 @@ from eventstore.query import Query, check_query
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import event_filter
-from eventstore.records.raw_commit import CommitResult, condition_of, encode_commit, encode_commits, encode_joint_commit
+from eventstore.records.raw_commit import (
+    CommitResult,
+    RawJointCommit,
+    condition_of,
+    encode_commit,
+    encode_commits,
+    encode_joint_commit,
+)
 from eventstore.records.slots import slot_of
 
 A = TypeVar("A")
@@ -224,6 +231,9 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             TimedOut: `outcome` says whether it may be stored; then commit again with the same command id to find out.
         """
         raw = encode_joint_commit(writes, only_if, command_id, timestamp, condition_of(unless, after, scope, writes))
+        return self._commit_raw(raw, after)
+
+    def _commit_raw(self, raw: RawJointCommit, after: After | None) -> list[Committed]:
         router = self._router
         if router is None:
             start = stored_start(after or 0, self._connection.session.store, self._layout_now)

@@ -325,6 +325,8 @@ def _refusal(entry: ServerEntry) -> EventStoreError:
     """Returns the answer to a command that was not committed now."""
     outcome = entry.outcome
     if entry.status == CONFLICT and outcome is not None:
+        if isinstance(outcome[1], EventStoreError):
+            return outcome[1]
         named = entry.aggregate_id if isinstance(outcome[1], int) else str(outcome[1][0])
         return VersionConflict(named, "the version it was handled at", first_outcome_of(outcome)[1])
     error = outcome[1] if entry.status == REFUSED and outcome is not None else entry.error

@@ -12,6 +12,7 @@ import trio
 
 from eventstore.client.aio.raw_appends import InFlight, RawAppends
 from eventstore.client.aio.store import NetworkStore
+from eventstore.domain.decisions import Place
 from eventstore.errors import (
     ConnectionLost,
     Elsewhere,
@@ -21,8 +22,10 @@ from eventstore.errors import (
     VersionConflict,
 )
 from eventstore.fields import shown
-from eventstore.model import Committed, Event
-from eventstore.records.raw_commit import JointWrites, Packed, RawCommit, RawJointCommit, with_fingerprint
+from eventstore.model import ANY, Committed, Event
+from eventstore.query import Query
+from eventstore.records.raw_commit import Guarded, JointWrites, Packed, RawCommit, RawJointCommit, with_fingerprint
+from eventstore.records.slots import slot_of
 from eventstore.server.mailbox_wiring import Found, ServerBatch, StoreAccess, StoredOutcome, linked
 from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, AppendOutcome, NewCommit, aggregates_of
 
@@ -99,10 +102,33 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
         if page:
             yield page
 
+    async def read_matching(query: Query, scope: str, place: Place) -> AsyncGenerator[tuple[list[Event], Place], None]:
+        slot, pause_s = slot_of(scope), _PAUSE_S_MIN
+        while True:
+            stream = store.read_all(place or 0, query=query)
+            try:
+                page: list[Event] = []
+                async with aclosing(stream):
+                    async for event in stream:
+                        if slot_of(event.aggregate_id) == slot:
+                            page.append(event)
+                        if len(page) == _PAGE_EVENTS:
+                            place = stream.position
+                            yield page, place
+                            page = []
+                yield page, stream.position
+                return
+            except EventStoreError as error:
+                await heard(error)
+                if not error.retriable:
+                    raise
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
     def find_commands(aggregate_id: str, command_ids: Sequence[str], found: Found) -> None:
         nursery.start_soon(_find, appends, aggregate_id, command_ids, found, heard)
 
-    return StoreAccess(persist, appends.flush, read_events, find_commands, lambda: durability, shared=True)
+    return StoreAccess(persist, appends.flush, read_events, read_matching, find_commands, lambda: durability, shared=True)
 
 
 def _bare(commit: NewCommit) -> RawCommit | RawJointCommit:
@@ -111,6 +137,9 @@ def _bare(commit: NewCommit) -> RawCommit | RawJointCommit:
     if isinstance(aggregate_id, JointWrites):
         writes = tuple((name, version, _bare_events(given)) for name, version, given in aggregate_id.writes)
         return JointWrites(writes, aggregate_id.only_if), expected, command_id, when, b""
+    if isinstance(expected, Guarded):  # it travels as a commit of several aggregates does
+        write = aggregate_id, expected.condition, _bare_events(events)
+        return JointWrites((write,), (), expected.unless), ANY, command_id, when, b""
     return aggregate_id, expected, command_id, when, _bare_events(events)
 
 

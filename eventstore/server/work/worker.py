@@ -169,7 +169,8 @@ async def _working(
         replies = CommandReplies(gate, find_commands, waiting)
         snapshots = snapshots_of(settings, domain, snapshot_folder, str(uuid.UUID(bytes=store.store_uuid)))
         runtimes = {
-            number: DomainRuntime(domain, each.read_events, snapshots, shards.across) for number, each in access.items()
+            number: DomainRuntime(domain, each.read_events, snapshots, shards.across, each.decisions())
+            for number, each in access.items()
         }
         sets = {
             number: make_mailboxes(runtimes[number], each, settings.mailbox_options, replies.answer)

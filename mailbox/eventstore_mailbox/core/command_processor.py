@@ -42,6 +42,7 @@ from eventstore_mailbox.core.state import (
     AnyEntry,
     CommandMailbox,
 )
+from eventstore_mailbox.errors import ChangesFirst
 from eventstore_mailbox.top_k import TopK
 
 SAMPLE: Final = 64
@@ -160,6 +161,13 @@ class CommandProcessor:
                 lane.state = QUEUE_TRANSITIONS[lane.state, HANDLER_STARTS]
             else:
                 mailbox.events.add(lane, entry, change)
+        except ChangesFirst:
+            lane.cursor = entry
+            if lane.in_flight:
+                lane.state = QUEUE_TRANSITIONS[lane.state, CHANGES_IN_FLIGHT]
+            else:
+                self.resume(lane)
+            return self._clock()
         except BaseException as error:  # not even a handler's SystemExit may end the process
             self._raised(lane, entry, error)
         after = self._clock()

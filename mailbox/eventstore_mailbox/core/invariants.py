@@ -54,7 +54,7 @@ def check(machine: Machine) -> None:
     for aggregate_id, lane in lanes.items():
         assert lane.aggregate_id == aggregate_id, f"the lane of {lane.aggregate_id!r} is known as {aggregate_id!r}"
         assert lane.mailbox is machine.mailbox_of(aggregate_id), f"{_of(lane)} is in mailbox {lane.mailbox.index}"
-        _check_entries(lane)
+        _check_entries(machine, lane)
         _check_waits(lane)
         _check_ids(lane)
     for mailbox in machine.mailboxes:
@@ -87,7 +87,7 @@ def _of(lane: AggregateQueue) -> str:
     return f"the lane of {lane.aggregate_id!r} in state {lane.state} with {entries}, cursor at {at}"
 
 
-def _check_entries(lane: AggregateQueue) -> None:
+def _check_entries(machine: Machine, lane: AggregateQueue) -> None:
     """Entries before the cursor were handled. Entries from the cursor on are to be handled, or were stored before a rewind."""
     entries = list(entries_of(lane))
     last = entries[-1] if entries else None
@@ -97,7 +97,8 @@ def _check_entries(lane: AggregateQueue) -> None:
     runs = lane.state == HANDLING and lane.aggregate is not None  # else its handler is cancelled
     for place, entry in enumerate(entries):
         assert entry.lane is lane, f"{_of(lane)}: {entry.command_id} is of another lane"
-        assert entry.aggregate_id == lane.aggregate_id, f"{_of(lane)}: {entry.command_id} is for {entry.aggregate_id!r}"
+        name = _lane_of(machine, entry)
+        assert name == lane.aggregate_id, f"{_of(lane)}: {entry.command_id} is for {name!r}"
         if place >= at:
             expected = _TO_HANDLE | DONE if place == at else DONE | {WAITING, NEW}
         else:
@@ -106,6 +107,13 @@ def _check_entries(lane: AggregateQueue) -> None:
         assert entry.status not in (STORED, CONFLICT, REFUSED), f"{_of(lane)}: the outcome of {entry.command_id} is kept back"
     assert not entries or entries[0].status < 0, f"{_of(lane)}: the first one is final, and not answered"
     assert not runs or at > 0, f"{_of(lane)} runs a handler of no entry"
+
+
+def _lane_of(machine: Machine, entry: AnyEntry) -> str:
+    lane_of = machine.ports.lane
+    if lane_of is None or entry.command is PLAIN or entry.command is PART:
+        return entry.aggregate_id
+    return lane_of(entry.command) or entry.aggregate_id
 
 
 def _check_waits(lane: AggregateQueue) -> None:
@@ -185,13 +193,13 @@ def _check_drafts(machine: Machine) -> None:
 def _check_duplicates(machine: Machine) -> None:
     lanes = machine.lanes.by_id
     for entry, duplicates in machine.duplicates.by_entry.items():
-        lane = lanes.get(entry.aggregate_id)
+        lane = lanes.get(_lane_of(machine, entry))
         found = lane is not None and entry in entries_of(lane) and lane.ids is not None and lane.ids[entry.command_id] is entry
         assert found, f"{entry.command_id} of {entry.aggregate_id!r} has duplicates, and is not in its lane"
         for duplicate in duplicates:
             assert duplicate.status == WAITING, f"a duplicate of {entry.command_id} has status {duplicate.status} before it"
     for entry in machine.outcomes._reruns:
-        lane = lanes.get(entry.aggregate_id)
+        lane = lanes.get(_lane_of(machine, entry))
         assert lane is not None, f"{entry.command_id} is to run again, and its lane is closed"
         assert entry in entries_of(lane), f"{entry.command_id} is to run again, and has left"
     for entry in machine.outcomes.answers:

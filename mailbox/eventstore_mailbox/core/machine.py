@@ -83,7 +83,7 @@ class Machine:
         if self.stopping:
             raise self.refuse()
         now, by_id, crowded, schedule = self.ports.clock(), self.lanes.by_id, self.fair_share.crowded, self.processor.schedule
-        fast_path, refused, others_of = self.fast_path, list[AnyEntry](), self.ports.others
+        fast_path, refused, others_of, lane_of = self.fast_path, list[AnyEntry](), self.ports.others, self.ports.lane
         for entry in entries:
             if others_of is not None and (others := others_of(entry.command)):
                 if (refusal := self._submit_jointly(entry, others, now)) is not None:
@@ -91,15 +91,16 @@ class Machine:
                     entry.result = refusal
                     refused.append(entry)
                 continue
-            lane = by_id.get(entry.aggregate_id)
-            mailbox = self.mailbox_of(entry.aggregate_id) if lane is None else lane.mailbox
+            name = entry.aggregate_id if lane_of is None else lane_of(entry.command) or entry.aggregate_id
+            lane = by_id.get(name)
+            mailbox = self.mailbox_of(name) if lane is None else lane.mailbox
             if mailbox.depth >= crowded and (refusal := self._refusal(lane, entry, mailbox)) is not None:
                 entry.status = OVERLOADED
                 entry.result = refusal
                 refused.append(entry)
                 continue
             if lane is None:
-                lane = self.lanes.open(entry.aggregate_id, mailbox)
+                lane = self.lanes.open(name, mailbox)
                 if fast_path.depth:
                     fast_path.block(lane)
             entry.accepted = now

@@ -86,7 +86,7 @@ class Ports(Generic[C, A, X, O]):
 
     Attributes:
         handle: runs a command on its aggregate, changes it in memory, and returns the change for the store, or None if nothing
-            changed; or returns a coroutine that does. An exception becomes the command's error.
+            changed; or returns a coroutine that does. An exception becomes the command's error; `ChangesFirst` has it wait.
         restore: returns the aggregate as stored, an empty one if the store has none; never None. `Unrestorable` fails the
             command. Any other exception means that the store cannot be reached, and the restore is retried.
         refresh: returns the aggregate, brought up to date with the store. Before an error or "nothing changed" is answered, the
@@ -100,6 +100,8 @@ class Ports(Generic[C, A, X, O]):
         clock: returns seconds, monotonic.
         refusal: returns an outcome with status REFUSED for a plain append that is abandoned, or has no room in its mailbox.
         flush: is called after the last `persist` of a round.
+        lane: returns the name of the lane in which a command takes its turn; None of one that takes it with the commands of its
+            aggregate, as all do without this port. What `restore` returns by that name stands for the aggregate there.
         others: returns the other aggregates that a command is about, all different, besides that of its entry; none of most.
             None: no command is about several.
         handle_jointly: does what `handle` does for a command about several aggregates, which it gets in the order of their ids:
@@ -135,6 +137,7 @@ class Ports(Generic[C, A, X, O]):
     clock: Callable[[], float]
     refusal: Callable[[Exception], O]
     refresh: Callable[[str, A], Awaitable[A]] | None = None
+    lane: Callable[[C], str | None] | None = None
     others: Callable[[C], Sequence[str]] | None = None
     handle_jointly: Callable[[C, Sequence[A]], X | Coroutine[object, object, X | None] | None] = _no_joint_commands
     flush: Callable[[], None] = _flush_nothing

@@ -1,0 +1,249 @@
+"""Runs commands that are decided on a query, for the mailboxes: one lane for each scope, its models in memory, conditions that
+guard what was decided.
+
+A scope is the text in braces of the command's aggregate id, or the id itself. All decisions of a scope take their turn in one
+lane, so no two of them conflict. A command gets the model of its query: the fold of the events that pass it, from memory or
+from the store. Its events are committed unless another event that passes the query is in the log, after the place up to which
+the model was read. Then it is read on, and decided again.
+
+A command runs ahead of the disk if no change that its scope has in flight may pass its query: such a change has no place in the
+log yet, so neither the model nor the condition could name it. Otherwise it waits until these changes are stored.
+
+A model in memory is as the log was at its place. That is enough to accept a command, because the condition is checked; a
+refusal, and "nothing changed", are decided on a model that was read on just before.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+
+from eventstore import flat
+from eventstore.domain.aggregate import new, unmodified
+from eventstore.domain.decision import Decision
+from eventstore.domain.handler import DecisionHandler, Handled, sendable
+from eventstore.domain.restore import apply_stored
+from eventstore.errors import Diverged
+from eventstore.model import ANY, Event
+from eventstore.query import Query
+from eventstore.records.raw_commit import Guarded, Unless
+from eventstore.records.slots import scope_of
+from eventstore.tags import TAGGED, tags_in
+from eventstore_mailbox import ChangesFirst
+
+if TYPE_CHECKING:
+    from eventstore.domain.runtime import Decided
+
+_LANE: Final = "$decisions{"
+"""Reserved: no aggregate is named so. The name's slot is that of the scope."""
+_MODELS_MAX: Final = 10_000
+_NAMES_MAX: Final = 4_096
+"""Tags, or types, of one scope's changes that are kept apart."""
+
+GuardedRow: TypeAlias = "tuple[str, Guarded, str, None, tuple[bytes, int, bytes]]"
+"""As `CommitRow`, with what must not have come up meanwhile."""
+
+Place: TypeAlias = Any
+"""Up to where a store was read, as the store says it; None: nothing was read yet."""
+
+ReadMatching: TypeAlias = Callable[[Query, str, Place], AsyncGenerator[tuple[list[Event], Place], None]]
+"""Yields the events after a place that pass a query, of the slot of a scope: one page or more, each with the place after it.
+Raises Diverged if the store's history is another one at the place."""
+
+
+class ChangedEvent(NamedTuple):
+    type: str
+    tags: frozenset[str]
+
+
+class Model:
+    """The fold of the events that pass a query.
+
+    Attributes:
+        place: up to which the log was read.
+        read_at: how many changes had been made when it was read.
+        own: aggregate and command of the change that it has folded since, and its number of events; None if there is none.
+    """
+
+    __slots__ = ("decision", "own", "place", "read_at")
+
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+        self.place: Place = None
+        self.read_at = -1
+        self.own: tuple[str, str, int] | None = None
+
+
+class DecisionScope:
+    """What the lane of a scope knows of its changes; to the mailboxes it is what they keep in memory as they do an aggregate.
+
+    Attributes:
+        settled: how many changes had been made when none of the scope was in flight.
+    """
+
+    must_restore: Final = False
+    """It is never modified by a command that fails: its model is dropped then."""
+
+    __slots__ = ("_floor", "_newest", "_tags", "_types", "name", "settled")
+
+    def __init__(self, name: str, made: int) -> None:
+        self.name = name
+        self.settled = self._floor = self._newest = made
+        self._tags: dict[str, int] = {}
+        self._types: dict[str, int] = {}
+
+    def last_change(self, query: Query) -> int:
+        """Returns the number of the last change that may have an event which passes the query, or a greater one."""
+        return max(self._last(item.types, item.tags) for item in query.items)
+
+    def _last(self, types: frozenset[str], tags: tuple[str, ...]) -> int:
+        last = max((self._types.get(name, 0) for name in types), default=self._newest)
+        for tag in tags:
+            last = min(last, self._tags.get(tag, 0))
+        return max(last, self._floor)
+
+    def note(self, number: int, events: list[ChangedEvent]) -> None:
+        """Notes a change."""
+        self._newest = number
+        for event in events:
+            self._types[event.type] = number
+            self._tags.update(dict.fromkeys(event.tags, number))
+        if max(len(self._types), len(self._tags)) > _NAMES_MAX:
+            self._floor = number
+            self._tags.clear()
+            self._types.clear()
+
+
+class Decisions:
+    """The models of a set of mailboxes. `read` reads the store. `is_quick`: whether it checks a condition in memory."""
+
+    def __init__(self, read: ReadMatching, is_quick: Callable[[Unless], bool]) -> None:
+        self.read_pages = 0
+        self._read = read
+        self._is_quick = is_quick
+        self._models: OrderedDict[tuple[str, type[Decision], Query], Model] = OrderedDict()
+        self._made = 0
+
+    @staticmethod
+    def lane(decided: Decided) -> str | None:
+        """See `Ports.lane`."""
+        handler = decided[0]
+        return f"{_LANE}{scope_of(handler.command.aggregate_id(decided[1]))}}}" if handler.is_decision else None
+
+    def restore(self, lane: str) -> DecisionScope | None:
+        """Returns what a lane of decisions begins with, also after a conflict; None for an aggregate."""
+        return DecisionScope(lane, self._made) if lane.startswith(_LANE) else None
+
+    def handle(
+        self, decided: Decided, scope: DecisionScope
+    ) -> GuardedRow | Coroutine[object, object, GuardedRow | None] | None:
+        """Runs a command and returns its change. Raises the error for its sender, and ChangesFirst."""
+        handler = cast(DecisionHandler, decided.handler)
+        query = handler.query_of(decided.command)
+        last = scope.last_change(query)
+        if last > scope.settled:
+            scope.settled = self._made
+            raise ChangesFirst
+        key = (scope.name, handler.decision, query)
+        model = self._models.pop(key, None)
+        if model is None or model.read_at < last:
+            return self._read_and_run(decided, scope, query, model)
+        aggregate_id = _prepare(model, decided)
+        if handler.is_async or not self._is_quick(Unless(query, model.place, aggregate_id)):
+            return self._read_and_run(decided, scope, query, model)
+        before = vars(model.decision).copy()
+        handled = handler.run(decided.command, model.decision)
+        if handled.error is not None or not handled.events:
+            return self._read_and_run(decided, scope, query, None if handled.touched else model)
+        return self._change(decided, scope, query, model, handled, before)
+
+    async def _read_and_run(
+        self, decided: Decided, scope: DecisionScope, query: Query, model: Model | None
+    ) -> GuardedRow | None:
+        handler, made = cast(DecisionHandler, decided.handler), self._made
+        aggregate_id = handler.command.aggregate_id(decided.command)
+        if model is None or not await self._read_on(model, query, aggregate_id):
+            model = Model(new(handler.decision, aggregate_id))
+            await self._read_on(model, query, aggregate_id)
+        model.read_at = made
+        _prepare(model, decided)
+        before = vars(model.decision).copy()
+        handled = await handler.run_async(decided.command, model.decision)
+        if handled.error is not None:
+            if not handled.touched:
+                self._keep(scope, query, model)
+            raise sendable(handled.error, handler)
+        if not handled.events:
+            self._keep(scope, query, model)
+            return None
+        return self._change(decided, scope, query, model, handled, before)
+
+    async def _read_on(self, model: Model, query: Query, scope: str) -> bool:
+        """Brings a model up to date. Returns False if it does not fit the log; then it must not be used."""
+        own, model.own = model.own, None
+        try:
+            async with aclosing(self._read(query, scope, model.place)) as pages:
+                async for events, place in pages:
+                    self.read_pages += 1
+                    if own is not None and events:
+                        aggregate_id, command_id, count = own
+                        mine = events[:count]
+                        if any((each.aggregate_id, each.command_id) != (aggregate_id, command_id) for each in mine):
+                            return False
+                        events = events[count:]
+                        own = None if len(mine) == count else (aggregate_id, command_id, count - len(mine))
+                    apply_stored(model.decision, events, is_of_aggregate=False)
+                    model.place = place
+        except Diverged:
+            if model.place is None:
+                raise
+            return False
+        return own is None
+
+    def _change(
+        self,
+        decided: Decided,
+        scope: DecisionScope,
+        query: Query,
+        model: Model,
+        handled: Handled,
+        before: dict[str, object],
+    ) -> GuardedRow:
+        handler, command, command_id, fingerprint, _ = decided
+        aggregate_id = handler.command.aggregate_id(command)
+        events = _events_in(handled)
+        self._made += 1
+        scope.note(self._made, events)
+        passing = sum(any(item.passes(*event) for item in query.items) for event in events)
+        if passing == len(events):
+            model.own = aggregate_id, command_id, passing
+            self._keep(scope, query, model)
+        elif not passing and unmodified(model.decision, before, True):  # else it has folded what it would not read
+            self._keep(scope, query, model)
+        guard = Guarded(ANY, Unless(query, model.place, aggregate_id))
+        return aggregate_id, guard, command_id, None, (handled.events, handled.event_count, fingerprint)
+
+    def _keep(self, scope: DecisionScope, query: Query, model: Model) -> None:
+        self._models[scope.name, type(model.decision), query] = model
+        if len(self._models) > _MODELS_MAX:
+            self._models.popitem(last=False)
+
+
+def _prepare(model: Model, decided: Decided) -> str:
+    """Gives a model what belongs to the command; returns the id of its aggregate."""
+    decision = model.decision
+    aggregate_id = decision._aggregate_id = decided.handler.command.aggregate_id(decided.command)
+    decision._aggregate_metadata = decided.metadata
+    return aggregate_id
+
+
+def _events_in(handled: Handled) -> list[ChangedEvent]:
+    """Returns types and tags of the events that were packed for a commit."""
+    count = handled.event_count
+    values: list[Any] = flat.Decoder(len(handled.events), 4 * count).decode(handled.events)
+    return [
+        ChangedEvent(type_, frozenset(tags_in(metadata) if format_ & TAGGED else ()))
+        for format_, type_, _, metadata in zip(*[iter(values)] * 4, strict=True)
+    ]

@@ -1,0 +1,147 @@
+"""Commands that are decided on a query: in the server and in workers, ahead of the disk, under conflict."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import eventstore as es
+from tests.server.commands.domain_hosts import DomainHost
+from tests.server.commands.enrolments import MOST, Enrol, EnrolSlowly, Note, Offer, Rename
+from tests.server.conftest import Begin
+
+DOMAIN = "tests.server.commands.enrolments:app"
+SCOPE = "{courses}"
+
+
+def offer(course: str, places: int) -> Offer:
+    return Offer(f"course-{SCOPE}-{course}", course, places)
+
+
+def enrol(course: str, student: str, kind: Any = Enrol) -> Any:
+    return kind(f"enrolment-{SCOPE}-{course}-{student}", course, student)
+
+
+def enrolled(running: DomainHost) -> list[tuple[str, str]]:
+    with es.blocking.connect(running.store_address) as store:
+        events = [event.json() for event in store.read_all(types=["Enrolled"])]
+    return [(event["course"], event["student"]) for event in events]
+
+
+@pytest.mark.parametrize("kind", [Enrol, EnrolSlowly])
+def test_a_rule_over_aggregates_holds(host: Begin, kind: Any) -> None:
+    running = host(domain=DOMAIN)
+    with running.connect() as store:
+        done = store.send(offer("c1", 2), "o", metadata={"by": "me"})
+        assert (done.aggregate_id, done.version, done.duplicate) == (f"course-{SCOPE}-c1", 1, False)
+        store.send(enrol("c1", "s1", kind))
+        for student, code in (("s1", "enrolled"), ("s2", None), ("s3", "full")):
+            if code is None:
+                assert store.send(enrol("c1", student, kind)).version == 1
+            else:
+                with pytest.raises(es.Rejected) as caught:
+                    store.send(enrol("c1", student, kind))
+                assert caught.value.fields["reason"] == code
+        for course in ("c2", "c3", "c4"):
+            store.send(offer(course, 9))
+        for course in ("c2", "c3"):
+            store.send(enrol(course, "s1", kind))
+        with pytest.raises(es.Rejected, match="busy"):
+            store.send(enrol("c4", "s1", kind))
+        with pytest.raises(es.Rejected, match="no such course"):
+            store.send(enrol("c5", "s1", kind))
+    assert enrolled(running) == [("c1", "s1"), ("c1", "s2"), ("c2", "s1"), ("c3", "s1")]
+    (event,) = running.events(f"course-{SCOPE}-c1")
+    assert (event.tags, event.metadata_json(), event.command_id) == (("course:c1",), {"by": "me"}, "o")
+
+
+def test_a_repetition_has_the_first_outcome_also_if_it_would_be_refused_now(host: Begin) -> None:
+    running = host(domain=DOMAIN)
+    with running.connect() as store:
+        store.send(offer("c1", 1))
+        done = store.send(enrol("c1", "s1"), "k")
+        for _ in range(2):
+            assert store.send(enrol("c1", "s1"), "k")[:4] == done._replace(duplicate=True)[:4]
+            both = store.send_many([(enrol("c1", "s1"), "k")] * 2 + [(enrol("c1", "s2"), "other")])
+            assert [type(each) for each in both] == [es.Committed, es.Committed, es.Rejected]
+            running.restart()
+    assert enrolled(running) == [("c1", "s1")]
+
+
+def test_what_changes_nothing_or_fails_stores_nothing_and_says_why(host: Begin) -> None:
+    running = host(domain=DOMAIN)
+    with running.connect() as store:
+        assert isinstance(store.send(offer("c1", 0)), es.Unchanged)
+        with pytest.raises(es.HandlerFailed, match="a bug"):
+            store.send(offer("c1", -1))
+        with pytest.raises(es.HandlerFailed, match="no query"):
+            store.send(Note(f"n-{SCOPE}", "c1", "raise"))
+        with pytest.raises(es.HandlerFailed, match="it must return a Query"):
+            store.send(Note(f"n-{SCOPE}", "c1", "nothing"))
+        store.send(offer("c1", 1))
+        store.send(Note(f"n-{SCOPE}", "c1", "after"))
+        store.send(Note(f"n-{SCOPE}", "c1", "and again"))
+    assert [event.json()["text"] for event in running.events(f"n-{SCOPE}")] == ["after, 1 places", "and again, 1 places"]
+
+
+def test_what_others_write_is_decided_on(host: Begin) -> None:
+    running = host(domain=DOMAIN)
+
+    def theirs(course: str, student: str, scope: str = SCOPE) -> None:
+        event = es.NewEvent("Enrolled", {"course": course, "student": student}, tags=[f"course:{course}", f"student:{student}"])
+        other.append(f"theirs-{scope}-{course}-{student}", [event], 0)
+
+    with running.connect() as store, es.blocking.connect(running.store_address) as other:
+        store.send(offer("c1", 3))
+        store.send(enrol("c1", "s1"))
+        theirs("c1", "s2")
+        theirs("c1", "s9", "{elsewhere}")  # of another scope: it does not count
+        assert store.send(enrol("c1", "s3")).version == 1
+        with pytest.raises(es.Rejected, match="full"):
+            store.send(enrol("c1", "s4"))
+        store.send(offer("c2", 1))
+        theirs("c2", "s5")
+        with pytest.raises(es.Rejected, match="enrolled"):
+            store.send(enrol("c2", "s5"))
+
+
+def test_an_aggregate_that_a_decision_has_written_is_refused_on_what_it_is_now(host: Begin) -> None:
+    running = host(domain=DOMAIN)
+    with running.connect() as store:
+        name = f"course-{SCOPE}-c1"
+        store.send(Rename(name, "first"))
+        store.send(offer("c1", 7))
+        with pytest.raises(es.Rejected, match="so it is"):
+            store.send(Rename(name, "of 7"))
+        assert store.send(Rename(name, "first")).version == 3
+
+
+def test_the_rules_hold_whatever_conflicts_and_nothing_is_lost(host: Begin) -> None:
+    running, chance = host(domain=DOMAIN), random.Random(11)
+    courses, students = [f"c{number}" for number in range(6)], [f"s{number}" for number in range(12)]
+    places = {course: chance.randint(1, 6) for course in courses}
+    acknowledged: set[tuple[str, str]] = set()
+    with running.connect() as store, es.blocking.connect(running.store_address) as other:
+        store.send_many([(offer(course, places[course]), f"o-{course}") for course in courses])
+        for number in range(15):
+            wanted = [(chance.choice(courses), chance.choice(students)) for _ in range(25)]
+            commands = [
+                (enrol(*each, chance.choice([Enrol, Enrol, EnrolSlowly])), f"e-{number}-{at}") for at, each in enumerate(wanted)
+            ]
+            course = chance.choice(courses)
+            as_before = es.NewEvent("Offered", {"course": course, "places": places[course]}, tags=[f"course:{course}"])
+            other.append(f"theirs-{SCOPE}", [as_before], es.ANY)
+            outcomes = store.send_many([*commands, *commands[:3]])
+            for each, outcome in zip([*wanted, *wanted[:3]], outcomes, strict=True):
+                assert isinstance(outcome, es.Committed | es.Rejected), outcome
+                if isinstance(outcome, es.Committed):
+                    acknowledged.add(each)
+    found = enrolled(running)
+    assert set(found) == acknowledged
+    assert len(set(found)) == len(found), "nobody is in a course twice"
+    by_course, by_student = Counter(course for course, _ in found), Counter(student for _, student in found)
+    assert all(by_course[course] <= places[course] for course in courses)
+    assert max(by_student.values()) <= MOST
