@@ -22,6 +22,7 @@ COMMANDS = (
     "export",
     "read",
     "tail",
+    "query",
     "append",
     "stats",
     "inspect",

@@ -367,3 +367,25 @@ def test_tail_and_export_print_the_events_of_all_shards(tmp_path: Path) -> None:
         assert "is not a position" in refused("export", "--after", "p7", store=node.address, code=2)
         assert "sequence of one shard" in refused("export", "--after", 7, store=node.address, code=2)
         assert node.terminate() == 0
+
+
+def test_query_prints_what_passes_on_all_shards_and_the_position_where_a_condition_begins(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 3) as node:
+        fill(node, IDS[:30])
+        with blocking.connect(node.address) as store:
+            for each in IDS[:30:3]:
+                store.append(each, [NewEvent("Marked", b"1", tags=["m:1"])], ANY)
+        told = run("query", "--tag", "m:1", "--json", store=node.address)
+        found = [json.loads(line) for line in told.stdout.splitlines()]
+        assert sorted(each["aggregate_id"] for each in found) == sorted(IDS[:30:3])
+        assert len({each["shard"] for each in found}) > 1
+        position = json.loads(told.stderr)["position"]
+        again = run("query", "--tag", "m:1", "--after", position, "--json", store=node.address)
+        assert (again.stdout, json.loads(again.stderr)) == ("", {"position": position})
+        with blocking.connect(node.address) as store:
+            after, query = es.Position.parse(position), es.Query(tags=["m:1"])
+            write = es.Write("b-{0}", [NewEvent("Marked", b"1", tags=["m:1"])], ANY)
+            store.commit([write], unless=query, after=after, command_id="c-1")
+            with pytest.raises(es.ConditionFailed):
+                store.commit([write], unless=query, after=after, command_id="c-2")
+        assert node.terminate() == 0

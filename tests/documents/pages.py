@@ -83,6 +83,7 @@ def without_times(text: str) -> list[str]:
         (r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)", "TIME"),
         (r"[\d,]+ (events|commands|messages)/s", "SPEED"),
         (r"\b\d+\.\d+ s\b", "SECONDS"),
+        (r"\bp1\.[0-9a-f.-]+", "POSITION"),
         (r"\b[0-9a-f]{20}\b", "MESSAGE"),
         (r"\b[0-9a-f]{32}\b", "COMMAND"),
         (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID"),

@@ -43,9 +43,10 @@ def print_note(message: str) -> None:
 
 
 def print_position(position: Position, as_json: bool) -> None:
-    """Prints, on standard error, the place from which `--after` continues, or `--before`."""
+    """Prints, on standard error, the place from which `--after` continues, or `--before`; after all results."""
     import json
 
+    sys.stdout.flush()  # where both go to one file, it is the last line
     print_note(json.dumps({"position": str(position)}) if as_json else str(position))
 
 
@@ -83,9 +84,15 @@ def make_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequenc
     return table
 
 
-def print_event(event: Event, shard: int | None = None, *, with_aggregate: bool) -> None:
-    """Prints an event as one line for people. `shard`: its shard, if there are several."""
+def print_event(event: Event, shard: int | None = None, *, with_aggregate: bool, as_json: bool = False) -> None:
+    """Prints an event as one line, for people or of JSON. `shard`: its shard, if there are several."""
     from eventstore.model import METADATA_IS_JSON
+
+    if as_json:
+        from eventstore.cli.transfer.event_lines import format_event
+
+        print(format_event(event, shard))
+        return
 
     parts = [
         f"#{event.sequence}{at_shard(shard)}",

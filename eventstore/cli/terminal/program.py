@@ -24,6 +24,8 @@ from eventstore.settings.written_values import read_written
 _BRACES: Final = re.compile(r"^\{(.*)\}(\.\.\.)?$")
 _COMMANDS: Final = "eventstore.cli.commands"
 _WRONG_USAGE: Final = 2
+GIVEN: Final = "eventstore.given"
+"""Under this name `meta` of a command's context has the names of its parameters as they were given, one after the other."""
 _SECTIONS: Final = ("run", "events", "broker", "watch", "security", "backup", "offline")
 _PLAIN: Final[dict[str, Any]] = {
     "add_completion": False,
@@ -45,6 +47,10 @@ class PlainCommand(typer.core.TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _read_here(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        ctx.meta[GIVEN] = [parameter.name for parameter in self.make_parser(ctx).parse_args(list(args))[2]]
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [_BRACES.sub(r"\1\2", piece) for piece in super().collect_usage_pieces(ctx)]

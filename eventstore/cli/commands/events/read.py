@@ -47,7 +47,6 @@ def read(
 
     from eventstore import blocking
     from eventstore.cli.terminal.broker_connection import one_shard
-    from eventstore.cli.transfer.event_lines import format_event
     from eventstore.records.event_filter import event_filter
 
     if raw and as_json:
@@ -76,10 +75,8 @@ def read(
             found = True
             if raw:
                 sys.stdout.buffer.write(event.data + b"\n")
-            elif as_json:
-                print(format_event(event, shard))
             else:
-                print_event(event, shard, with_aggregate=False)
+                print_event(event, shard, with_aggregate=False, as_json=as_json)
         if not found:
             which = "events" if passing.everything else "such events"
             print_note(f"no {which}: aggregate {aggregate_id!r} is at version {of.version(aggregate_id)}")

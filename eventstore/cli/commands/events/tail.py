@@ -88,7 +88,6 @@ def tail(
     from itertools import islice
 
     from eventstore import blocking
-    from eventstore.cli.transfer.event_lines import format_event
     from eventstore.model import Event
 
     if end and (after is not None or not follow):
@@ -120,10 +119,8 @@ def tail(
                 if not isinstance(item, Event):
                     sys.stdout.flush()
                     print_note(f"caught up at {_place(items, item)}; waiting for more (Ctrl-C ends)")
-                elif as_json:
-                    print(format_event(item, _shard(items)), flush=follow)
                 else:
-                    print_event(item, _shard(items), with_aggregate=True)
+                    print_event(item, _shard(items), with_aggregate=True, as_json=as_json)
                     sys.stdout.flush() if follow else None
                 reached = items.position if position else None
         finally:
