@@ -145,13 +145,14 @@ def _metadata(rows: FileRows) -> pa.Array:
     return pa.array(values, pa.binary())
 
 
-def _tags(rows: FileRows) -> pa.Array:
+def tags(rows: FileRows) -> list[tuple[str, ...]]:
+    """Returns the tags of each row."""
     found: list[tuple[str, ...]] = [()] * rows.count
     if len(tagged := _tagged(rows)):
         stored = stored_metadata(rows)
         for row in tagged.tolist():
             found[row] = tags_in(stored[row].as_py())
-    return pa.array(found, pa.list_(pa.string()))
+    return found
 
 
 def _tagged(rows: FileRows) -> npt.NDArray[np.int64]:
@@ -179,7 +180,7 @@ _BUILDERS: Final[dict[str, Callable[[FileRows], pa.Array]]] = {
     "data": data,
     "data_json": _data_json,
     "metadata": _metadata,
-    "tags": _tags,
+    "tags": lambda rows: pa.array(tags(rows), pa.list_(pa.string())),
     "_metadata": stored_metadata,
     "command_id": command_ids,
     "_offset": lambda rows: _integers(rows.columns["record"]),

@@ -7,7 +7,8 @@ checked first: columns by their CRC, records by the CRC of their aggregate or th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import Final
@@ -26,7 +27,7 @@ from eventstore.records.event_filter import LOG_RECORDS
 from eventstore.records.splits import SlotFilter
 from eventstore.store.sorted.event_index import EventIndex
 from eventstore.store.sorted.index_format import blocks
-from pyspark_eventstore.files.arrow_batches import cuts, texts
+from pyspark_eventstore.files.arrow_batches import cuts, tags, texts
 from pyspark_eventstore.files.index_files import index_of
 from pyspark_eventstore.files.read_metrics import ReadMetrics
 from pyspark_eventstore.files.rows import PAYLOADS, SOURCES, FileRows
@@ -53,6 +54,7 @@ class SortedFile:
         self._whole_file = piece.after < header.first_sequence and piece.upto >= header.last_sequence
         self._first_sequence = header.first_sequence
         self._own: npt.NDArray[np.bool_] | None = None
+        self._rows_with_tags: Ints | None = None
 
     def rows(self, wanted: Wanted) -> Iterator[FileRows]:
         """Yields the wanted rows of the slice, in the order of the file.
@@ -61,6 +63,9 @@ class SortedFile:
             Corrupt
         """
         extents = self._extents(wanted.ids)
+        if wanted.tags:
+            tagged = self._tagged(wanted.tags)
+            extents = [each for each in extents if np.subtract(*np.searchsorted(tagged, each))]
         count = sum(last - first for first, last in extents)
         if not count or not self._has_types(wanted.types):
             return
@@ -98,6 +103,9 @@ class SortedFile:
     def _chosen(self, extents: list[tuple[int, int]], wanted: Wanted) -> Iterator[Ints | slice]:
         """Yields the wanted rows, some at a time: a slice if all of them are wanted."""
         wanted = self._bounded(wanted)
+        if wanted.tags:
+            yield from self._having_tags(extents, wanted)
+            return
         if self._by_permutation(extents, wanted):
             yield from self._in_sequence(wanted)
             return
@@ -132,6 +140,25 @@ class SortedFile:
         if len(chosen):
             yield chosen
 
+    def _having_tags(self, extents: list[tuple[int, int]], wanted: Wanted) -> Iterator[Ints]:
+        """Yields the wanted rows that may have the tags: they are looked up by hashes, so the record decides."""
+        tagged = self._tagged(wanted.tags)
+        for first, last in extents:
+            begin, end = np.searchsorted(tagged, (first, last)).tolist()
+            for start in range(begin, end, _STEP_ROWS):
+                chosen = tagged[start : min(start + _STEP_ROWS, end)]
+                self._touched.rows_examined += len(chosen)
+                mask = self._mask(chosen, wanted)
+                if mask is not None:
+                    chosen = chosen[mask]
+                if len(chosen):
+                    yield chosen
+
+    def _tagged(self, tags: Sequence[str]) -> Ints:
+        if self._rows_with_tags is None:
+            self._rows_with_tags = self._index.rows_with_tags(tags).astype(np.int64)
+        return self._rows_with_tags
+
     def _mask(self, rows: Ints | slice, wanted: Wanted) -> npt.NDArray[np.bool_] | None:
         """Returns which of these rows are wanted; None for all of them."""
         parts = [
@@ -155,8 +182,9 @@ class SortedFile:
         index, found = self._index, self._chosen(extents, wanted)
         if (begin := next(found, None)) is None:
             return  # other columns, and the event file, are not read in vain
-        payloads = not PAYLOADS.isdisjoint(self._names)
-        sources = sorted({source for name in self._names for source in SOURCES.get(name, ())} | {"record"})
+        names = [*self._names, "tags"] if wanted.tags else self._names
+        payloads = not PAYLOADS.isdisjoint(names)
+        sources = sorted({source for name in names for source in SOURCES.get(name, ())} | {"record"})
         columns = {source: index.checked(source) for source in sources}
         ids = self._ids if "aggregate_id" in self._names else pa.nulls(0)
         types = self._types if "type" in self._names else pa.nulls(0)
@@ -170,8 +198,11 @@ class SortedFile:
             for first, last in cuts(part["record"]):
                 run = {source: column[first:last] for source, column in part.items()}
                 base = int(run["record"][0])
-                self._touched.rows_read += last - first
-                yield FileRows(last - first, run, ids, types, data[base:], base)
+                rows = FileRows(last - first, run, ids, types, data[base:], base)
+                if wanted.tags:
+                    rows = _with_tags(rows, wanted.tags)
+                self._touched.rows_read += rows.count
+                yield rows
 
     def _owned(self, own: SlotFilter) -> npt.NDArray[np.bool_]:
         """Returns for each aggregate whether the shard has it."""
@@ -241,6 +272,15 @@ class SortedFile:
         starts = self._index.columns["record"][begin:end]
         _, last = next(cuts(starts))
         return begin + int(np.searchsorted(starts, starts[last - 1], side="right"))
+
+
+def _with_tags(rows: FileRows, wanted: Sequence[str]) -> FileRows:
+    """Returns the rows whose records have all of these tags."""
+    mask = np.fromiter((frozenset(found).issuperset(wanted) for found in tags(rows)), bool, rows.count)
+    if mask.all():
+        return rows
+    columns = {source: column[mask] for source, column in rows.columns.items()}
+    return replace(rows, count=int(mask.sum()), columns=columns)
 
 
 class _RecordCheck:

@@ -54,13 +54,25 @@ def slabs(file: File, name: str, start: int, stop: int, sequence: int, metrics: 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Decoded records: columns of their events, aggregate ids and types by ordinal, and the bytes from `base`."""
+    """Decoded records: columns of their events, aggregate ids, types and tags by ordinal, and the bytes from `base`. `tagged`:
+    ordinals of tags, and the rows that have them.
+    """
 
     columns: dict[str, Column]
     names: list[bytes]
     types: list[bytes]
+    tags: dict[str, int]
+    tagged: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
     data: memoryview
     base: int
+
+    def have(self, tag: str) -> npt.NDArray[np.bool_]:
+        """Returns which rows have this tag."""
+        mask = np.zeros(len(self.columns["ordinal"]), bool)
+        ordinal = self.tags.get(tag)
+        for ordinals, rows in self.tagged:
+            mask[rows[ordinals == ordinal]] = True
+        return mask
 
 
 def take_apart(data: memoryview, base: int, found: record.Walk) -> Taken:
@@ -68,7 +80,8 @@ def take_apart(data: memoryview, base: int, found: record.Walk) -> Taken:
     collected = FileColumns()
     collected(data, base, found)
     columns = _event_columns(collected.finish())
-    return Taken(columns, list(collected.ordinals), [name.encode() for name in collected.types], data, base)
+    types = [name.encode() for name in collected.types]
+    return Taken(columns, list(collected.ordinals), types, collected.tags, collected.tagged, data, base)
 
 
 def select(taken: Taken, wanted: Wanted, metrics: ReadMetrics) -> Iterator[FileRows]:
@@ -103,6 +116,7 @@ def _mask(taken: Taken, wanted: Wanted) -> npt.NDArray[np.bool_] | None:
         parts.append(_held(wanted.ids, taken.names)[columns["ordinal"]])
     if not wanted.types.all:
         parts.append(_held(wanted.types, taken.types)[columns["type"]])
+    parts += map(taken.have, wanted.tags)
     if wanted.own is not None:
         owned = np.array([wanted.own.owns(name.decode()) for name in taken.names], bool)
         parts.append(owned[columns["ordinal"]])

@@ -1,4 +1,4 @@
-"""Conditions on aggregate ids, types and numbers, which decide what is read of files and indexes.
+"""Conditions on aggregate ids, types, numbers and tags, which decide what is read of files and indexes.
 
 They come from the options of the source and from projections, never from Spark's filters: Spark plans one reader for all
 references to a DataFrame or view, so what one of them filters would be missing in the others.
@@ -84,6 +84,7 @@ class Wanted:
 
     Attributes:
         times: in µs since 1970.
+        tags: an event has all of these.
         own: the slots that a shard hands out after a split.
         log_records: also the log's own commits.
     """
@@ -93,6 +94,7 @@ class Wanted:
     versions: Numbers = field(default_factory=Numbers)
     sequences: Numbers = field(default_factory=Numbers)
     times: Numbers = field(default_factory=Numbers)
+    tags: tuple[str, ...] = ()
     own: SlotFilter | None = None
     log_records: bool = True
 

@@ -16,6 +16,7 @@ from typing import Final
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_text, shown
 from eventstore.model import VERSION_MAX
+from eventstore.tags import checked_tags
 from pyspark_eventstore.source.predicates import Numbers, Texts, Wanted, one_of, prefix
 
 PARTITION_BYTES: Final = (
@@ -32,6 +33,7 @@ _NAMES: Final = (
     "types",
     "aggregate_id",
     "aggregate_prefix",
+    "tags",
     "startingVersion",
     "endingVersion",
     "startingTimestamp",
@@ -152,7 +154,9 @@ def _refuse_pushdown(value: str) -> None:
     """Refuses the option `pushdown`, unless it is `false`, which is what the source does anyway."""
     if value.lower() != "false":
         why = "Spark plans one reader for all references to a view, so what one of them filters is missing in the others"
-        instead = "types, aggregate_id, aggregate_prefix, startingVersion, endingVersion, startingTimestamp, endingTimestamp"
+        instead = (
+            "types, aggregate_id, aggregate_prefix, tags, startingVersion, endingVersion, startingTimestamp, endingTimestamp"
+        )
         raise InvalidArgument(
             f"pushdown is {shown(value)}, and there is no pushdown any more: {why}; leave it out, and select what is read by "
             f"the options {instead}, after and upto",
@@ -169,6 +173,7 @@ def _wanted(given: Mapping[str, str]) -> Wanted:
         types=Texts() if types is None else one_of(types),
         versions=_range(given, "startingVersion", "endingVersion", _version),
         times=_range(given, "startingTimestamp", "endingTimestamp", _moment),
+        tags=checked_tags(_texts(given, "tags") or ()),
     )
 
 

@@ -14,7 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from eventstore.chunks.header import ChunkHeader
+from eventstore.errors import InvalidArgument
 from eventstore.model import Event, NewEvent
+from eventstore.store.sorted.command_hash import hash_with, tag_hash
 from pyspark_eventstore.files.read_metrics import ReadMetrics, sum_up
 from tests.spark.loading import load, reader_of
 from tests.spark.made import MadeStore, commits
@@ -212,26 +215,28 @@ TEXTS = st.sampled_from(["a", "ab", "b", "ü-1", "c"])
     versions=st.tuples(st.none() | st.integers(1, 3), st.none() | st.integers(3, 9)),
     times=st.tuples(st.none() | st.integers(0, 3), st.none() | st.integers(3, 6)),
     sequences=st.tuples(st.none() | st.integers(0, 40), st.none() | st.integers(0, 40)),
+    tags=st.none() | st.lists(st.sampled_from(["t:0", "t:1", "u", "x"]), min_size=1, max_size=2),
     sort=st.booleans(),
     permissive=st.booleans(),
 )
 def test_any_conditions_leave_what_the_same_filters_leave(
     tmp_path: Path, commits: list[tuple[str, str, int]], ids: list[str] | None, begin: str | None, types: list[str] | None,
     versions: tuple[int | None, int | None], times: tuple[int | None, int | None], sequences: tuple[int | None, int | None],
-    sort: bool, permissive: bool,
+    tags: list[str] | None, sort: bool, permissive: bool,
 ) -> None:  # fmt: skip
     path = tmp_path / uuid4().hex
     store = MadeStore(path, file_size_bytes=4096)
     for number, (aggregate_id, event_type, second) in enumerate(commits):
         when = BASE + second * 1_000_000  # clocks may go back
-        store.append(aggregate_id, NewEvent(event_type, b"x" * 400), command_id=f"c-{number}", when=when)
+        event = NewEvent(event_type, b"x" * 400, None, [f"t:{second % 3}", "u"][: number % 3])
+        store.append(aggregate_id, event, command_id=f"c-{number}", when=when)
     if sort:
         store.sort()
     last = len(commits)
     after, upto = (None if each is None else min(each, last) for each in sequences)
     options = {
         "aggregate_id": None if ids is None else json.dumps(ids), "aggregate_prefix": begin,
-        "types": None if types is None else json.dumps(types), "startingVersion": versions[0], "endingVersion": versions[1],
+        "types": None if types is None else json.dumps(types), "tags": None if tags is None else json.dumps(tags), "startingVersion": versions[0], "endingVersion": versions[1],
         "startingTimestamp": None if times[0] is None else moment(BASE + times[0] * 1_000_000),
         "endingTimestamp": None if times[1] is None else moment(BASE + times[1] * 1_000_000),
         "after": None if after is None else json.dumps({store.uuid: after}),
@@ -248,7 +253,102 @@ def test_any_conditions_leave_what_the_same_filters_leave(
         if (ids is None or event.aggregate_id in ids)
         and event.aggregate_id.startswith(begin or "")
         and (types is None or event.type in types)
+        and set(tags or ()) <= set(event.tags)
         and (versions[0] or 1) <= event.version <= (versions[1] or last)
         and (times[0] or 0) <= (event.timestamp - BASE) // 1_000_000 <= (6 if times[1] is None else times[1])
         and (after or 0) < event.sequence <= (last if upto is None else upto)
     ]
+
+
+def tagged(path: Path) -> MadeStore:
+    """Files of events with the tag `common`, and between them some without; few events have `rare` as well. The last file is
+    ongoing.
+    """
+    store = MadeStore(path, file_size_bytes=32 * 1024)
+    number = 0
+    for states, tags in ((2, ["common"]), (4, []), (6, ["common"])):
+        while len(store.states()) < states:
+            extra = ["rare"] if number == 0 or states == 6 else []
+            store.append(f"acc-{number % 5}", NewEvent("T", b"x" * 900, None, [*tags, *extra]), command_id=f"c-{number}")
+            number += 1
+    store.sort()
+    for last in range(3):
+        store.append("acc-0", NewEvent("T", b""), command_id=f"l-{last}")
+    assert [*set(store.states()[:-1]), store.states()[-1]] == ["sorted", "ongoing"]
+    return store
+
+
+@pytest.mark.parametrize("columns", ["sequence", "sequence,tags,data"])
+def test_files_without_the_tags_stay_closed_and_other_records_are_not_read(tmp_path: Path, columns: str) -> None:
+    store = tagged(tmp_path / "shard")
+    events, sorted_files = store.events(), len(store.states()) - 1
+    store.close()
+    made = Made(store.path, store.uuid, events, sorted_files)
+    first_ongoing = len(events) - ongoing_rows(made)
+    for options, tags in (("common", {"common"}), ('["rare", "common"]', {"rare", "common"}), ("nobody", {"nobody"})):
+        sequences, metrics = ask(made, tmp_path / options, tags=options, columns=columns)
+        assert sequences == expected(made, lambda event: tags <= set(event.tags))
+        holding = [
+            header for header in headers(store.path)
+            if any(header.first_sequence <= each <= header.last_sequence for each in sequences)
+        ]  # fmt: skip
+        assert metrics.files == len(holding) + 1, "the ongoing file has no index"
+        assert metrics.rows_read == len(sequences)
+        assert metrics.rows_examined == len([each for each in sequences if each <= first_ongoing]) + ongoing_rows(made)
+    everything = ask(made, tmp_path / "all", columns="sequence,data")[1]
+    some = ask(made, tmp_path / "some", columns="sequence,data", tags="common")[1]
+    assert some.bytes_read < 0.7 * everything.bytes_read
+
+
+def headers(path: Path) -> list[ChunkHeader]:
+    """The headers of the sorted files."""
+    store = MadeStore(path)
+    found = [header for header in store.opened.engine.files.headers if header.sorted]
+    store.close()
+    return found
+
+
+def test_a_tag_with_the_hash_of_another_is_not_mistaken_for_it(tmp_path: Path) -> None:
+    store = MadeStore(tmp_path / "shard")
+    number = 0
+    while len(store.states()) < 2:
+        store.append("acc", NewEvent("T", b"x" * 900, None, ["first"]), command_id=f"c-{number}")
+        number += 1
+    store.sort()
+    hash_of = hash_with(store.opened.engine.files.index(1).header.command_key)
+    seen: dict[int, str] = {}
+    one = other = ""
+    for candidate in map(str, range(2_000_000)):
+        if (other := seen.setdefault(tag_hash(hash_of, candidate), candidate)) != candidate:
+            one = candidate
+            break
+    assert one
+    while len(store.states()) < 3:
+        store.append("acc", NewEvent("T", b"x" * 900, None, [one, "both"]), command_id=f"c-{number}")
+        number += 1
+    store.sort()
+    events = store.events()
+    assert len(store.opened.engine.files.index(2).rows_with_tags([other])), "the hash alone finds them"
+    store.close()
+    made = Made(store.path, store.uuid, events, 2)
+    for columns in ("sequence", "sequence,tags"):
+        assert ask(made, tmp_path / f"{columns}-1", tags=other, columns=columns)[0] == []
+        assert ask(made, tmp_path / f"{columns}-2", tags=f'["{other}", "both"]', columns=columns)[0] == []
+        assert ask(made, tmp_path / f"{columns}-3", tags=one, columns=columns)[0] == expected(
+            made, lambda event: one in event.tags
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("", "tags has 0 bytes"),
+        ("[]", "expected a JSON array of texts"),
+        ('["a", 1]', "expected a JSON array of texts"),
+        (json.dumps([str(number) for number in range(33)]), "33 tags, the limit is 32"),
+        ("a\nb", "control character"),
+    ],
+)
+def test_what_is_no_tag_is_refused(tmp_path: Path, given: str, why: str) -> None:
+    with pytest.raises(InvalidArgument, match=why):
+        reader_of(tmp_path, tags=given)
