@@ -16,7 +16,7 @@ import typer
 
 from eventstore.errors import FolderRefused
 from pyspark_eventstore.jobs.arguments import Master, session
-from pyspark_eventstore.jobs.export import COLUMNS, check_by, partitioned, target_path
+from pyspark_eventstore.jobs.export import check_by, partitioned, target_path
 from pyspark_eventstore.jobs.export_book import (
     BOOK,
     PLAN,
@@ -153,8 +153,9 @@ def _written(spark: SparkSession, compaction: Compaction, target: TargetFolder, 
     """
     from pyspark_eventstore.source.table import table_schema
 
-    schema = table_schema(COLUMNS, permissive=False)
-    events = spark.read.schema(schema).parquet(*(target.at(file) for file in compaction.files)).select(*COLUMNS)
+    columns = max(runs(target, book), key=lambda run: run.tags).columns
+    schema = table_schema(columns, permissive=False)
+    events = spark.read.schema(schema).parquet(*(target.at(file) for file in compaction.files)).select(*columns)
     sizes = target.files()
     count, size = events.count(), sum(sizes[file] for file in compaction.files)
     _write(partitioned(events, compaction.by, compaction.buckets), compaction, max(1, count * FILE_BYTES // size), book)

@@ -16,6 +16,7 @@ import typer
 from eventstore.errors import FolderRefused, InvalidArgument
 from eventstore.fields import without_password
 from eventstore.following.checkpoint import Checkpoint
+from eventstore.tags import TAGGED
 from pyspark_eventstore.jobs.arguments import Master, Paths, load, session
 from pyspark_eventstore.jobs.export_book import BOOK, DONE, By, ExportRun, division, finish_compaction, is_complete, runs
 from pyspark_eventstore.source.data_folders import find_data_folders
@@ -27,18 +28,6 @@ if TYPE_CHECKING:
     from pyspark_eventstore.source.snapshot import FolderSnapshot
 
 _FORMER_BOOK: Final = "_eventstore"
-COLUMNS: Final = (
-    "aggregate_id",
-    "version",
-    "sequence",
-    "timestamp",
-    "type",
-    "data",
-    "data_json",
-    "metadata",
-    "command_id",
-    "shard",
-)
 
 
 def export(
@@ -75,7 +64,8 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
     """Exports new events; returns None if there are none. An interrupted run is completed first, and returned.
 
     Raises:
-        FolderRefused: the folder holds something else, or an export with another partitioning, or another export is running;
+        FolderRefused: the folder holds something else, or an export with another partitioning, or one without the column tags
+            although events have tags, or another export is running;
             or the data folder of a shard that was split off since the last run, or of a store of an interrupted run, is
             missing, or not complete.
         Diverged: a store was restored from an older copy since the last run.
@@ -112,7 +102,8 @@ def _exported(
         if run is not None:
             _check_whole(target, run, snapshots)
             _check(target, run, snapshots)
-        run = run or _next(target, book, snapshots, by, buckets)
+            _check_tags(spark, target, run, snapshots)
+        run = run or _next(spark, target, book, snapshots, by, buckets)
         if run is None:
             return None
         staging = f"run-{run.name}"
@@ -164,7 +155,9 @@ def _of_run(snapshots: list[FolderSnapshot], run: ExportRun) -> list[FolderSnaps
     ]
 
 
-def _next(target: TargetFolder, book: TargetFolder, snapshots: list[FolderSnapshot], by: By, buckets: int) -> ExportRun | None:
+def _next(
+    spark: SparkSession, target: TargetFolder, book: TargetFolder, snapshots: list[FolderSnapshot], by: By, buckets: int
+) -> ExportRun | None:
     """Returns the run that covers new events, recorded before it begins."""
     from pyspark_eventstore.source.identities import check_stores, ends_of
     from pyspark_eventstore.source.lineage import SnapshotLineage
@@ -189,10 +182,10 @@ def _next(target: TargetFolder, book: TargetFolder, snapshots: list[FolderSnapsh
         return None
     _check(target, last, snapshots)
     ends = {store: str(end.identity) for store, end in ends_of(snapshots).items()}
-    run = ExportRun(last.number + 1, after, upto, by, buckets, {**last.identities, **ends})
-    _of_run(snapshots, run)  # what is refused is not recorded: the next run may have other folders
+    run = ExportRun(last.number + 1, after, upto, by, buckets, {**last.identities, **ends}, last.tags)
+    _check_tags(spark, target, run, snapshots)  # what is refused is not recorded: the next run may have other folders
     document = {"run": run.number, "after": run.after, "upto": run.upto, "by": by, "buckets": buckets}
-    document["identities"] = run.identities
+    document |= {"identities": run.identities, "tags": run.tags}
     book.write(f"{run.name}.json", document)
     return run
 
@@ -214,10 +207,23 @@ def _check(target: TargetFolder, run: ExportRun, snapshots: list[FolderSnapshot]
     check_places(f"the export in {target}", recorded, snapshots, "export to another folder")
 
 
+def _check_tags(spark: SparkSession, target: TargetFolder, run: ExportRun, snapshots: list[FolderSnapshot]) -> None:
+    """Raises FolderRefused if events of the run have tags, and the export no column for them; or as `_of_run`."""
+    from pyspark.sql import functions as f
+
+    of_run = _of_run(snapshots, run)
+    if run.tags:
+        return
+    events = load(spark, of_run, ("_format",), after=run.after, upto=run.upto)
+    if events.where(f.col("_format").bitwiseAND(f.lit(TAGGED)) != 0).limit(1).count():
+        what = "was begun by an earlier version, without the column tags, and events of this run have tags"
+        raise FolderRefused(str(target), f"{what}; export to another folder")
+
+
 def _divided(spark: SparkSession, snapshots: list[FolderSnapshot], run: ExportRun) -> DataFrame:
     from pyspark.sql import functions as f
 
-    events = load(spark, snapshots, COLUMNS, after=run.after, upto=run.upto)
+    events = load(spark, snapshots, run.columns, after=run.after, upto=run.upto)
     events = events.withColumn("data", f.when(f.col("data_json").isNull(), f.col("data")))
     return partitioned(events, run.by, run.buckets)
 

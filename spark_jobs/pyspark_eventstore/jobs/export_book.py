@@ -31,6 +31,19 @@ WRITTEN: Final = ".written"
 WHOLE: Final = "whole"
 """The target itself, while a compaction replaces files in it."""
 By = Literal["date", "month", "bucket", "nothing"]
+COLUMNS: Final = (
+    "aggregate_id",
+    "version",
+    "sequence",
+    "timestamp",
+    "type",
+    "data",
+    "data_json",
+    "metadata",
+    "command_id",
+    "shard",
+    "tags",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +52,7 @@ class ExportRun:
 
     Attributes:
         identities: of the events at `upto`; runs of earlier versions have none.
+        tags: whether its files have the column. An export that an earlier version began goes on without it.
         events: how many it wrote, once it is complete.
     """
 
@@ -48,6 +62,7 @@ class ExportRun:
     by: By
     buckets: int
     identities: Mapping[str, str] = field(default_factory=dict)
+    tags: bool = True
     events: int = 0
 
     @property
@@ -58,6 +73,11 @@ class ExportRun:
     def folder(self) -> str:
         """The folder of its events, within the target."""
         return f"run={self.name}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of its files, without the one that the folder is partitioned by."""
+        return COLUMNS if self.tags else tuple(name for name in COLUMNS if name != "tags")
 
     def told(self, folder: str, seconds: float) -> str:
         """Returns the line that the command prints."""
@@ -183,6 +203,7 @@ def _run(document: dict[str, Any]) -> ExportRun:
         document["by"],
         document["buckets"],
         document.get("identities", {}),
+        document.get("tags", False),
     )
 
 

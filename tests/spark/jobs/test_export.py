@@ -12,9 +12,11 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from eventstore.errors import Diverged, FolderRefused
-from eventstore.model import DATA_IS_JSON
+from eventstore.model import DATA_IS_JSON, NewEvent
 from pyspark_eventstore.jobs import export as exporting
+from pyspark_eventstore.jobs.compact import compact_once
 from pyspark_eventstore.jobs.export import export_once
+from pyspark_eventstore.jobs.export_book import ExportRun
 from tests.spark.made import MadeStore, commits, three_states
 
 
@@ -203,4 +205,69 @@ def test_an_export_of_an_earlier_version_continues_with_its_book_beside_it(spark
     assert {path.suffix for path in out.rglob("*") if path.is_file()} == {".parquet"}
     assert {path.name for path in (out / "run=000002").iterdir()} == {"month=2023-11"}
     assert exported(spark, out) == wanted(store)
+    store.close()
+
+
+def tag_events(store: MadeStore, first: int, count: int = 6) -> None:
+    for number in range(first, first + count):
+        tags = [f"course:c{number % 2}", "all"][: number % 3]
+        store.append("acc", NewEvent("Tagged", {"n": number}, None, tags), command_id=f"t-{number}")
+
+
+def tags_in(spark: SparkSession, folder: Path) -> list[tuple[str, ...]]:
+    return [tuple(row.tags) for row in spark.read.parquet(str(folder)).orderBy("sequence").select("tags").collect()]
+
+
+@pytest.mark.heavy
+def test_tags_are_a_column_of_the_export_and_of_what_it_is_joined_to(spark: SparkSession, tmp_path: Path) -> None:
+    store, out = MadeStore(tmp_path / "shard"), tmp_path / "out"
+    tag_events(store, 0, 60)
+    assert export_once(spark, [str(store.path)], str(out), "nothing") is not None
+    tag_events(store, 60)
+    assert export_once(spark, [str(store.path)], str(out), "nothing") is not None
+    assert tags_in(spark, out) == [event.tags for event in store.events()]
+    chunks = parquet.ParquetFile(next(out.rglob("*.parquet"))).metadata.row_group(0)
+    (column,) = [
+        chunks.column(place) for place in range(chunks.num_columns) if chunks.column(place).path_in_schema.startswith("tags")
+    ]
+    assert any("DICTIONARY" in each for each in column.encodings)
+    assert compact_once(spark, str(out)) is not None
+    assert len(list(out.rglob("*.parquet"))) == 1
+    assert tags_in(spark, out) == [event.tags for event in store.events()]
+    store.close()
+
+
+@pytest.mark.heavy
+def test_an_export_that_began_without_tags_continues_without_them_until_an_event_has_tags(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store, out = MadeStore(tmp_path / "shard"), tmp_path / "out"
+    paths = [str(store.path)]
+    store.append_all(commits(20))
+    assert export_once(spark, paths, str(out), "nothing") is not None
+    for path in tmp_path.rglob(".*.crc"):  # of what is changed here
+        path.unlink()
+    for path in out.rglob("*.parquet"):  # as an earlier version wrote them
+        parquet.write_table(parquet.read_table(path, partitioning=None).drop_columns("tags"), path)
+    document = tmp_path / "out.eventstore" / "000001.json"
+    run = json.loads(document.read_text())
+    del run["tags"]
+    document.write_text(json.dumps(run))
+    store.append_all(commits(10, first=1_000))
+    assert export_once(spark, paths, str(out), "nothing") is not None
+    assert exported(spark, out) == wanted(store)
+    assert {tuple(parquet.read_schema(path).names) for path in out.rglob("*.parquet")} == {
+        ExportRun(1, {}, {}, "nothing", 1, tags=False).columns
+    }
+    assert compact_once(spark, str(out)) is not None
+    assert exported(spark, out) == wanted(store)
+    before = wanted(store)
+    tag_events(store, 0)
+    for _ in range(2):  # nothing is recorded of a run that is refused
+        with pytest.raises(FolderRefused, match="without the column tags, and events of this run have tags; export to another"):
+            export_once(spark, paths, str(out), "nothing")
+    assert exported(spark, out) == before
+    assert not (tmp_path / "out.eventstore" / "000003.json").exists()
+    assert export_once(spark, paths, str(tmp_path / "other"), "nothing") is not None
+    assert tags_in(spark, tmp_path / "other") == [event.tags for event in store.events()]
     store.close()
