@@ -112,11 +112,6 @@ def check_envelope(envelope: bytes) -> tuple[str, ...]:
         found, _ = _opened(envelope)
     except (ValueError, IndexError) as error:
         raise InvalidArgument(f"the tags of an event are malformed: {error}", field="tags") from None
-    before = ""  # code points ascend as the bytes of UTF-8 do
-    for tag in found:
-        if tag <= before:
-            raise InvalidArgument("the tags of an event do not ascend, or one is empty", field="tags")
-        before = tag
     if not 0 < len(found) <= TAGS_MAX:
         raise InvalidArgument(f"{len(found)} tags, allowed are 1 to {TAGS_MAX}", field="tags", limit=TAGS_MAX, value=len(found))
     if _CONTROL.search("".join(found)):
@@ -129,11 +124,15 @@ def _opened(envelope: bytes) -> tuple[tuple[str, ...], int]:
     holds, count, at = envelope[0], envelope[1], 2
     if holds & ~_METADATA != _TAGS:
         raise ValueError(f"an event holds {holds:#04x}, which this program does not know; use a newer one")
-    found = []
+    found: list[str] = []
+    before = ""  # code points ascend as the bytes of UTF-8 do
     for _ in range(count):
         end = at + 1 + envelope[at]
-        found.append(str(envelope[at + 1 : end], "utf-8"))
-        at = end
+        tag = str(envelope[at + 1 : end], "utf-8")
+        if tag <= before:
+            raise ValueError("its tags do not ascend, or one is empty")
+        found.append(tag)
+        before, at = tag, end
     if at > len(envelope) or (at < len(envelope) and not holds & _METADATA):
         raise ValueError(f"its tags end at byte {at} of {len(envelope)}")
     return tuple(found), at

@@ -83,11 +83,11 @@ class EventMessages:
         self._prefix = flat.encode((STORE, store))
 
     def made_from(self, event: Event, body: bytes) -> RawMessage:
-        """Returns a message with another body than the event's data. It names its event, and is not the event itself: it has
-        neither type, format nor metadata.
+        """Returns a message with another body than the event's data. It names its event, and what that is about, and is not the
+        event itself: it has neither type, format nor metadata.
         """
         named = (SEQUENCE, str(event.sequence), VERSION, str(event.version), COMMAND_ID, event.command_id)
-        properties = self._prefix + flat.encode((*named, TIMESTAMP, str(event.timestamp), *_ids(event)))
+        properties = self._prefix + flat.encode((*named, TIMESTAMP, str(event.timestamp), *_tags(event), *_ids(event)))
         return body, event.aggregate_id, event.type if may_be_tag(event.type) else None, properties, None
 
     def of(self, events: Sequence[Event]) -> list[RawMessage]:
@@ -96,7 +96,7 @@ class EventMessages:
         messages: list[RawMessage] = []
         for event in events:
             aggregate_id, version, type_, data, _, command_id, timestamp, sequence, _ = event
-            metadata, tags = event.metadata, event.tags
+            metadata, tags = event.metadata, _tags(event)
             properties = prefix + encode(
                 (
                     SEQUENCE,
@@ -113,11 +113,11 @@ class EventMessages:
                     "json" if event.is_json else "bytes",
                 )
             )
-            text = json.dumps(tags, ensure_ascii=False, separators=(",", ":")) if tags else ""
             if tags:
-                properties += encode((TAGS, text))
+                properties += encode(tags)
             if metadata is not None:
-                properties += encode(_metadata(event, metadata, METADATA_TEXT_BYTES_MAX - len(text.encode())))
+                left = METADATA_TEXT_BYTES_MAX - (len(tags[1].encode()) if tags else 0)
+                properties += encode(_metadata(event, metadata, left))
                 if b"ation_id" in metadata or b"\\" in metadata:  # a backslash may hide a name; most metadata need no parsing
                     properties += encode(_ids(event))
             messages.append((data, aggregate_id, type_ if may_be_tag(type_) else None, properties, None))
@@ -133,6 +133,12 @@ def _ids(event: Event) -> tuple[str, ...]:
     """Returns the correlation and causation ids as properties, where they differ from the command's id."""
     ids = (CORRELATION_ID, event.correlation_id), (CAUSATION_ID, event.causation_id)
     return tuple(text for name, value in ids if value != event.command_id for text in (name, value))
+
+
+def _tags(event: Event) -> tuple[str, ...]:
+    """Returns a property: the tags, if there are any."""
+    tags = event.tags
+    return (TAGS, json.dumps(tags, ensure_ascii=False, separators=(",", ":"))) if tags else ()
 
 
 def _metadata(event: Event, metadata: bytes, text_bytes_max: int) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from json import loads
 
 import pytest
 
@@ -10,6 +11,7 @@ from eventstore.errors import EventStoreError
 from eventstore.model import COMMIT_BYTES_MAX, DATA_IS_JSON, EVENT_BYTES_MAX, METADATA_IS_JSON, VERSION_MAX, Event
 from eventstore.records.event_message import EventMessages, origin_of_event, origin_of_message
 from eventstore.records.message import Message, decode_messages
+from eventstore.tags import TAGGED, enveloped
 from tests.broker.stepped import Stepped
 from tests.simulated_disk import SimulatedDisk
 
@@ -70,6 +72,27 @@ def test_metadata_flagged_as_json_that_is_not_text_is_sent_in_base_64() -> None:
 def test_a_type_that_cannot_be_a_tag_is_only_a_property(type_: str) -> None:
     (message,) = sent(event(type_=type_))
     assert (message.tag, message.properties["type"]) == (None, type_)
+
+
+def test_messages_of_every_body_have_the_tags_of_their_event() -> None:
+    tags = tuple(f"t:{number:02d}" + '"' * 251 for number in range(32))
+    tagged = event(metadata=enveloped(tags, b"{}"), format_=TAGGED | METADATA_IS_JSON)
+    properties = [sent(tagged)[0].properties, _own(tagged).properties]
+    assert [tuple(loads(each["tags"])) for each in properties] == [tags, tags]
+    assert [each.get("metadata") for each in properties] == ["{}", None]
+    assert "tags" not in _own(event()).properties
+
+
+def _own(event: Event) -> Message:
+    """Returns the message with a body of its own."""
+    broker = Stepped(SimulatedDisk(1))
+    broker.topic("events", 1)
+    (outcome,) = broker.send(EventMessages(STORE).made_from(event, b"own"), topic="events")
+    assert not isinstance(outcome, EventStoreError)
+    page = broker.pull(topic="events")
+    (message,) = decode_messages(page.records, page.count)
+    assert (message.body, message.tag) == (b"own", "OrderPaid")
+    return message
 
 
 @pytest.mark.parametrize("json", [True, False])

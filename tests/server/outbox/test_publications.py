@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import eventstore.domain as d
 from eventstore import blocking
 from tests.cli.processes import refused
 from tests.server.outbox import published_shop
+from tests.server.outbox.published_courses import Subscribed
 from tests.server.outbox.published_shop import Placed, Sent
 from tests.server.outbox.test_outbox_killed import published
 from tests.server_process import ServerProcess
@@ -57,6 +60,26 @@ def test_each_topic_gets_the_events_that_the_domain_publishes_to_it_in_the_form_
         with store.consumer("readers", "billing", from_end=False) as consumer:
             with pytest.raises(es.PayloadInvalid, match="is not a published event: it has no property"):
                 next(consumer).event()
+
+
+def test_messages_are_chosen_by_the_tags_of_their_events_where_they_are_published_or_by_the_consumer(tmp_path: Path) -> None:
+    courses = "tests.server.outbox.published_courses:app"
+    with ServerThread(tmp_path / "data", domain=courses) as server, blocking.connect(server.address) as store:
+        for number in range(9):
+            append(store, f"s-{number}", Subscribed(f"c{number % 3}", f"p{number}"))
+        wait_until(lambda: caught_up(store), "all is published")
+        assert [json.loads(message.body) for message in published(store, "course-c1")] == [
+            {"student": f"p{each}"} for each in (1, 4, 7)
+        ]
+        stored = {event.aggregate_id: event.tags for event in store.read_all() if event.aggregate_id.startswith("s-")}
+        for topic in "subscriptions", "stored":
+            with store.consumer("readers", topic) as consumer:
+                found = {}
+                for message in islice(consumer, 9):
+                    found[message.key] = tuple(json.loads(message.properties["tags"]))
+                    message.done()
+            assert found == stored
+        assert {message.tag for message in published(store, "subscriptions")} == {"Subscribed"}, "one, as of any message"
 
 
 def test_an_event_that_cannot_be_made_a_message_stops_its_topic_alone_and_says_so(tmp_path: Path, broken: set[str]) -> None:

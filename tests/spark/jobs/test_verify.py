@@ -14,11 +14,12 @@ from pyspark.sql import SparkSession
 
 from eventstore.chunks import record
 from eventstore.chunks.header import RECORDS_FROM
+from eventstore.model import NewEvent
 from eventstore.records.commit import FRAMING, HEADER, HEADER_BYTES
 from pyspark_eventstore.jobs.verify import FileFault, told, verify_shards
 from pyspark_eventstore.main import run
 from tests.processes import run_to_end
-from tests.spark.made import three_states
+from tests.spark.made import MadeStore, three_states
 from tests.spark.settings import settings_folder
 
 ROOT = Path(__file__).parents[3]
@@ -60,6 +61,15 @@ def forge(path: Path, offset: int, **changes: int | bytes) -> None:
     crc = crc32c(bytes(raw[offset + record.CRC_FROM : offset + fields[4]]))
     raw[offset + 2 : offset + 6] = crc.to_bytes(4, "little")
     path.write_bytes(raw)
+
+
+def forge_bytes(path: Path, offset: int, old: bytes, new: bytes) -> None:
+    """The same for bytes of a record, which must be there once."""
+    raw = path.read_bytes()
+    end = offset + HEADER.struct.unpack_from(raw, offset)[4]
+    assert (len(old), raw[offset:end].count(old)) == (len(new), 1)
+    path.write_bytes(raw[:offset] + raw[offset:end].replace(old, new) + raw[end:])
+    forge(path, offset)
 
 
 def found_in(spark: SparkSession, data_folder: Path) -> list[FileFault]:
@@ -132,6 +142,35 @@ def test_a_record_that_was_taken_out(spark: SparkSession, data_folder: Path) -> 
     found = found_in(spark, data_folder)
     assert any(each.file == path.name and "sequence" in each.what for each in found)
     assert any(each.file == path.name and each.offset == end - length for each in found)
+
+
+@pytest.mark.parametrize("state", ["sorted", "ongoing"])
+def test_an_envelope_of_tags_that_is_malformed(spark: SparkSession, tmp_path: Path, state: str) -> None:
+    """Records with tags are as sound as others; in each of three the envelope is damaged, under a checksum that is right."""
+    store = MadeStore(tmp_path / "shard")
+    for number in range(64):
+        tagged = NewEvent("T", bytes(300), b"meta" if number % 2 else None, ["course:c1", f"student:s{number:02d}"])
+        store.append(f"acc-{number % 3}", tagged, NewEvent("T", b""), command_id=f"c-{number:02d}")
+    store.sort()
+    number = store.states().index(state) + 1
+    store.close()
+    assert verify_shards(spark, [str(store.path)]) == (128, [])
+    path = event_file(store.path, number)
+    places = records(path)
+    assert len(places) >= 3
+    envelope = b"\x02\x09course:c1\x0bstudent:s"
+    changes = [
+        (envelope, b"\x02\x09course:c1\x7fstudent:s", "its tags end at byte"),
+        (envelope, b"\x02\x09zourse:c1\x0bstudent:s", "its tags do not ascend"),
+        (envelope, b"\x03\x09course:c1\x0bstudent:s", "the record is not a commit"),
+    ]
+    for (offset, _, _), (old, new, _) in zip(places, changes, strict=False):
+        forge_bytes(path, offset, old, new)
+    damaged = [each for each in found_in(spark, store.path) if each.kind == "damage"]
+    assert [(each.file, each.offset) for each in damaged] == [(path.name, offset) for offset, _, _ in places[:3]]
+    for each, (_, _, what) in zip(damaged, changes, strict=True):
+        assert "the checksum matches, but the record is not a commit: " in each.what
+        assert what in each.what
 
 
 BOTH = """
