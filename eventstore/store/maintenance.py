@@ -202,14 +202,14 @@ class Maintenance:
                     await self._write_index(number)
                 except Exception as error:
                     self.failures += 1
-                    self.index_attention = f"{name} is damaged and could not be rebuilt: {error}"
+                    self.index_attention = f"{name} is damaged or incomplete, and could not be rebuilt: {error}"
                     _log.error("%s. Next attempt in %g s", self.index_attention, pause)
                     await trio.sleep(pause)
                     pause = min(2 * pause, _DAMAGED_RETRY_SECONDS_MAX)
                 else:
                     self._damaged.discard(number)
                     self.index_attention, pause = None, _RETRY_SECONDS
-                    _log.warning("%s was damaged and has been rebuilt", name)
+                    _log.warning("%s was damaged or incomplete, and has been rebuilt", name)
             await self._sorter.idle()
 
     async def _write_index(self, number: int) -> None:

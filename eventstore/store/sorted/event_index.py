@@ -6,7 +6,7 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from eventstore.arrays import np
 from eventstore.checksum import crc32c
@@ -24,15 +24,19 @@ from eventstore.store.sorted.index_format import (
     row_extents,
     row_groups,
 )
+from eventstore.tags import TAGGED
 
 if TYPE_CHECKING:
     from eventstore.store.sorted.index_columns import Ints
+
+_STEP: Final = 65_536  # rows at a time: numpy lets no other thread run meanwhile
 
 
 class EventIndex:
     """A mapped index. Its columns are read in place; they are the same for all formats (see `index_columns`).
 
-    Before an operation raises Corrupt because of the index, it calls `on_damage`, on the caller's thread.
+    Before an operation raises Corrupt because of the index, or if it finds it incomplete, it calls `on_damage`, on the caller's
+    thread.
     """
 
     def __init__(self, file: File, name: str, on_damage: Callable[[], None] = lambda: None) -> None:
@@ -54,6 +58,7 @@ class EventIndex:
         self._sound_blocks = bytearray(len(starts))
         self._sound_rows = bytearray(row_groups(self.header.columns))
         self._sound_columns: set[str] = set()
+        self._tagged: Ints | None = None
         searched = () if self.header.format == FORMAT else ("record", "length")  # a commit's first row is found by bisection
         for column in ("split_ends", "split_ids", "block_crc", "row_crc", *searched):
             self.checked(column)
@@ -229,13 +234,13 @@ class EventIndex:
 
     def rows_with_tags(self, tags: Sequence[str]) -> Ints:
         """Returns the rows of the events that have all of these tags, ascending; others whose tags have the same hashes may be
-        among them.
+        among them. Of an index that lacks the columns of tags, all events with tags; it is reported to be built again.
 
         Raises:
             Corrupt
         """
         if "tag_hash" not in self.columns:
-            return np.zeros(0, np.int64)
+            return self._tagged_rows()
         hashes, ends, rows = (self.checked(name) for name in ("tag_hash", "tag_ends", "tag_rows"))
         found: Ints | None = None
         for tag in tags:
@@ -247,6 +252,18 @@ class EventIndex:
             found = own if found is None else np.intersect1d(found, own, assume_unique=True)
         assert found is not None, "an item that is looked up has tags"
         return found.astype(np.int64)
+
+    def _tagged_rows(self) -> Ints:
+        """Returns the rows of the events that have tags, by their format, for an index without the columns of tags: there are
+        none, unless a program sorted the file that knew its format, but not tags yet.
+        """
+        if self._tagged is None:
+            formats, steps = self.checked("format"), range(0, self.header.rows, _STEP)
+            parts = [np.flatnonzero(formats[first : first + _STEP] & TAGGED) + first for first in steps]
+            self._tagged = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+            if len(self._tagged):
+                self._on_damage()
+        return self._tagged
 
     def commit_begin(self, row: int) -> int:
         """Returns the row of the first event of the commit in `row`."""

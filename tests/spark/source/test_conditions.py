@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from eventstore.store.sorted.command_hash import hash_with, tag_hash
 from pyspark_eventstore.files.read_metrics import ReadMetrics, sum_up
 from tests.spark.loading import load, reader_of
 from tests.spark.made import MadeStore, commits
+from tests.store.sorted.test_index_without_tags import FIXTURE as WITHOUT_TAGS
 
 BASE = 1_700_000_000_000_000
 FILES = 8
@@ -338,6 +340,15 @@ def test_a_tag_with_the_hash_of_another_is_not_mistaken_for_it(tmp_path: Path) -
         assert ask(made, tmp_path / f"{columns}-3", tags=one, columns=columns)[0] == expected(
             made, lambda event: one in event.tags
         )
+
+
+def test_an_index_without_the_columns_of_tags_hides_no_event(tmp_path: Path) -> None:
+    path = Path(shutil.copytree(WITHOUT_TAGS, tmp_path / "shard"))
+    rows = [row for part in reader_of(path).partitions() for batch in reader_of(path).read(part) for row in batch.to_pylist()]
+    made = Made(path, "", [], 2)
+    for tags in (["course:c1"], ["course:c1", "student:s7"], ["course:c3"]):
+        wanted = sorted(row["sequence"] for row in rows if set(tags) <= set(row["tags"]))
+        assert ask(made, tmp_path / "-".join(tags), tags=json.dumps(tags))[0] == wanted
 
 
 @pytest.mark.parametrize(
