@@ -202,7 +202,8 @@ class SortedFile:
                 if wanted.tags:
                     rows = _with_tags(rows, wanted.tags)
                 self._touched.rows_read += rows.count
-                yield rows
+                if rows.count:
+                    yield rows
 
     def _owned(self, own: SlotFilter) -> npt.NDArray[np.bool_]:
         """Returns for each aggregate whether the shard has it."""

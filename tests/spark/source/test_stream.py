@@ -207,13 +207,13 @@ def test_conditions_hold_in_micro_batches_as_in_a_query(
 def test_a_condition_of_a_stream_leaves_files_closed(tmp_path: Path) -> None:
     store = three_states(tmp_path / "shard")
     counts = []
-    for number, options in enumerate(({}, {"aggregate_id": "acc-001"}, {"types": "Closed"})):
+    for number, options in enumerate(({}, {"aggregate_id": "acc-001"}, {"types": "Closed"}, {"tags": "none"})):
         stream = reader(store.path, report=tmp_path / f"report-{number}", **options)
         found = sequences(stream, stream.initialOffset(), stream.latestOffset({}, ReadAllAvailable()))
         counts.append((len(found), sum_up(str(tmp_path / f"report-{number}"))))
-    (everything, whole), (few, by_id), (none, by_type) = counts
-    assert everything == store.sequence > 5 * few > 5 * none == 0
-    assert by_type.files < by_id.files <= whole.files
+    (everything, whole), (few, by_id), (none, by_type), (untagged, by_tag) = counts
+    assert everything == store.sequence > 5 * few > 5 * none == untagged == 0
+    assert by_type.files == by_tag.files < by_id.files <= whole.files
     assert by_type.bytes_read < by_id.bytes_read < whole.bytes_read
     store.close()
 
