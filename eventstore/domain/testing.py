@@ -4,6 +4,7 @@
 
     given(Opened("Ada"), Deposited(100)).when(Withdraw("acc-1", 30)).then(Withdrawn(30))
     given(Opened("Ada")).when(Withdraw("acc-1", 30)).then_rejected("not_covered")
+    given(Offered("c1", 1), Enrolled("c1", "s1")).when(Enrol("enrolment-{courses}-7", "c1", "s2")).then_rejected("full")
 
 Everything goes through the codecs: given events are encoded, stored and restored, a command is encoded and decoded, and its
 events are compared as they would be read back.
@@ -23,18 +24,20 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from eventstore import flat
 from eventstore.command_metadata import SCHEMA
-from eventstore.domain.aggregate import Aggregate, applies_by_name, check_initial_state, shared_values
+from eventstore.domain.aggregate import Aggregate, applies_by_name, check_initial_state, new, shared_values
 from eventstore.domain.alike import differing_field
+from eventstore.domain.decision import Decision
 from eventstore.domain.domain import Domain, domains_handling
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.command_type import command_type, encode_command
 from eventstore.domain.encoding.event_type import EventType, event_type
-from eventstore.domain.handler import Handled, HandledJointly, Handler, JointHandler
+from eventstore.domain.handler import DecisionHandler, Handled, HandledJointly, Handler, JointHandler
 from eventstore.domain.projections.projection import Projection, Row, fold, keys_of, projection_failure
 from eventstore.domain.reactions.reaction import Reaction
-from eventstore.domain.restore import restore
+from eventstore.domain.restore import apply_stored, restore
 from eventstore.errors import DomainRefused, EventStoreError, Rejected
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Committed, Event, NewEvent
+from eventstore.query import Query
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -44,7 +47,9 @@ TIME = 1_750_000_000_000_000
 
 
 def given(*events: object, domain: Domain | None = None) -> Scenario:
-    """Starts a scenario with the aggregate's events so far. Name the `domain` if several handle the same command."""
+    """Starts a scenario with the aggregate's events so far; for a command that is decided on a query, with all events of its
+    scope. Name the `domain` if several handle the same command.
+    """
     return Scenario(events, domain)
 
 
@@ -195,6 +200,9 @@ class Scenario(_Scenario):
         )
         if self._history is None:
             self._history = stored(*self._given, aggregate_id=aggregate_id)
+        if isinstance(handler, DecisionHandler):
+            self._decide(handler, decoded, aggregate_id, self._history)
+            return self
         assert all(event.aggregate_id == aggregate_id for event in self._history), (
             "a scenario is about one aggregate; start another with given()"
         )
@@ -207,6 +215,27 @@ class Scenario(_Scenario):
         self._events, self._aggregate = _stored_after(handled, self._aggregate, self._history)
         _check_shared(handler.aggregate, shared)
         return self
+
+    def _decide(self, handler: DecisionHandler, command: object, aggregate_id: str, history: list[Event]) -> None:
+        cls = handler.decision
+        shared = shared_values(cls)
+        check_initial_state(cls)
+        self._note_kinds(cls)
+        try:
+            query = handler.query_of(command)
+        except EventStoreError as error:
+            self._handled, self._events = Handled(b"", 0, error), []
+            return
+        self._aggregate = live = _decision(cls, aggregate_id, query, history)
+        self._handled = handled = _run(handler, command, live)
+        fresh = _events_of(handled, aggregate_id, len(history) + 1)
+        history += fresh
+        restored = _decision(cls, aggregate_id, query, history)
+        if handled.error is None and all(map(query.matches, fresh)):
+            _check_alike(live, restored)
+        kinds = applies_by_name(cls)
+        self._events, self._aggregate = [kinds[event.type][0].decode(event) for event in fresh], restored
+        _check_shared(cls, shared)
 
     def then(self, *expected: object) -> Self:
         """Asserts that the command applied exactly these events, in this order.
@@ -226,7 +255,7 @@ class Scenario(_Scenario):
 
     @property
     def aggregate(self) -> Aggregate | None:
-        """The aggregate, restored from all events so far; None before the first command."""
+        """The aggregate, or the decision, restored from all events so far; None before the first command."""
         return self._aggregate
 
 
@@ -249,6 +278,9 @@ class JointScenario(_Scenario):
         if isinstance(found, EventStoreError):
             return self
         handler, decoded, aggregate_id = found
+        assert not handler.is_decision, (
+            f"{class_path(type(command))} is decided on a query; test it with given(…), and the events of all aggregates"
+        )
         names = handler.aggregate_ids(decoded) if isinstance(handler, JointHandler) else (aggregate_id,)
         shared = [shared_values(cls) for cls in handler.aggregates]
         for name, cls in zip(names, handler.aggregates, strict=True):
@@ -298,11 +330,23 @@ def _stored_after(handled: Handled, live: Aggregate, history: list[Event]) -> tu
     kinds = applies_by_name(cls)
     restored = restore(cls, aggregate_id, history)
     if handled.error is None:
-        assert differing_field(vars(live), vars(restored)) is None, (
-            f"restored from its events the aggregate is {restored}, but after the command it was {live}; "
-            "change state only in @applies methods"
-        )
+        _check_alike(live, restored)
     return [kinds[event.type][0].decode(event) for event in fresh], restored
+
+
+def _decision(cls: type[Decision], aggregate_id: str, query: Query, history: Iterable[Event]) -> Decision:
+    """Returns the fold of the events that pass a query."""
+    decision = new(cls, aggregate_id)
+    apply_stored(decision, filter(query.matches, history), is_of_aggregate=False)
+    return decision
+
+
+def _check_alike(live: Aggregate, restored: Aggregate) -> None:
+    what = "decision" if isinstance(live, Decision) else "aggregate"
+    assert differing_field(vars(live), vars(restored)) is None, (
+        f"restored from its events the {what} is {restored}, but after the command it was {live}; "
+        "change state only in @applies methods"
+    )
 
 
 def _check_shared(cls: type[Aggregate], before: Mapping[str, str]) -> None:

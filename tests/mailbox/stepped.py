@@ -18,6 +18,7 @@ from eventstore_mailbox import (
     STOPPED,
     UNCHANGED,
     Batch,
+    ChangesFirst,
     Entry,
     Options,
     Ports,
@@ -40,6 +41,8 @@ from tests.mailbox.history_store import Change, HistoryStore, JointChange, Outco
 
 ONE = Options(mailboxes=1)
 """Options with a single mailbox."""
+LANE = "lane"
+"""The lane of commands whose kind begins so, of whatever aggregate."""
 
 
 class Rejected(Exception):
@@ -79,15 +82,16 @@ moves: set[Move] = set()
 class Request(Entry["Request", Outcome]):
     """A command and its entry; `decide` defines its `kind`. `others`: more aggregates that it is about. `seen`: the state it
     was last decided on, None before; `saw`: that of each aggregate; `stored`: how many changes of each the store had when it
-    was submitted.
+    was submitted. `home`: the name of its lane, and of the history that it changes.
     """
 
-    __slots__ = ("_status", "answers", "kind", "others", "saw", "seen", "stored")
+    __slots__ = ("_status", "answers", "home", "kind", "others", "saw", "seen", "stored")
 
     def __init__(self, aggregate_id: str, command_id: str, kind: str = "add", *others: str) -> None:
         super().__init__(aggregate_id, command_id, self)
         self.kind = kind
         self.others = others
+        self.home = LANE if kind.startswith("lane") and not others else aggregate_id
         self.seen: tuple[str, ...] | None = None
         self.saw: dict[str, tuple[str, ...]] = {}
         self.stored: dict[str, int] = {}
@@ -95,7 +99,7 @@ class Request(Entry["Request", Outcome]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (self.aggregate_id, *self.others)
+        return (self.home, *self.others)
 
     @property  # type: ignore[override]
     def status(self) -> int:
@@ -116,7 +120,7 @@ class _Pause:
 
 def decide(request: Request, history: History) -> Change | None:
     seen = request.saw[history.name] = tuple(history.ids)
-    if history.name == request.aggregate_id:
+    if history.name == request.home:
         request.seen = seen
     if request.kind.endswith("nothing"):
         return None
@@ -154,7 +158,7 @@ def handle_jointly(
     request: Request, histories: Sequence[History]
 ) -> JointChange | Coroutine[object, object, JointChange | None] | None:
     assert tuple(history.name for history in histories) == request.names
-    return decide_slowly_jointly(request, histories) if request.kind.startswith("slow") else decide_jointly(request, histories)
+    return decide_slowly_jointly(request, histories) if "slow" in request.kind else decide_jointly(request, histories)
 
 
 async def decide_slowly(request: Request, history: History) -> Change | None:
@@ -163,7 +167,7 @@ async def decide_slowly(request: Request, history: History) -> Change | None:
 
 
 def handle(request: Request, history: History) -> Change | Coroutine[object, object, Change | None] | None:
-    return decide_slowly(request, history) if request.kind.startswith("slow") else decide(request, history)
+    return decide_slowly(request, history) if "slow" in request.kind else decide(request, history)
 
 
 class _Driver:
@@ -249,7 +253,8 @@ class Stepped:
             unmodified=lambda history: not history.dirty, flush=self._flush, evicted=self._evicted,
             unloaded=lambda ids: ids & self.unloaded, load=self._load,
             on_error=lambda what, error: self.errors.append(what), on_slow=lambda entry, _: self.slow.append(entry.command_id),
-            others=lambda request: request.others, handle_jointly=self._handle_jointly,  # type: ignore[arg-type]
+            lane=lambda request: LANE if request.home == LANE else None, others=lambda request: request.others,
+            handle_jointly=self._handle_jointly,  # type: ignore[arg-type]
             size=lambda change: len(change[2]), look_up=self._look_up, passes=lambda error: isinstance(error, HandedOver),
         )  # fmt: skip
         self.machine = Machine(cast("AnyPorts", ports), options, driver)
@@ -258,6 +263,11 @@ class Stepped:
 
     def _handle(self, request: Request, history: History) -> Change | Coroutine[object, object, Change | None] | None:
         self.handled += 1
+        if "waits" in request.kind and tuple(history.ids) != self.store.history(history.name)[: len(history.ids)]:
+            raise ChangesFirst
+        if request.kind.startswith("asks"):
+            request.kind = request.kind.removeprefix("asks_")
+            raise ChangesFirst
         return handle(request, history)
 
     def _evicted(self, aggregate_id: str, history: History) -> None:
@@ -310,7 +320,7 @@ class Stepped:
             assert request.outcome is not None
             version = request.outcome[1]
             assert isinstance(version, int)
-            assert self.store.history(request.aggregate_id)[version - 1] == request.command_id
+            assert self.store.history(request.home)[version - 1] == request.command_id
 
     # -- steps of a test ----------------------------------------------------------------------------------------------
 

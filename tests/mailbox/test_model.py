@@ -22,7 +22,22 @@ from tests.mailbox.history_store import Change, HistoryStore, Outcome
 from tests.mailbox.stepped import Request, Stepped
 
 NAMES = ["a", "b", "c", "d"]
-KINDS = ["add", "add", "once", "nothing", "reject", "spoil", "slow_add", "slow_once", "slow_spoil", "slow_nothing"]
+KINDS = [
+    "add",
+    "add",
+    "once",
+    "nothing",
+    "reject",
+    "spoil",
+    "slow_add",
+    "slow_once",
+    "slow_spoil",
+    "slow_nothing",
+    "waits_add",
+    "lane_add",
+    "lane_waits_once",
+    "lane_slow_add",
+]
 
 
 class Mailboxes(RuleBasedStateMachine):
@@ -221,19 +236,16 @@ class Mailboxes(RuleBasedStateMachine):
                 assert commit.basis is None or commit.basis == ids[:place]
         for requests in self.accepted:
             for request in requests:
-                done = request.command_id in self.store.history(request.aggregate_id)
+                done = request.command_id in self.store.history(request.home)
                 if all(self.sent[f"{name} {request.command_id}"] == 1 for name in request.names):
                     assert all(done == (request.command_id in self.store.history(name)) for name in request.others)
                 if request.status in (COMMITTED, DUPLICATE):
                     assert done
-                elif (
-                    request.status in (CONFLICT, FAILED, UNCHANGED)
-                    and self.sent[f"{request.aggregate_id} {request.command_id}"] == 1
-                ):
+                elif request.status in (CONFLICT, FAILED, UNCHANGED) and self.sent[f"{request.home} {request.command_id}"] == 1:
                     assert not done
 
     def _sent_once(self, request: Request) -> bool:
-        return self.sent[f"{request.aggregate_id} {request.command_id}"] == 1
+        return self.sent[f"{request.home} {request.command_id}"] == 1
 
     def _check_order(self) -> None:
         """Commands sent once are stored in each worker's order, for each aggregate."""

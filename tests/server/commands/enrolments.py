@@ -181,6 +181,8 @@ def of_course(command: Note) -> es.Query:
 
 @app.decides(Note, over=of_course)
 def note(command: Note, decision: Noting) -> None:
+    if command.what == f"unless {decision.places}":
+        d.reject(command.what)
     decision.apply(Noted(f"{command.what}, {decision.places} places"))
 
 

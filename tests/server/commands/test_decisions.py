@@ -71,6 +71,14 @@ def test_a_repetition_has_the_first_outcome_also_if_it_would_be_refused_now(host
     assert enrolled(running) == [("c1", "s1")]
 
 
+def test_one_command_id_for_two_aggregates_of_a_scope_is_two_commands(host: Begin) -> None:
+    running = host(domain=DOMAIN)
+    with running.connect() as store:
+        done = store.send_many([(offer("c1", 1), "k"), (offer("c2", 1), "k"), (offer("c1", 1), "k")])
+        assert [type(each) for each in done] == [es.Committed] * 3
+        assert [each.aggregate_id[-2:] for each in done if isinstance(each, es.Committed)] == ["c1", "c2", "c1"]
+
+
 def test_what_changes_nothing_or_fails_stores_nothing_and_says_why(host: Begin) -> None:
     running = host(domain=DOMAIN)
     with running.connect() as store:
@@ -106,6 +114,40 @@ def test_what_others_write_is_decided_on(host: Begin) -> None:
         theirs("c2", "s5")
         with pytest.raises(es.Rejected, match="enrolled"):
             store.send(enrol("c2", "s5"))
+
+
+def test_a_model_in_memory_is_no_reason_to_accept_or_to_refuse(host: Begin) -> None:
+    running = host(domain=DOMAIN)
+
+    def offered(places: int) -> None:
+        other.append(f"x-{SCOPE}", [es.NewEvent("Offered", {"course": "c1", "places": places}, tags=["course:c1"])], es.ANY)
+
+    name = f"n-{SCOPE}"
+    with running.connect() as store, es.blocking.connect(running.store_address) as other:
+        for places in (1, 2, 3):
+            offered(places)
+            store.send(Note(name, "c1", f"unless {places - 1}"))  # as it was before, it would be refused
+            with pytest.raises(es.Rejected):
+                store.send(Note(name, "c1", f"unless {places}"))
+            offered(places + 10)
+            store.send(Note(name, "c1", "now"))
+            offered(places)
+            store.send(Note(name, "c1", "now"))
+    expected = [(f"unless {n - 1}, {n} places", f"now, {n + 10} places", f"now, {n} places") for n in (1, 2, 3)]
+    assert [event.json()["text"] for event in running.events(name)] == [text for texts in expected for text in texts]
+
+
+def test_decisions_on_each_other_wait_and_others_run_ahead_so_none_conflicts(host: Begin) -> None:
+    running = host(domain=DOMAIN)
+    with running.connect() as store:
+        courses = [f"c{number}" for number in range(3)]
+        commands: list[tuple[object, str]] = [(offer(course, 9), f"o-{course}") for course in courses]
+        commands += [(enrol(courses[at % 3], f"s{at}"), f"e-{at}") for at in range(30)]
+        commands += [(Note(f"n-{SCOPE}", "c1", f"{at}"), f"n-{at}") for at in range(10)]
+        outcomes = store.send_many(commands)
+        stats = store.stats()
+    assert Counter(type(each) for each in outcomes) == {es.Committed: 3 + 27 + 10, es.Rejected: 3}
+    assert (stats["command_conflicts"], stats["command_reruns"]) == (0, 0)
 
 
 def test_an_aggregate_that_a_decision_has_written_is_refused_on_what_it_is_now(host: Begin) -> None:
