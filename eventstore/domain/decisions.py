@@ -45,10 +45,10 @@ _NAMES_MAX: Final = 4_096
 GuardedRow: TypeAlias = "tuple[str, Guarded, str, None, tuple[bytes, int, bytes]]"
 """As `CommitRow`, with what must not have come up meanwhile."""
 
-Place: TypeAlias = Any
+QueryPlace: TypeAlias = Any
 """Up to where a store was read, as the store says it; None: nothing was read yet."""
 
-ReadMatching: TypeAlias = Callable[[Query, str, Place], AsyncGenerator[tuple[list[Event], Place], None]]
+ReadByQuery: TypeAlias = Callable[[Query, str, QueryPlace], AsyncGenerator[tuple[list[Event], QueryPlace], None]]
 """Yields the events after a place that pass a query, of the slot of a scope: one page or more, each with the place after it.
 Raises Diverged if the store's history is another one at the place."""
 
@@ -71,7 +71,7 @@ class Model:
 
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
-        self.place: Place = None
+        self.place: QueryPlace = None
         self.read_at = -1
         self.own: tuple[str, str, int] | None = None
 
@@ -119,7 +119,7 @@ class DecisionScope:
 class Decisions:
     """The models of a set of mailboxes. `read` reads the store. `is_quick`: whether it checks a condition in memory."""
 
-    def __init__(self, read: ReadMatching, is_quick: Callable[[Unless], bool]) -> None:
+    def __init__(self, read: ReadByQuery, is_quick: Callable[[Unless], bool]) -> None:
         self.read_pages = 0
         self._read = read
         self._is_quick = is_quick

@@ -19,7 +19,7 @@ import trio
 
 import eventstore_mailbox as mailbox
 from eventstore.chunks.files import NotCached
-from eventstore.domain.decisions import Decisions, Place, ReadMatching
+from eventstore.domain.decisions import Decisions, QueryPlace, ReadByQuery
 from eventstore.domain.restore import ReadEvents
 from eventstore.domain.runtime import ChangeRow, Decided, DomainRuntime, same_command
 from eventstore.errors import ConditionFailed, Diverged, Elsewhere, EventStoreError, Overloaded, ShuttingDown
@@ -77,7 +77,7 @@ class StoreAccess:
     persist: Callable[[ServerBatch], None]
     flush: Callable[[], None]
     read_events: ReadEvents
-    read_matching: ReadMatching
+    read_by_query: ReadByQuery
     find_commands: LookUpCommands
     durability: Callable[[], int | None]
     shared: bool
@@ -87,7 +87,7 @@ class StoreAccess:
 
     def decisions(self) -> Decisions:
         """Returns the models of one set of mailboxes."""
-        return Decisions(self.read_matching, self.is_quick)
+        return Decisions(self.read_by_query, self.is_quick)
 
 
 class Batcher(Protocol):
@@ -145,7 +145,9 @@ def embedded_access(store: EmbeddedStore, nursery: trio.Nursery) -> StoreAccess:
                 yield events[start : start + _REPLAYED_AT_ONCE]
             low = page.next
 
-    async def read_matching(query: Query, scope: str, place: Place) -> AsyncGenerator[tuple[list[Event], Place], None]:
+    async def read_by_query(
+        query: Query, scope: str, place: QueryPlace
+    ) -> AsyncGenerator[tuple[list[Event], QueryPlace], None]:
         wanted = EventFilter(query=query, slot=slot_of(scope))
         cursor = LogCursor(place or LogPosition(0), None, wanted)
         while not cursor.done:
@@ -181,7 +183,7 @@ def embedded_access(store: EmbeddedStore, nursery: trio.Nursery) -> StoreAccess:
         persist,
         committer.kick,
         read_events,
-        read_matching,
+        read_by_query,
         find_commands,
         committer.durability,
         shared=False,

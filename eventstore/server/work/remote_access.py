@@ -12,7 +12,7 @@ import trio
 
 from eventstore.client.aio.raw_appends import InFlight, RawAppends
 from eventstore.client.aio.store import NetworkStore
-from eventstore.domain.decisions import Place
+from eventstore.domain.decisions import QueryPlace
 from eventstore.errors import (
     ConnectionLost,
     Elsewhere,
@@ -102,7 +102,9 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
         if page:
             yield page
 
-    async def read_matching(query: Query, scope: str, place: Place) -> AsyncGenerator[tuple[list[Event], Place], None]:
+    async def read_by_query(
+        query: Query, scope: str, place: QueryPlace
+    ) -> AsyncGenerator[tuple[list[Event], QueryPlace], None]:
         slot, pause_s = slot_of(scope), _PAUSE_S_MIN
         while True:
             stream = store.read_all(place or 0, query=query)
@@ -128,7 +130,7 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
     def find_commands(aggregate_id: str, command_ids: Sequence[str], found: Found) -> None:
         nursery.start_soon(_find, appends, aggregate_id, command_ids, found, heard)
 
-    return StoreAccess(persist, appends.flush, read_events, read_matching, find_commands, lambda: durability, shared=True)
+    return StoreAccess(persist, appends.flush, read_events, read_by_query, find_commands, lambda: durability, shared=True)
 
 
 def _bare(commit: NewCommit) -> RawCommit | RawJointCommit:
