@@ -4,6 +4,9 @@ Three checks run at once. Writers decide on random queries and commit; what they
 each commit is compared with the whole log: no event that passes its query may lie between its place and itself. Readers poll;
 what a later read of everything has before their position they must have got. Writers that share no tag with anybody must never
 be refused. Each outcome that was acknowledged must be in the log, once.
+
+A server with a domain gets commands as well, which it decides on queries, beside clients that decide by the same rules: no
+course has more students than places, no student more courses than allowed, and what was refused is not stored.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ import math
 import random
 import sys
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import trio
 
@@ -25,8 +29,10 @@ import eventstore as es
 from eventstore.records.slots import slot_of
 from tests.cluster.node_process import NodeProcess
 from tests.ports import free_port
+from tests.server.commands.enrolments import MOST, Enrol, Offer, of_both
 from tests.server_process import ServerProcess
 
+COURSES, PLACES = "{courses}", 4
 SCOPES = ("{a}", "{b}", "{c}", "{d}")
 TAGS = tuple(f"t:{number}" for number in range(5))
 TYPES = ("A", "B", "C")
@@ -50,6 +56,8 @@ class Checks:
     counts: Counter[str] = field(default_factory=Counter)
     ended: trio.Event = field(default_factory=trio.Event)
     commits_max: int | None = None
+    has_domain: bool = False
+    refused: set[str] = field(default_factory=set)
 
     async def run(self, writers: int) -> None:
         """Runs all of them until `ended`, then compares. Raises Wrong."""
@@ -58,6 +66,8 @@ class Checks:
                 for number in range(writers):
                     nursery.start_soon(self._decide, store, number)
                     nursery.start_soon(self._alone, store, number)
+                    if self.has_domain:
+                        nursery.start_soon(self._enrol, store, number)
                 for scope in SCOPES:
                     nursery.start_soon(self._poll, store, scope)
             await self._compare(store)
@@ -108,6 +118,33 @@ class Checks:
             if [event.aggregate_id for event in found] != [name]:
                 raise Wrong(f"{name} was committed, and a query after it finds {[event.aggregate_id for event in found]}")
 
+    async def _enrol(self, store: es.NetworkStore, number: int) -> None:
+        """Has the domain enrol students, or enrols them itself."""
+        for turn in itertools.count():
+            if self.ended.is_set():
+                return
+            course, student = f"c{turn // 25}-{self.rng.randrange(3)}", f"s{turn // 25}-{self.rng.randrange(8)}"
+            enrol, command_id = Enrol(f"e-{COURSES}-{number}-{turn}", course, student), f"e-{number}-{turn}"
+            with suppress(es.Rejected):
+                await store.send(Offer(f"o-{COURSES}-{course}", course, PLACES), f"o-{number}")
+            try:
+                if self.rng.random() < 0.8:
+                    sent = await store.send(enrol, command_id)
+                else:
+                    query = of_both(enrol)
+                    events, position = await store.query(query)
+                    if broken_by([*pairs_of(events), (course, student)]):
+                        continue
+                    write = es.Write(enrol.id, [made(enrol)], 0)
+                    (sent,) = await store.commit([write], unless=query, after=position, command_id=command_id)
+            except (es.Rejected, es.ConditionFailed):
+                self.counts["enrolments refused"] += 1
+                self.refused.add(enrol.id)
+            else:
+                assert isinstance(sent, es.Committed)
+                self.counts["enrolled"] += 1
+                self.acknowledged[enrol.id] = sent
+
     async def _poll(self, store: es.NetworkStore, scope: str) -> None:
         query, got = es.Query(tags=["t:0"]) | es.Query(["C"]), list[es.Event]()
         found, position = await store.query(query)
@@ -138,6 +175,7 @@ class Checks:
         for shard in shards.values():
             events = [event async for event in shard.read_all()]
             check_order(events)
+            check_enrolments(events, self.refused)
             for event in events:
                 stored[event.aggregate_id] += 1
                 done = self.acknowledged.get(event.aggregate_id)
@@ -162,7 +200,7 @@ def check_order(events: list[es.Event]) -> None:
     for event in events:
         by_command.setdefault(event.command_id, event.sequence)
     for event in events:
-        if event.type == "Z":
+        if event.type not in TYPES:
             continue
         decided = event.json()
         query, first = query_of(decided["items"]), by_command[event.command_id]
@@ -175,19 +213,57 @@ def check_order(events: list[es.Event]) -> None:
                 )
 
 
+def made(command: Enrol) -> es.NewEvent:
+    """Returns the event of an enrolment."""
+    fields = {"course": command.course, "student": command.student}
+    return es.NewEvent("Enrolled", fields, tags=[f"course:{command.course}", f"student:{command.student}"])
+
+
+def pairs_of(events: list[es.Event]) -> list[tuple[str, str]]:
+    """Returns course and student of each enrolment."""
+    return [(event.json()["course"], event.json()["student"]) for event in events if event.type == "Enrolled"]
+
+
+def broken_by(enrolled: list[tuple[str, str]]) -> str | None:
+    """Returns which rule these enrolments break."""
+    for what, found, most in (
+        ("course {} has {} students", Counter(course for course, _ in enrolled), PLACES),
+        ("student {} takes {} courses", Counter(student for _, student in enrolled), MOST),
+        ("{} is there {} times", Counter(enrolled), 1),
+    ):
+        for each, count in found.items():
+            if count > most:
+                return f"{what.format(each, count)}, the limit is {most}"
+    return None
+
+
+def check_enrolments(events: list[es.Event], refused: set[str]) -> None:
+    """Raises Wrong if a rule is broken, or if something is stored that was refused."""
+    if broken := broken_by(pairs_of(events)):
+        raise Wrong(broken)
+    if stored := refused.intersection(event.aggregate_id for event in events):
+        raise Wrong(f"{len(stored)} enrolments were refused, and are stored, such as {min(stored)}")
+
+
 async def run(folder: Path, seconds: float, seed: int, shards: int, kill_every: float, writers: int) -> Counter[str]:
     """Runs the checks against a server, or a node of several shards, that is killed again and again. Raises Wrong."""
     port = free_port()
     rng, deadline, kills = random.Random(seed), trio.current_time() + seconds, 0
 
     def start() -> ServerProcess | NodeProcess:
-        given = {"listen": f"127.0.0.1:{port}", "file_size_bytes": FILE_BYTES, "preallocate_bytes": FILE_BYTES // 4}
-        return ServerProcess(folder / "data", **given) if shards == 1 else NodeProcess(folder / "data", shards, **given)
+        given: dict[str, Any] = {
+            "listen": f"127.0.0.1:{port}",
+            "file_size_bytes": FILE_BYTES,
+            "preallocate_bytes": FILE_BYTES // 4,
+        }
+        if shards == 1:
+            return ServerProcess(folder / "data", domain="tests.server.commands.enrolments:app", **given)
+        return NodeProcess(folder / "data", shards, **given)
 
     with ExitStack() as stack:
         process = await trio.to_thread.run_sync(start)
         stack.callback(lambda: process.kill())
-        checks = Checks(f"tcp://127.0.0.1:{port}", rng)
+        checks = Checks(f"tcp://127.0.0.1:{port}", rng, has_domain=shards == 1)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(checks.run, writers)
             while trio.current_time() + kill_every < deadline:

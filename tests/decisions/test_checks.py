@@ -47,7 +47,7 @@ def begins_at_the_tail(self: Conditions, unless: Unless, end: int) -> Event | No
 
 def looks_at_the_first_item(self: TailFile, query: object, first: int, stop: int) -> list[int]:
     """Looks only at the first item of a query."""
-    return list(TAGGED(self, query.__class__._of(query.items[:1]), first, stop))  # type: ignore[attr-defined, arg-type]
+    return list(TAGGED(self, query.__class__.of(query.items[:1]), first, stop))  # type: ignore[attr-defined]
 
 
 FIRST_EVENT, TAGGED = Conditions.first_event, TailFile.tagged
