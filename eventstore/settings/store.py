@@ -48,6 +48,16 @@ class StoreSettings:
             "Appends that are not written yet; at the limit the server stops reading from clients.", "Store", 64 * KIB, 4 * GIB
         ),
     ] = 64 * MIB
+    tag_memory_bytes: Annotated[
+        int,
+        Setting(
+            "Memory of the tags of an event file that is not sorted yet, about 160 bytes for each different one. A file that "
+            "has more is completed and sorted before it has `file_size_bytes`.",
+            "Store",
+            MIB,
+            64 * GIB,
+        ),
+    ] = 64 * MIB
     page_bytes: Annotated[
         int, Setting("Approximate size of one page of a read from disk.", "Store", 4 * KIB, 16 * MIB, unit="bytes")
     ] = 512 * KIB

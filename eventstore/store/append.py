@@ -114,6 +114,8 @@ def aggregates_of(commit: NewCommit) -> list[str]:
 
 SECOND_FORMAT = 2  # that of joint commits and of tags
 _WARM_COMMITS_MIN = 8
+_TAG_BYTES = 160
+"""What a tag takes in the tail, with the first of its commits: measured with tags of 12 bytes."""
 _LENGTHS = Struct("<II")
 _DIGEST_BYTES = LONG_HEADER["digest"].size
 _ids = attrgetter("ids")
@@ -141,8 +143,9 @@ class Appender:
         clock: Callable[[], float] = time.time,
         *,
         find: Callable[[Unless, int], Event | None],
+        tag_memory_bytes: int,
     ) -> None:
-        """`find`: see `Conditions.first_event`."""
+        """`find`: see `Conditions.first_event`. `tag_memory_bytes`: see the setting."""
         self.failed: EventStoreError | None = None
         self.shortage: Callable[[], EventStoreError | None] = lambda: None
         self.duplicates = self.conflicts = self.refused = self.joint_commits = self.joint_commits_apart = 0
@@ -155,6 +158,7 @@ class Appender:
         self._clock = clock
         self._check_events = EventsCheck()
         self._find = find
+        self._tags_max = tag_memory_bytes // _TAG_BYTES
 
     def append_batch(self, commits: Sequence[NewCommit]) -> list[AppendOutcome]:
         """Checks each commit and puts the accepted ones into the front buffer. Never raises because of a commit's contents.
@@ -180,6 +184,8 @@ class Appender:
             self._accept(commits, now, outcomes, rows)
         finally:  # accepted commits are in the tail already, and must not be there without a record
             self._frame(rows)
+        if self._tail.files and len(self._tail.files[-1].tags) > self._tags_max:
+            self._front.end_chunk()
         return outcomes
 
     def _accept(self, commits: Sequence[NewCommit], now: int, outcomes: list[AppendOutcome], rows: list[Row]) -> None:

@@ -63,6 +63,7 @@ class StoreEngine:
         *,
         epoch: int,
         clock: Callable[[], float] = time.time,
+        tag_memory_bytes: int,
     ) -> None:
         self.files = files
         self.tail = tail
@@ -83,7 +84,9 @@ class StoreEngine:
         self._scanner = LogScanner(files, tail)
         self._conditions = Conditions(tail, self._scanner, self._record_of)
         find = self._conditions.first_event
-        self.appender = Appender(files, tail, version_cache, self._unique, front, epoch, clock, find=find)
+        self.appender = Appender(
+            files, tail, version_cache, self._unique, front, epoch, clock, find=find, tag_memory_bytes=tag_memory_bytes
+        )
         self._lister = AggregateLister(files, tail, directory)
         self._lookups = AggregateLookups(files, tail, places)
 

@@ -207,6 +207,7 @@ def _open_engine(
         chunks.front,
         epoch=chunks.epoch,
         clock=clock,
+        tag_memory_bytes=settings.tag_memory_bytes,
     )
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import trio
 
+import eventstore as es
 from eventstore.errors import ConditionFailed, Corrupt, Diverged, InvalidArgument, StorageFull, UnsupportedVersion
 from eventstore.event_identity import LogPosition
 from eventstore.model import ANY, Event, NewEvent
@@ -16,6 +18,8 @@ from eventstore.query import Query
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.raw_commit import JointWrites, Unless
 from eventstore.records.slots import slot_of
+from eventstore.settings.setting_declaration import MIB
+from eventstore.settings.store import StoreSettings
 from eventstore.store.append import COMMITTED, DUPLICATE, REFUSED, NewCommit
 from eventstore.store.sorted.event_index import open_index
 from eventstore.store.verification.check_index import check_index
@@ -303,3 +307,27 @@ def test_the_index_of_a_file_with_tags_is_small(opened: Maker) -> None:
     assert sizes[0] == 0
     assert sizes[1] <= 6
     assert sizes[2] <= 10
+
+
+async def test_a_file_with_very_many_tags_is_completed_before_it_is_full(tmp_path: Path) -> None:
+    settings = StoreSettings(tag_memory_bytes=MIB)
+    async with es.open_store(tmp_path, settings) as store:
+        for batch in range(8):
+            names = [f"{batch}-{each}" for each in range(100)]
+            writes = [[_tagged(f"a{{t}}-{name}", f"a{name}"), _tagged(f"b{{t}}-{name}", f"b{name}")] for name in names]
+            async with trio.open_nursery() as nursery:
+                for each in writes:
+                    nursery.start_soon(store.commit, each)
+        files = store.engine.files.headers
+        assert len(files) > 1
+        assert max(len(file.tags) for file in store.engine.tail.files) < 2 * MIB // 160
+        events, _ = await store.query(es.Query(tags=["a3-50-7"]) | es.Query(tags=["b7-99-0"]))
+        assert [event.aggregate_id for event in events] == ["a{t}-3-50", "b{t}-7-99"]
+        log = [event async for event in store.read_all()]
+    assert [event.commit_continues for event in log] == [True, False] * 800
+    async with es.open_store(tmp_path, settings) as store:
+        assert (await store.append("more", [es.NewEvent("E", {})], 0)).sequence == 1601
+
+
+def _tagged(aggregate_id: str, tags: str) -> es.Write:
+    return es.Write(aggregate_id, [NewEvent("E", b"", tags=[f"{tags}-{number}" for number in range(8)])], 0)
