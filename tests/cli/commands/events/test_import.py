@@ -5,12 +5,13 @@ import json
 import re
 import signal
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eventstore import NewEvent, blocking
+from eventstore import NewEvent, Query, blocking
 from tests.cli.processes import Server, fork, line, output, refused, run, start, wait_for
 
 Serve = Callable[..., Server]
@@ -46,6 +47,26 @@ def test_packed_and_plain_files_are_imported_once(serve: Serve, tmp_path: Path) 
     assert server.stats()["events"] == 700
     events = output("read", "aggregate-7", "--raw", store=server.store).splitlines()
     assert [json.loads(data)["number"] for data in events] == list(range(7, 700, 50))
+
+
+def test_history_gets_tags_by_export_and_import(serve: Serve, tmp_path: Path) -> None:
+    old, new = serve(data=tmp_path / "old"), serve(data=tmp_path / "new")
+    with blocking.connect(old.store) as store:
+        for number in range(6):
+            store.append(f"a-{number % 2}", [NewEvent("E", {"course": f"c{number % 3}"})], number // 2, f"k-{number}")
+        before = list(store.read_all())
+    exported = tmp_path / "all.jsonl"
+    output("export", "-o", exported, store=old.store)
+    found = [json.loads(each) for each in exported.read_text().splitlines()]
+    with_tags = [{**each, "tags": [f"course:{each['data']['course']}"]} for each in found]
+    tagged = _write(tmp_path / "tagged.jsonl", [json.dumps(each, separators=(",", ":")) for each in with_tags])
+    assert _counts(_import(new, tagged)) == (6, 0, 0)
+    with blocking.connect(new.store) as store:
+        events, _ = store.query(Query(tags=["course:c1"]))
+        assert [event.aggregate_id for event in events] == ["a-1", "a-0"]
+        after = list(store.read_all())
+    of = attrgetter("aggregate_id", "version", "type", "data", "command_id", "timestamp", "sequence")
+    assert list(map(of, after)) == list(map(of, before))
 
 
 def test_lines_of_one_command_form_one_commit(serve: Serve, tmp_path: Path) -> None:
