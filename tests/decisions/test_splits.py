@@ -10,6 +10,8 @@ import pytest
 import eventstore as es
 from eventstore.records.slots import slot_of
 from tests.cluster.led_shards import LedShards
+from tests.server.commands.enrolments import Enrol, Offer
+from tests.server.work.worker_thread import WorkerThread
 
 COURSE = es.Query(tags=["course:c1"])
 
@@ -53,3 +55,24 @@ def test_a_place_of_before_a_split_is_led_through_it(tmp_path: Path) -> None:
         with pytest.raises(es.CrossShard):
             late.commit([es.Write(f"d-{{{staying}}}", tagged(), es.ANY)], unless=COURSE, scope=f"{{{leaving}}}")
         assert [len(late.query(COURSE, place)[0]) for place in (before, now)] == [4, 2]
+
+
+def test_a_worker_decides_on_models_of_before_a_split(tmp_path: Path) -> None:
+    domain = "tests.server.commands.enrolments:app"
+    with LedShards(tmp_path, 1) as shards, WorkerThread(shards.address, None, domain=domain) as worker:
+        leaving = shards.leaving_id(0)
+        staying = next(name for name in map("s-{}".format, range(100)) if slot_of(name) < slot_of(leaving))
+        with es.blocking.connect(worker.address) as store, es.blocking.connect(shards.address) as other:
+            for scope in (staying, leaving):
+                store.send(Offer(f"o-{{{scope}}}", scope, 3))
+                store.send(Enrol(f"e-{{{scope}}}-1", scope, "s1"), f"k-{scope}")
+            shards.split(0)
+            for scope in (staying, leaving):
+                assert store.send(Enrol(f"e-{{{scope}}}-1", scope, "s1"), f"k-{scope}").duplicate
+                with pytest.raises(es.Rejected, match="enrolled"):
+                    store.send(Enrol(f"e-{{{scope}}}-2", scope, "s1"))
+                event = es.NewEvent("Enrolled", {"course": scope, "student": "s2"}, tags=[f"course:{scope}", "student:s2"])
+                other.append(f"theirs-{{{scope}}}", [event], 0)
+                assert store.send(Enrol(f"e-{{{scope}}}-3", scope, "s3")).version == 1
+                with pytest.raises(es.Rejected, match="full"):
+                    store.send(Enrol(f"e-{{{scope}}}-4", scope, "s4"))
