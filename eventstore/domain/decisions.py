@@ -120,7 +120,6 @@ class Decisions:
     """The models of a set of mailboxes. `read` reads the store. `is_quick`: whether it checks a condition in memory."""
 
     def __init__(self, read: ReadByQuery, is_quick: Callable[[Unless], bool]) -> None:
-        self.read_pages = 0
         self._read = read
         self._is_quick = is_quick
         self._models: OrderedDict[tuple[str, type[Decision], Query], Model] = OrderedDict()
@@ -186,7 +185,6 @@ class Decisions:
         try:
             async with aclosing(self._read(query, scope, model.place)) as pages:
                 async for events, place in pages:
-                    self.read_pages += 1
                     if own is not None and events:
                         aggregate_id, command_id, count = own
                         mine = events[:count]

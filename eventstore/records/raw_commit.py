@@ -78,6 +78,7 @@ class Unless(NamedTuple):
     """Expects that no event after a place passes a query, of the aggregates in the slot of `scope`.
 
     Attributes:
+        after: in the log of the store; a `Position` in what a worker has not sent yet.
         found: an event that does, if one was found before the commit is checked.
     """
 
