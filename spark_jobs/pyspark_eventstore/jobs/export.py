@@ -28,14 +28,21 @@ if TYPE_CHECKING:
     from pyspark_eventstore.source.snapshot import FolderSnapshot
 
 _FORMER_BOOK: Final = "_eventstore"
+DAYS_MAX: Final = 100
+"""Of how many days a new folder is partitioned by date if nobody says how: each takes a file at least, however small."""
 
 
 def export(
     data: Paths,
     to: Annotated[str, typer.Option(help="parquet:FOLDER, on any file system that Spark can write to.", metavar="TARGET")],
     by: Annotated[
-        str, typer.Option(metavar="HOW", help="Partition the folder by date, month, bucket (of aggregates) or nothing.")
-    ] = "date",
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="Partition the folder by date, month, bucket (of aggregates) or nothing.",
+            show_default=f"as it is; a new one by date, or month if there are more than {DAYS_MAX} days",
+        ),
+    ] = "",
     buckets: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many buckets of aggregates.")] = 16,
     master: Master = "",
 ) -> None:
@@ -46,12 +53,13 @@ def export(
       eventstore-spark export /data/shard-* --to parquet:/lake/events
     """
     folder = target_path(to, "--to")
-    check_by(by)
+    if by:
+        check_by(by)
     started = time.monotonic()
     find_data_folders(data)  # report a mistyped path before Java starts
     spark = session("export", master)
     try:
-        run = export_once(spark, data, folder, cast(By, by), buckets)
+        run = export_once(spark, data, folder, cast(By, by) if by else None, buckets)
     finally:
         spark.stop()
     if run is None:
@@ -60,8 +68,11 @@ def export(
         print(run.told(folder, time.monotonic() - started))
 
 
-def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "date", buckets: int = 16) -> ExportRun | None:
-    """Exports new events; returns None if there are none. An interrupted run is completed first, and returned.
+def export_once(
+    spark: SparkSession, paths: list[str], folder: str, by: By | None = None, buckets: int = 16
+) -> ExportRun | None:
+    """Exports new events; returns None if there are none. An interrupted run is completed first, and returned. `by`: how the
+    folder is partitioned; None: as it is, and a new one by date, or by month if the events are of more than DAYS_MAX days.
 
     Raises:
         FolderRefused: the folder holds something else, or an export with another partitioning, or one without the column tags
@@ -92,7 +103,7 @@ def _bring_up_to_date(target: TargetFolder, book: TargetFolder) -> None:
 
 
 def _exported(
-    spark: SparkSession, target: TargetFolder, book: TargetFolder, paths: list[str], by: By, buckets: int
+    spark: SparkSession, target: TargetFolder, book: TargetFolder, paths: list[str], by: By | None, buckets: int
 ) -> ExportRun | None:
     from pyspark_eventstore.source.snapshot import take_snapshots
 
@@ -112,7 +123,8 @@ def _exported(
         _write(_divided(spark, _of_run(snapshots, run), run), run, book.at(staging))
         book.keep_only(staging, ".parquet")
         book.move(staging, target, run.folder)
-    run = replace(run, events=spark.read.schema("aggregate_id string").parquet(target.at(run.folder)).count())
+    events = spark.read.schema("aggregate_id string").parquet(target.at(run.folder)).count()
+    run = replace(run, events=events, files=tuple(target.files(run.folder).values()))
     book.write(f"{run.name}{DONE}", {"events": run.events})
     return run
 
@@ -156,16 +168,21 @@ def _of_run(snapshots: list[FolderSnapshot], run: ExportRun) -> list[FolderSnaps
 
 
 def _next(
-    spark: SparkSession, target: TargetFolder, book: TargetFolder, snapshots: list[FolderSnapshot], by: By, buckets: int
+    spark: SparkSession,
+    target: TargetFolder,
+    book: TargetFolder,
+    snapshots: list[FolderSnapshot],
+    by: By | None,
+    buckets: int,
 ) -> ExportRun | None:
     """Returns the run that covers new events, recorded before it begins."""
     from pyspark_eventstore.source.identities import check_stores, ends_of
     from pyspark_eventstore.source.lineage import SnapshotLineage
 
     found = runs(target, book)
-    last = found[-1] if found else ExportRun(0, {}, {}, by, buckets)
+    last = found[-1] if found else ExportRun(0, {}, {}, by or "date", buckets)
     is_by = division(book, last)
-    if is_by != (by, buckets):
+    if by is not None and is_by != (by, buckets):
         what = f"is partitioned by {is_by[0]} ({is_by[1]} buckets), not by {by} ({buckets})"
         raise FolderRefused(str(target), f"{what}; use the same partitioning, or choose another folder")
     check_stores(f"the export in {target}", last.upto, snapshots, "export to another folder")
@@ -182,12 +199,22 @@ def _next(
         return None
     _check(target, last, snapshots)
     ends = {store: str(end.identity) for store, end in ends_of(snapshots).items()}
-    run = ExportRun(last.number + 1, after, upto, by, buckets, {**last.identities, **ends}, last.tags)
+    run = ExportRun(last.number + 1, after, upto, *is_by, {**last.identities, **ends}, last.tags)
     _check_tags(spark, target, run, snapshots)  # what is refused is not recorded: the next run may have other folders
-    document = {"run": run.number, "after": run.after, "upto": run.upto, "by": by, "buckets": buckets}
+    if by is None and not found and _days(spark, _of_run(snapshots, run), run) > DAYS_MAX:
+        run = replace(run, by="month")
+    document = {"run": run.number, "after": run.after, "upto": run.upto, "by": run.by, "buckets": run.buckets}
     document |= {"identities": run.identities, "tags": run.tags}
     book.write(f"{run.name}.json", document)
     return run
+
+
+def _days(spark: SparkSession, snapshots: list[FolderSnapshot], run: ExportRun) -> int:
+    """Returns how many days the events of the run are of. Of sorted files it reads the indexes only."""
+    from pyspark.sql import functions as f
+
+    events = load(spark, snapshots, ("timestamp",), after=run.after, upto=run.upto)
+    return events.select(f.to_date("timestamp")).distinct().count()
 
 
 def _check_whole(target: TargetFolder, run: ExportRun, snapshots: list[FolderSnapshot]) -> None:

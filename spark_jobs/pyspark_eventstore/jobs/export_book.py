@@ -28,6 +28,9 @@ BOOK: Final = ".eventstore"
 DONE: Final = ".done"
 PLAN: Final = ".plan"
 WRITTEN: Final = ".written"
+FILES_MAX: Final = 100
+"""How many files a run writes before it says so if they are small."""
+FILE_BYTES_MIN: Final = 1024 * 1024
 WHOLE: Final = "whole"
 """The target itself, while a compaction replaces files in it."""
 By = Literal["date", "month", "bucket", "nothing"]
@@ -54,6 +57,7 @@ class ExportRun:
         identities: of the events at `upto`; runs of earlier versions have none.
         tags: whether its files have the column. An export that an earlier version began goes on without it.
         events: how many it wrote, once it is complete.
+        files: how large its files are, in bytes, once it is complete.
     """
 
     number: int
@@ -64,6 +68,7 @@ class ExportRun:
     identities: Mapping[str, str] = field(default_factory=dict)
     tags: bool = True
     events: int = 0
+    files: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -80,8 +85,16 @@ class ExportRun:
         return COLUMNS if self.tags else tuple(name for name in COLUMNS if name != "tags")
 
     def told(self, folder: str, seconds: float) -> str:
-        """Returns the line that the command prints."""
-        return f"run {self.number}: {counted(self.events, 'event')} to {folder}/{self.folder} in {seconds:,.1f} s"
+        """Returns what the command prints: a line, and another one if the files are many and small."""
+        said = f"run {self.number}: {counted(self.events, 'event')} to {folder}/{self.folder} in {seconds:,.1f} s"
+        count, total = len(self.files), sum(self.files)
+        if count <= FILES_MAX or total >= count * FILE_BYTES_MIN:
+            return said
+        what, becomes = f"{counted(count, 'file')} of {total / count / 1024:,.0f} KiB on average", self._coarser()
+        return f"{said}\n{what}: `eventstore-spark compact parquet:{folder} --by {becomes}` makes fewer of them"
+
+    def _coarser(self) -> By:
+        return "month" if self.by == "date" else "nothing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,8 +103,8 @@ def test_days_become_months_which_the_export_continues(spark: SparkSession, tmp_
     assert files_in(out) == ["run=000001/month=2023-11", "run=000001/month=2023-12"]
     assert events_in(out) == before
     with pytest.raises(FolderRefused, match=r"is partitioned by month \(16 buckets\), not by date"):
-        export_once(spark, [str(store.path)], str(out))
-    assert export_once(spark, [str(store.path)], str(out), "month") is None
+        export_once(spark, [str(store.path)], str(out), "date")
+    assert export_once(spark, [str(store.path)], str(out)) is None
     assert compact_once(spark, str(out)) is None
     assert compact_once(spark, str(out), "month") is None
     for by, buckets, wanted in (("bucket", 3, {"bucket=0", "bucket=2"}), ("nothing", 3, {""})):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
+from eventstore import flat
 from eventstore.errors import Diverged, FolderRefused
-from eventstore.model import DATA_IS_JSON, NewEvent
+from eventstore.model import ANY, DATA_IS_JSON, NewEvent
 from pyspark_eventstore.jobs import export as exporting
 from pyspark_eventstore.jobs.compact import compact_once
 from pyspark_eventstore.jobs.export import export_once
@@ -127,7 +129,36 @@ def test_buckets_keep_an_aggregate_together_and_the_division_stays(spark: SparkS
     pairs = spark.read.parquet(str(out)).select("aggregate_id", "bucket").distinct().count()
     assert pairs == 10
     with pytest.raises(FolderRefused, match=r"is partitioned by bucket \(4 buckets\), not by date"):
-        export_once(spark, [str(store.path)], str(out))
+        export_once(spark, [str(store.path)], str(out), "date")
+    store.append_all(commits(1, first=1_000))
+    run = export_once(spark, [str(store.path)], str(out))
+    assert run is not None
+    assert (run.by, run.buckets) == ("bucket", 4), "it stays if nobody says how"
+    store.close()
+
+
+@pytest.mark.heavy
+def test_a_history_of_years_takes_a_file_for_each_month_unless_told_by_date(spark: SparkSession, tmp_path: Path) -> None:
+    store, day = MadeStore(tmp_path / "shard"), 86_400_000_000
+    event = flat.encode(flat.chain([NewEvent("Noted", {"text": "ä"})]))
+    begin = 1_483_228_800_000_000  # 2017-01-01
+    days = [begin + number * 4 * day for number in range(exporting.DAYS_MAX + 1)]
+    store.append_all([(f"acc-{when % 3}", ANY, f"c-{when}", when, event) for when in days])
+    out = tmp_path / "out"
+    run = export_once(spark, [str(store.path)], str(out))
+    assert run is not None
+    assert (run.by, run.events, len(run.files)) == ("month", len(days), 14)
+    assert run.told("out", 1.0).count("\n") == 0
+    assert exported(spark, out) == wanted(store)
+    store.append_all([("acc-1", ANY, "c-later", days[-1], event)])
+    run = export_once(spark, [str(store.path)], str(out))
+    assert run is not None
+    assert {path.name for path in (out / run.folder).iterdir()} == {"month=2018-02"}
+    run = export_once(spark, [str(store.path)], str(tmp_path / "daily"), "date")
+    assert run is not None
+    assert (run.by, len(run.files)) == ("date", len(days))
+    said = r"101 files of \d+ KiB on average: `eventstore-spark compact parquet:daily --by month` makes fewer of them"
+    assert re.fullmatch(said, run.told("daily", 1.0).splitlines()[1])
     store.close()
 
 
