@@ -295,10 +295,9 @@ class MessagesFailed(EventStoreError):
     code = 36
 
     def __init__(self, failed: int, first: EventStoreError) -> None:
-        super().__init__(
-            f"{failed} messages that were sent with wait=False failed; the first: {first}; send them again if they matter",
-            failed=failed,
-        )
+        what = f"{failed} message that was" if failed == 1 else f"{failed} messages that were"
+        said = f"{what} sent with wait=False failed; the first: {first}; send again what matters"
+        super().__init__(said, failed=failed)
 
 
 class Elsewhere(EventStoreError):

@@ -104,7 +104,7 @@ def test_a_client_that_is_left_by_an_error_or_cancelled_logs_what_failed(
 
         with pytest.raises(ValueError, match="the program's"):
             await fails()
-        assert "1 messages that were sent with wait=False failed" in caplog.text
+        assert "1 message that was sent with wait=False failed" in caplog.text
         caplog.clear()
         with anyio.CancelScope() as scope:
             async with es.connect(address) as store:
