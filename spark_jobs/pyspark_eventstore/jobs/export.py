@@ -182,9 +182,9 @@ def _next(
     found = runs(target, book)
     last = found[-1] if found else ExportRun(0, {}, {}, by or "date", buckets)
     is_by = division(book, last)
-    if by is not None and is_by != (by, buckets):
-        what = f"is partitioned by {is_by[0]} ({is_by[1]} buckets), not by {by} ({buckets})"
-        raise FolderRefused(str(target), f"{what}; use the same partitioning, or choose another folder")
+    if by is not None and _named(*is_by) != _named(by, buckets):
+        what = f"is partitioned by {_named(*is_by)}, not by {_named(by, buckets)}"
+        raise FolderRefused(str(target), f"{what}; leave --by out to keep that, compact --by changes it")
     check_stores(f"the export in {target}", last.upto, snapshots, "export to another folder")
     taken = {snapshot.data_folder.store: snapshot.last_sequence for snapshot in snapshots}
     upto = {**last.upto, **taken}
@@ -207,6 +207,10 @@ def _next(
     document |= {"identities": run.identities, "tags": run.tags}
     book.write(f"{run.name}.json", document)
     return run
+
+
+def _named(by: By, buckets: int) -> str:
+    return f"bucket ({buckets} buckets)" if by == "bucket" else by
 
 
 def _days(spark: SparkSession, snapshots: list[FolderSnapshot], run: ExportRun) -> int:

@@ -102,7 +102,7 @@ def test_days_become_months_which_the_export_continues(spark: SparkSession, tmp_
     assert joined is not None
     assert files_in(out) == ["run=000001/month=2023-11", "run=000001/month=2023-12"]
     assert events_in(out) == before
-    with pytest.raises(FolderRefused, match=r"is partitioned by month \(16 buckets\), not by date"):
+    with pytest.raises(FolderRefused, match=r"is partitioned by month, not by date; leave --by out to keep that"):
         export_once(spark, [str(store.path)], str(out), "date")
     assert export_once(spark, [str(store.path)], str(out)) is None
     assert compact_once(spark, str(out)) is None
