@@ -30,6 +30,7 @@ class EmbeddedEventStream:
         self._cursor = cursor
         self._turn_page = turn_page
         self._events: Iterator[Event] = iter(())
+        self._closed = False
 
     def __aiter__(self) -> Self:
         return self
@@ -38,14 +39,17 @@ class EmbeddedEventStream:
         for event in self._events:  # the fastest way to take one event and notice the end
             return event
         while not self._cursor.done:
-            self._events = iter(await self._turn_page())
+            events = await self._turn_page()
+            if self._closed:
+                break
+            self._events = iter(events)
             for event in self._events:
                 return event
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """Ends the iteration."""
-        self._cursor.done = True
+        self._closed = self._cursor.done = True
         self._events = iter(())
         await trio.lowlevel.checkpoint()
 
@@ -88,6 +92,7 @@ class EmbeddedSubscriptionStream:
         self._follow_on = follow_on
         self._reading, self._store = Reading(start), store
         self._items: Iterator[Item] = iter(())
+        self._waiting: trio.CancelScope | None = None
         self._closed = False
 
     @property
@@ -104,7 +109,12 @@ class EmbeddedSubscriptionStream:
         for item in self._items:
             return item
         while not self._closed:
-            self._items = self._reading.turn(*await self._follow_on())
+            page: tuple[list[Item], LogPosition | None] | None = None
+            with trio.CancelScope() as self._waiting:
+                page = await self._follow_on()
+            if page is None or self._closed:
+                break
+            self._items = self._reading.turn(*page)
             for item in self._items:
                 return item
             if self.on_passed is not None and (place := self._reading.place) is not None:
@@ -112,8 +122,10 @@ class EmbeddedSubscriptionStream:
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Ends the subscription."""
+        """Ends the subscription, also for a task that waits for its next item."""
         self._closed = True
+        if self._waiting is not None:
+            self._waiting.cancel()
         self._items = iter(())
         await trio.lowlevel.checkpoint()
 

@@ -1,11 +1,13 @@
-"""Streams of the blocking client are closed: then they have no more items, also for a thread that waits."""
+"""Streams that are closed have no more items, also for a thread, or task, that waits."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import pytest
 
 import eventstore as es
@@ -14,6 +16,7 @@ from tests.client.test_connecting import loops
 from tests.cluster.led_shards import LedShards
 from tests.cluster.test_moved_leader import Runner
 from tests.server_process import ServerProcess
+from tests.server_thread import ServerThread
 from tests.waiting import eventually, wait_until
 
 EVENTS = [NewEvent("Happened", b"1")] * 5
@@ -119,3 +122,28 @@ def test_a_subscription_of_one_shard_leaves_its_connection_to_the_others(tmp_pat
             assert isinstance(next(stream), es.CaughtUp)
         assert list(stream) == []
         assert one.aggregates() == []
+
+
+@loops
+@pytest.mark.parametrize("shards", [0, 2], ids=["one server", "shards"])
+def test_an_async_read_ends_for_a_task_that_waits_for_its_server(run: Runner, shards: int, tmp_path: Path) -> None:
+    async def use() -> None:
+        async with es.connect(server.address) as store:
+            await anyio.to_thread.run_sync(server.stop_servers)
+            for stream in (store.read("a"), store.read_all()):
+                await ended_by_close(stream)
+
+    async def ended_by_close(stream: AsyncIterator[es.Event]) -> None:
+        found = list[es.Event]()
+
+        async def follow() -> None:
+            found.extend([each async for each in stream])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            await anyio.wait_all_tasks_blocked()
+            await stream.aclose()  # type: ignore[attr-defined] # all of ours have it
+        assert found == []
+
+    with LedShards(tmp_path, shards) if shards else ServerThread(tmp_path / "data") as server:
+        run(use)

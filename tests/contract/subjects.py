@@ -59,6 +59,9 @@ class Iteration:
             raise StopAsyncIteration
         return item
 
+    async def aclose(self) -> None:
+        await _on_thread(self._items.close)  # type: ignore[attr-defined] # those of the client have it
+
 
 async def _on_thread(call: Callable[..., Result], *arguments: object) -> Result:
     return await anyio.to_thread.run_sync(partial(call, *arguments), abandon_on_cancel=True)

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 import eventstore as es
-from tests.contract.subjects import Subject, contract, event, take
+from tests.contract.subjects import Subject, collect, contract, event, take
 
 SMALL_FILES = {"file_size_bytes": 64 * 1024, "preallocate_bytes": 16 * 1024}
 
@@ -172,3 +172,32 @@ async def test_several_subscriptions_of_one_store_are_independent(subject: Subje
     assert shown(await take(first, 1)) == [4]
     assert shown(await take(third, 2))[0] == 3
     assert [item for item in shown(await take(second, 2)) if item != "caught up at 3"][-1] == 4
+
+
+@contract
+async def test_a_subscription_that_is_closed_ends_for_the_task_that_waits_for_its_next_item(subject: Subject) -> None:
+    items, found = subject.store.subscribe(after=es.END), list[object]()
+    assert isinstance(await anext(items), es.CaughtUp)
+
+    async def follow() -> None:
+        found.extend(await collect(items))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(follow)
+        await anyio.wait_all_tasks_blocked()
+        await items.aclose()
+    assert found == []
+    await subject.store.append("order-1", [event(1)], es.ANY)
+    assert await collect(items) == []
+
+
+@contract
+async def test_a_stream_that_is_closed_keeps_its_position(subject: Subject) -> None:
+    store = subject.store
+    await store.append("order-1", [event(number) for number in range(5)], es.ANY)
+    for items in (store.read_all(), store.subscribe(), store.read_all(backwards=True)):
+        await take(items, 2)
+        before = items.position
+        await items.aclose()
+        assert items.position == before
+        assert await collect(items) == []

@@ -120,6 +120,8 @@ class NetworkEventStream(PagedStream[Event]):
         call = self._requested
         with within(self._timeout):
             await in_time(call.done.wait)
+        if self._requested is not call:  # another task has closed it
+            return None
         self._requested = None
         events = self._cursor.take(call.page())
         self.prefetch_if_possible()
@@ -148,9 +150,10 @@ class NetworkEventStream(PagedStream[Event]):
         return call
 
     async def aclose(self) -> None:
-        """Ends the iteration and drops the requested page."""
+        """Ends the iteration, also for a task that waits, and drops the requested page."""
         if self._requested is not None:
             self._requested.wanted = False
+            self._requested.done.set()  # for a task that waits
             self._requested = None
         self._cursor.done = True
         self._items = iter(())
@@ -216,6 +219,8 @@ class NetworkSubscriptionStream(PagedStream[SubscriptionItem]):
             return None
         with within(self._timeout):
             await self._wait()
+        if self._closed:
+            return None
         items = self._subscription.take()
         due = self._subscription.credit_due()
         if due:
@@ -227,15 +232,16 @@ class NetworkSubscriptionStream(PagedStream[SubscriptionItem]):
         if not self._started:
             self._started = True
             self._connection.add(self._subscription)
-        while not self._subscription.ready:
+        while not (self._subscription.ready or self._closed):
             arrived = self._subscription.arrived = anyio.Event()
             await in_time(arrived.wait)
 
     async def aclose(self) -> None:
-        """Ends the subscription."""
+        """Ends the subscription, also for a task that waits for its next item."""
         if self._started and not self._closed:
             self._connection.session.unsubscribe(self._subscription)
             self._connection.flush()
         self._closed = True
+        self._subscription.wake()
         self._items = iter(())
         await anyio.lowlevel.checkpoint()

@@ -117,14 +117,15 @@ class SessionSubscription(WantedByReader):
             self._error = answer.error
         else:
             self._error = ProtocolError(f"a subscription was answered by {answer!r:.100}")
-        self._wake()
+        self.wake()
         return self._error is not None
 
     def fail(self, error: EventStoreError) -> None:
         self._error = error
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Sets `arrived`."""
         if self.arrived is not None:
             self.arrived.set()
 

@@ -119,6 +119,8 @@ class MergedEvents(PagedStream[Event]):
             except EventStoreError as error:
                 read.lost(error)
                 continue
+            if self._closed:
+                return None
             self._moving = None
             events = read.taken(page)
             if page:
@@ -140,7 +142,7 @@ class MergedEvents(PagedStream[Event]):
             self._open_shard(read, shard).prefetch()
 
     async def aclose(self) -> None:
-        """Ends the iteration and drops the requested pages."""
+        """Ends the iteration, also for a task that waits, and drops the requested pages."""
         self._closed = True
         if self._read is not None:
             self._read.end()

@@ -213,7 +213,7 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
             connection.flush()
 
     async def aclose(self) -> None:
-        """Ends the subscription."""
+        """Ends the subscription, also for a task that waits for its next item."""
         if not self._closed:
             for shard in list(self._subscriptions):
                 self._drop(shard)
