@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 import eventstore as es
 from eventstore import NewMessage, blocking
 from eventstore.client.aio.consumer import Consumer
 from tests.cancelled_at import CancelledAt
+from tests.cluster.led_shards import LedShards
 from tests.cluster.node_process import NodeProcess, kill_process
 from tests.consumers.deadly_process import ATTEMPTS, GROUP
 from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
@@ -169,6 +171,29 @@ def test_what_names_a_queue_is_for_the_broker_of_a_shard(tmp_path: Path) -> None
         assert [len(shard.broker.queues("orders")) for shard in store.shards.values()] == [2, 2]
         store.broker.delete_topic("orders", ignore_unconsumed=True)
         assert node.terminate() == 0
+
+
+def test_a_consumer_of_shards_that_another_task_closes_says_so_to_the_one_that_waits(tmp_path: Path) -> None:
+    async def main(cluster: LedShards) -> None:
+        async with es.connect(cluster.address) as store:
+            await store.broker.create_topic("orders", 1)
+            consumer = store.consumer("billing", "orders")
+            with pytest.raises(es.Closed, match="is not open; use `async with`"):
+                await anext(consumer)
+
+            async def waits() -> None:
+                with pytest.raises(es.Closed, match="the consumer was closed"):
+                    await anext(consumer)
+
+            async with trio.open_nursery() as nursery:
+                async with consumer:
+                    nursery.start_soon(waits)
+                    await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(es.Closed, match="the consumer was closed"):
+                await anext(consumer)
+
+    with LedShards(tmp_path, 2) as cluster:
+        trio.run(main, cluster)
 
 
 def test_queues_of_all_shards_are_spread_evenly_over_few_and_many_members(tmp_path: Path) -> None:

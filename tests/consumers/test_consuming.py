@@ -304,13 +304,13 @@ async def test_several_tasks_may_share_a_consumer(world: World) -> None:
 async def test_a_closed_consumer_raises_closed(world: World) -> None:
     await world.create()
     consumer = world.store.consumer("billing", "orders")
-    with pytest.raises(es.Closed):
+    with pytest.raises(es.Closed, match="is not open; use"):
         await anext(consumer)
     async with consumer:
         consumer.batches()
         with pytest.raises(es.InvalidArgument, match="either"):
             await anext(consumer)
-    with pytest.raises(es.Closed):
+    with pytest.raises(es.Closed, match="was closed"):
         await anext(consumer)
     with pytest.raises(es.Closed):
         async with consumer:

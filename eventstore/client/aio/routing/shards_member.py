@@ -196,7 +196,7 @@ class ShardsMember(Entered):
 
     def _begin(self, *, raw: bool) -> None:
         if self._group is None:
-            raise Closed("the consumer is not open; use `async with`")
+            raise Closed("the consumer was closed" if self._tasks else "the consumer is not open; use `async with`")
         if self._raw is None:
             self._raw = raw
             self._asked.set()
@@ -234,7 +234,7 @@ class ShardsMember(Entered):
             with within(seconds_of(None, self.timeout_s)):
                 return await self._wait(self._taken.receive)
         except (anyio.EndOfStream, anyio.ClosedResourceError):
-            raise copy_error(self._error or Closed("the consumer is not open; use `async with`")) from None
+            raise copy_error(self._error or Closed("the consumer was closed")) from None
 
 
 class _Batches:
