@@ -118,6 +118,21 @@ def test_a_client_that_is_left_by_an_error_or_cancelled_logs_what_failed(
         anyio.run(main, server.address, backend=kind)
 
 
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_a_client_that_nobody_closes_logs_what_it_had_not_sent_when_its_event_loop_ends(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(address: str) -> None:
+        store = es.connect(address)
+        await store.__aenter__()
+        for _ in range(3):
+            await store.topic("missing").send(b"1", wait=False)
+
+    with ServerThread(tmp_path / "data") as server:
+        anyio.run(main, server.address, backend=kind)
+    assert "3 messages that were sent with wait=False failed" in caplog.text
+
+
 def test_over_shards_they_go_to_the_shards_of_their_keys(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", 3) as node:
         with blocking.connect(node.address) as store:

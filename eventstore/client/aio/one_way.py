@@ -82,6 +82,13 @@ class NetworkOneWay:
 
     async def _run(self) -> None:
         begin_unlimited()
+        try:
+            await self._send()
+        except BaseException as ending:  # of the event loop: nobody has closed the client
+            tell(self._end(), ending)
+            raise
+
+    async def _send(self) -> None:
         while not self._ends:
             taken = self._queue.take()
             if taken is None:
