@@ -35,6 +35,7 @@ class NetworkOneWay:
     async def add(self, put: _Put, row: WireMessage, size_bytes: int) -> None:
         """Adds a message; waits while many wait. Raises Closed, TimedOut."""
         await anyio.lowlevel.checkpoint_if_cancelled()
+        self._connection.check_loop()
         self._queue.check_open()
         while not self._queue.has_room:
             await self._change()
@@ -50,7 +51,8 @@ class NetworkOneWay:
         await anyio.lowlevel.cancel_shielded_checkpoint()  # the task may take it
 
     async def flush(self) -> None:
-        """Returns once none waits. Raises MessagesFailed, TimedOut."""
+        """Returns once none waits. Raises MessagesFailed, TimedOut, Closed."""
+        self._connection.check_loop()
         await self._drained()
         await anyio.lowlevel.checkpoint()
         if (report := self._queue.report()) is not None:

@@ -136,6 +136,10 @@ def test_a_client_of_another_event_loop_is_refused_in_words(address: str) -> Non
             with pytest.raises(es.Closed, match="another event loop"):
                 await store.append("a", [es.NewEvent("T", b"")], es.ANY)
             with pytest.raises(es.Closed, match="another event loop"):
+                await store.topic("orders").send(b"1", wait=False)
+            with pytest.raises(es.Closed, match="another event loop"):
+                await store.flush()
+            with pytest.raises(es.Closed, match="another event loop"):
                 await store.aclose()
 
         run("asyncio", elsewhere)
