@@ -26,7 +26,7 @@ from eventstore.client.aio.background import Background
 from eventstore.client.aio.limited import in_time
 from eventstore.client.aio.link import NetworkLink, first_to_answer, open_link
 from eventstore.client.aio.settled import settled
-from eventstore.client.aio.this_loop import this_loop
+from eventstore.client.aio.this_loop import of_another_loop, this_loop
 from eventstore.client.backoff import Backoff
 from eventstore.client.connection_errors import Attempt, Unanswered, connection_lost, not_opened, timed_out_without
 from eventstore.client.limit import active, check_time, renewed, taken_in_time
@@ -169,7 +169,7 @@ class NetworkConnection:
         Raises:
             Closed: it was opened in another event loop, which has to close it.
         """
-        self.check_loop()
+        self.check_close()
         self.close()
         background, self._background, self.user_tasks = self._background, None, None
         if background is not None:
@@ -198,19 +198,17 @@ class NetworkConnection:
         """Raises the error that makes the client unusable now, or here, if any."""
         if self._unusable is not None:
             raise copy_error(self._unusable)
-        if self._loop_now() is not self._loop:
-            raise self._of_another_loop()
+        self.check_loop()
 
     def check_loop(self) -> None:
-        """Raises Closed if it is open, in another event loop than the one that runs here."""
-        if self._background is not None and self._loop is not None and self._loop_now() is not self._loop:
-            raise self._of_another_loop()
+        """Raises Closed if it was opened in another event loop than the one that runs here."""
+        if self._loop is not None and self._loop_now() is not self._loop:
+            raise of_another_loop(f"the client of {self.addresses}")
 
-    def _of_another_loop(self) -> Closed:
-        return Closed(
-            f"the client of {self.addresses} was opened in another event loop than the one that runs here; open one in this "
-            "loop (a fixture of pytest-asyncio: give it and its tests the same loop_scope)"
-        )
+    def check_close(self) -> None:
+        """Raises Closed if it is open, in another event loop than the one that runs here."""
+        if self._background is not None:
+            self.check_loop()
 
     def flush(self) -> None:
         """Sends what may be sent now; the rest is sent when answers have arrived."""

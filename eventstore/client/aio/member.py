@@ -17,6 +17,7 @@ from eventstore.client.aio.cancellation import is_cancellation
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import in_time
 from eventstore.client.aio.members.member_tasks import MemberTasks
+from eventstore.client.aio.this_loop import of_another_loop, this_loop
 from eventstore.client.consumer.delivery import Delivery, DeliveryItem, RawBatch
 from eventstore.client.consumer.handling import ended_consumer
 from eventstore.client.consumer.member_options import MemberOptions
@@ -37,6 +38,8 @@ class Entered(ABC):
         self._background: Background | None = None
         self._group: TaskGroup | None = None
         self._was_entered = False
+        self._loop_now: Callable[[], object] = lambda: None
+        self._loop: object = None  # that it was entered in
         self.last: Delivery | None = None  # handed out last by an iteration; a run counts failures itself
         self.timeout_s: float | None = None  # to wait for a message
         self.stopped = False
@@ -49,7 +52,8 @@ class Entered(ABC):
             each.cancel()
 
     async def _wait(self, wait: Callable[[], Awaitable[T]]) -> T:
-        """Waits for a message. Raises ConsumerStopped, TimedOut."""
+        """Waits for a message. Raises ConsumerStopped, TimedOut, Closed."""
+        self._check_loop()
         if not self.stopped:
             with anyio.CancelScope() as scope:
                 self._waits.add(scope)
@@ -80,6 +84,8 @@ class Entered(ABC):
         if self._was_entered:
             raise Closed("a consumer is entered once; make another one")
         self._was_entered = True
+        here = this_loop()
+        self._loop_now, self._loop = here.now, here.now()
         self._background = await Background(self._stop).begun()
         self._group = self._background.group
         try:
@@ -89,9 +95,14 @@ class Entered(ABC):
             raise
         return self
 
+    def _check_loop(self) -> None:
+        if self._loop_now() is not self._loop:
+            raise of_another_loop("the consumer")
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._check_loop()
         background, self._background = self._background, None
         assert background is not None
         if error is not None and not self.failed and not is_cancellation(error):

@@ -53,7 +53,7 @@ class NetworkOpened:
         tell(await self._ended(flushes=True), None)
 
     async def _ended(self, *, flushes: bool) -> MessagesFailed | None:
-        self._connection.check_loop()
+        self._connection.check_close()
         report = None
         try:
             report = await self._one_way.close(self._timeout, flushes=flushes)

@@ -118,6 +118,8 @@ class NetworkEventStream(PagedStream[Event]):
         if self._requested is None:
             return None
         call = self._requested
+        if not call.done.is_set():
+            self._connection.check_loop()
         with within(self._timeout):
             await in_time(call.done.wait)
         if self._requested is not call:  # another task has closed it
@@ -233,6 +235,7 @@ class NetworkSubscriptionStream(PagedStream[SubscriptionItem]):
             self._started = True
             self._connection.add(self._subscription)
         while not (self._subscription.ready or self._closed):
+            self._connection.check_loop()
             arrived = self._subscription.arrived = anyio.Event()
             await in_time(arrived.wait)
 

@@ -8,6 +8,16 @@ from typing import Any, NamedTuple, cast
 
 import anyio
 
+from eventstore.errors import Closed
+
+
+def of_another_loop(what: str) -> Closed:
+    """Returns what is raised where something is used in another event loop than its own."""
+    return Closed(
+        f"{what} was opened in another event loop than the one that runs here; open one in this loop (a fixture of "
+        "pytest-asyncio: give it and its tests the same loop_scope)"
+    )
+
 
 class ThisLoop(NamedTuple):
     """The event loop of this task. `closed`: raised by `wait_readable` if the socket is closed meanwhile. `now`: returns what

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 import eventstore as es
+from tests.cluster.led_shards import LedShards
 from tests.server_thread import ServerThread
 from tests.waiting import DEADLINE_SECONDS
 
@@ -147,3 +148,40 @@ def test_a_client_of_another_event_loop_is_refused_in_words(address: str) -> Non
         opened_in.run_until_complete(store.aclose())
     finally:
         opened_in.close()
+
+
+@pytest.mark.parametrize("shards", [0, 2], ids=["one server", "shards"])
+def test_streams_and_consumers_of_another_event_loop_are_refused_in_words(tmp_path: Path, shards: int) -> None:
+    opened_in = asyncio.new_event_loop()
+
+    async def opened(store: es.NetworkStore) -> tuple[Any, Any]:
+        await store.__aenter__()
+        await store.broker.create_topic("orders", 1)
+        consumer, items = store.consumer("billing", "orders"), store.subscribe(after=es.END)
+        await consumer.__aenter__()
+        await store.topic("orders").send(b"1")
+        await anext(consumer)
+        assert isinstance(await anext(items), es.CaughtUp)
+        return consumer, items
+
+    async def elsewhere() -> None:
+        for call in (
+            lambda: anext(items),
+            lambda: anext(consumer),
+            consumer.some,
+            lambda: consumer.run(print),
+            lambda: consumer.__aexit__(None, None, None),
+        ):
+            with pytest.raises(es.Closed, match=r"another event loop .* the same loop_scope"):
+                await call()
+
+    with LedShards(tmp_path, shards) if shards else ServerThread(tmp_path / "data") as server:
+        try:
+            store = es.connect(server.address)
+            consumer, items = opened_in.run_until_complete(opened(store))
+            run("asyncio", elsewhere)
+            run("trio", elsewhere)
+            opened_in.run_until_complete(consumer.__aexit__(None, None, None))
+            opened_in.run_until_complete(store.aclose())
+        finally:
+            opened_in.close()

@@ -107,6 +107,7 @@ class MergedEvents(PagedStream[Event]):
                     stream.prefetch_if_possible()
             requested = [self._streams[each].requested for each in read.unread]
             if requested[0] is not None and not requested[0].is_set():
+                self._router.entry.check_loop()
                 await in_time(first_of, [each for each in requested if each is not None])
                 continue
             try:

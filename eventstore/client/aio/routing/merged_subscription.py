@@ -130,6 +130,7 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
                 self._turns.rotate(-1)
                 if self._subscriptions[shard].ready:
                     return shard
+            self._router.entry.check_loop()
             self._arrived = anyio.Event()
             for each in self._subscriptions.values():
                 each.arrived = self._arrived
