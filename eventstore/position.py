@@ -192,6 +192,14 @@ def _refused(text: str, why: str, field: str = "after") -> InvalidArgument:
     return InvalidArgument(f"{shown(text)} {why}", field=field, value=shown(text))
 
 
+def in_use() -> RuntimeError:
+    """Returns what is raised where the next item of a stream is wanted while another task or thread waits for it."""
+    return RuntimeError(
+        "this iterator is in use: by another task or thread, or by what this signal handler has interrupted; give each an "
+        "iterator of its own"
+    )
+
+
 class Reading:
     """How far the reader of one log is. It is told each page, and asked when somebody wants to know: events cost nothing."""
 

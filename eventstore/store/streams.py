@@ -14,7 +14,7 @@ import trio
 
 from eventstore.event_identity import LogPosition
 from eventstore.model import CaughtUp, Event
-from eventstore.position import Position, Reading
+from eventstore.position import Position, Reading, in_use
 from eventstore.records.cursors import AggregateCursor, LogCursor
 
 TurnPage: TypeAlias = Callable[[], Awaitable[list[Event]]]
@@ -30,7 +30,7 @@ class EmbeddedEventStream:
         self._cursor = cursor
         self._turn_page = turn_page
         self._events: Iterator[Event] = iter(())
-        self._closed = False
+        self._closed = self._turning = False
 
     def __aiter__(self) -> Self:
         return self
@@ -38,13 +38,19 @@ class EmbeddedEventStream:
     async def __anext__(self) -> Event:
         for event in self._events:  # the fastest way to take one event and notice the end
             return event
-        while not self._cursor.done:
-            events = await self._turn_page()
-            if self._closed:
-                break
-            self._events = iter(events)
-            for event in self._events:
-                return event
+        if self._turning:
+            raise in_use()
+        self._turning = True
+        try:
+            while not self._cursor.done:
+                events = await self._turn_page()
+                if self._closed:
+                    break
+                self._events = iter(events)
+                for event in self._events:
+                    return event
+        finally:
+            self._turning = False
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
@@ -108,17 +114,22 @@ class EmbeddedSubscriptionStream:
     async def __anext__(self) -> Item:
         for item in self._items:
             return item
-        while not self._closed:
-            page: tuple[list[Item], LogPosition | None] | None = None
-            with trio.CancelScope() as self._waiting:
-                page = await self._follow_on()
-            if page is None or self._closed:
-                break
-            self._items = self._reading.turn(*page)
-            for item in self._items:
-                return item
-            if self.on_passed is not None and (place := self._reading.place) is not None:
-                self.on_passed(place.sequence)
+        if self._waiting is not None:
+            raise in_use()
+        try:
+            while not self._closed:
+                page: tuple[list[Item], LogPosition | None] | None = None
+                with trio.CancelScope() as self._waiting:
+                    page = await self._follow_on()
+                if page is None or self._closed:
+                    break
+                self._items = self._reading.turn(*page)
+                for item in self._items:
+                    return item
+                if self.on_passed is not None and (place := self._reading.place) is not None:
+                    self.on_passed(place.sequence)
+        finally:
+            self._waiting = None
         raise StopAsyncIteration
 
     async def aclose(self) -> None:

@@ -201,3 +201,25 @@ async def test_a_stream_that_is_closed_keeps_its_position(subject: Subject) -> N
         await items.aclose()
         assert items.position == before
         assert await collect(items) == []
+
+
+@contract
+async def test_of_two_that_wait_for_the_next_item_of_a_subscription_one_is_refused(subject: Subject) -> None:
+    items = subject.store.subscribe(after=es.END)
+    assert isinstance(await anext(items), es.CaughtUp)
+    found, why, refused = list[es.Event](), list[str](), anyio.Event()
+
+    async def follow() -> None:
+        try:
+            found.append(await anext(items))
+        except RuntimeError as error:
+            why.append(str(error))
+            refused.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(follow)
+        tasks.start_soon(follow)
+        await refused.wait()
+        await subject.store.append("order-1", [event(1), event(2)], es.ANY)
+    assert why[0].startswith("this iterator is in use: by another task or thread")
+    assert [*found, await anext(items)] == await collect(subject.store.read_all())

@@ -24,7 +24,7 @@ from eventstore.client.session.subscription import SessionSubscription, Subscrip
 from eventstore.errors import EventStoreError
 from eventstore.event_identity import LogPosition
 from eventstore.model import Event
-from eventstore.position import Position, Reading
+from eventstore.position import Position, Reading, in_use
 from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
 
@@ -62,6 +62,7 @@ class PagedStream(ABC, Generic[Item]):
     """Items, page by page. Is closed when the `async with` around it ends."""
 
     _items: Iterator[Item] = iter(())
+    _turning = False
 
     @abstractmethod
     async def turn(self) -> Iterator[Item] | None:
@@ -80,10 +81,16 @@ class PagedStream(ABC, Generic[Item]):
         return await self._first_of_next_page()
 
     async def _first_of_next_page(self) -> Item:
-        while (items := await self.turn()) is not None:
-            self._items = items
-            for item in items:
-                return item
+        if self._turning:
+            raise in_use()
+        self._turning = True
+        try:
+            while (items := await self.turn()) is not None:
+                self._items = items
+                for item in items:
+                    return item
+        finally:
+            self._turning = False
         raise StopAsyncIteration
 
     async def __aenter__(self) -> Self:

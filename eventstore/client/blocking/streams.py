@@ -25,7 +25,7 @@ from eventstore.client.session.subscription import SessionSubscription, Subscrip
 from eventstore.errors import Closed, ConnectionLost, EventStoreError, TimedOut
 from eventstore.event_identity import LogPosition
 from eventstore.model import Event
-from eventstore.position import Position, Reading
+from eventstore.position import Position, Reading, in_use
 from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
 
@@ -272,7 +272,7 @@ class _PageTaker(Generic[Item]):
         except BaseException as error:
             self._ended_by = type(error).__name__
             raise
-        raise _in_use() if self._ended_by is None else _cut_off(self._ended_by)
+        raise in_use() if self._ended_by is None else _cut_off(self._ended_by)
 
     def _put(self) -> Item | None:
         parts = self._parts()
@@ -291,13 +291,6 @@ def _raising(error: EventStoreError) -> Iterator[Any]:
         yield
     finally:
         del error  # its traceback has this frame
-
-
-def _in_use() -> RuntimeError:
-    return RuntimeError(
-        "this iterator is in use: by another thread, or by what this signal handler has interrupted; give each an iterator of "
-        "its own"
-    )
 
 
 def _cut_off(ended_by: str) -> Closed:
