@@ -198,11 +198,12 @@ class NetworkConnection:
         """Raises the error that makes the client unusable now, or here, if any."""
         if self._unusable is not None:
             raise copy_error(self._unusable)
-        self.check_loop()
+        if self._loop_now() is not self._loop:  # as `check_loop`, without a call for each request
+            raise of_another_loop(f"the client of {self.addresses}")
 
     def check_loop(self) -> None:
         """Raises Closed if it was opened in another event loop than the one that runs here."""
-        if self._loop is not None and self._loop_now() is not self._loop:
+        if self._loop_now() is not self._loop:
             raise of_another_loop(f"the client of {self.addresses}")
 
     def check_close(self) -> None:
