@@ -9,7 +9,7 @@ its tags; a query lets an event pass if one of its items does. A query without t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -44,10 +44,16 @@ class Query:
     """
 
     items: tuple[QueryItem, ...]
+    by_tags: bool = field(compare=False, repr=False)
+    """Whether each item has tags, so that what may pass is found by them alone."""
 
     def __init__(self, types: Iterable[str] = (), tags: Iterable[str] = ()) -> None:
         """Raises InvalidArgument: a limit is broken."""
-        object.__setattr__(self, "items", (QueryItem(_checked_types(types), checked_tags(tags)),))
+        self._have((QueryItem(_checked_types(types), checked_tags(tags)),))
+
+    def _have(self, items: tuple[QueryItem, ...]) -> None:
+        object.__setattr__(self, "items", items)
+        object.__setattr__(self, "by_tags", all(item.tags for item in items))
 
     def __or__(self, other: Query) -> Query:
         if not isinstance(other, Query):
@@ -61,18 +67,13 @@ class Query:
             what = f"a query of {len(items)} items, allowed are 1 to {ITEMS_MAX}"
             raise InvalidArgument(what, field="query", limit=ITEMS_MAX, value=len(items))
         query = cls.__new__(cls)
-        object.__setattr__(query, "items", items)
+        query._have(items)
         return query
 
     def matches(self, event: Event) -> bool:
         """Whether the event passes."""
         type_, tags = event[2], frozenset(event.tags)
         return any(item.passes(type_, tags) for item in self.items)
-
-    @property
-    def by_tags(self) -> bool:
-        """Whether each item has tags, so that what may pass is found by them alone."""
-        return all(item.tags for item in self.items)
 
     def may_match_in(self, records: bytes) -> bool:
         """Returns False if no event in these records can pass, because a name that each item needs is not in their bytes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple, Self
 
 from eventstore.errors import InvalidArgument
@@ -13,6 +14,7 @@ from eventstore.records.splits import NEVER_SPLIT
 
 _LAYOUT: Final = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
 _AT: Final = "@"
+_KEPT_MAX: Final = 256
 
 
 class ReaderStart(NamedTuple):
@@ -32,7 +34,19 @@ class ReaderStart(NamedTuple):
 
     @classmethod
     def parse(cls, field: str, value: object) -> Self:
-        """Reads what `wire` returns. Raises InvalidArgument about the field."""
+        """Reads what `wire` returns. Raises InvalidArgument about the field.
+
+        What was read is kept: a request is checked when it comes, and read when it is taken.
+        """
+        return cls._parsed(field, value) if isinstance(value, str) else cls._read(field, value)
+
+    @classmethod
+    @lru_cache(_KEPT_MAX)
+    def _parsed(cls, field: str, value: str) -> Self:
+        return cls._read(field, value)
+
+    @classmethod
+    def _read(cls, field: str, value: object) -> Self:
         if not isinstance(value, str):
             return cls(None if value is None else LogPosition(check_int(field, value, 0, VERSION_MAX)))
         place, at, layout = value.partition(_AT)

@@ -236,6 +236,8 @@ class Appender:
                         continue
                 if condition.__class__ is Guarded:
                     self._frame(rows)  # an event that it forbids may be in this batch
+                    self._check_unless(condition.unless)
+                    condition = condition.condition
                 if condition is not any_version and condition != version and not self._holds(condition, aggregate_id, version):
                     self.conflicts += 1
                     outcomes.append((CONFLICT, version, 0))
@@ -475,10 +477,6 @@ class Appender:
             if (shortage := self.shortage()) is not None:
                 raise shortage
             return True
-        if isinstance(condition, Guarded):
-            self._check_unless(condition.unless)
-            expected = condition.condition
-            return expected is ANY or expected == version or self._holds(expected, aggregate_id, version)
         check_int("expected_version", condition, 0, VERSION_MAX)
         return False
 

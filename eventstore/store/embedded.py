@@ -408,7 +408,10 @@ class EmbeddedStore:
             found = self.engine.scan(start.sequence, wanted, bytes_max, events_max, durable, own, whole=whole)
             return found if wanted.everything and own is None else placed(self.engine.scan, found)
 
-        return await self._threads.scan(page)
+        found = await self._threads.scan(page)
+        if found.identity:
+            self.engine.note_identity(found.next, found.identity)
+        return found
 
     async def _scan_page_back(self, cursor: LogCursor) -> ScanPage:
         self._check_open()

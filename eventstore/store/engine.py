@@ -306,6 +306,13 @@ class StoreEngine:
         """Examines the next page of the log for a condition; for readers. See `conditions.look_ahead`."""
         return look_ahead(self.scan, unless, self.visible_sequence)
 
+    def note_identity(self, sequence: int, identity: str) -> None:
+        """Keeps what a reader was told of an event, the first 8 digits of its identity: a condition may come back with it."""
+        for file in reversed(self.tail.files):
+            if file.first_sequence <= sequence:
+                file.note_identity(sequence, identity)
+                return
+
     def unloaded(self, aggregate_ids: set[str]) -> list[str]:
         """Returns the aggregates that should be loaded on a thread (`offer`) before an append to them: they are not in the
         version cache, and in many files.

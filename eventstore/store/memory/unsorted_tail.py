@@ -25,6 +25,7 @@ from eventstore.query import Query
 
 NO_COMMIT: Final = 0xFFFFFFFF
 _KEPT_CHAINS_MAX: Final = 256  # together they hold each commit once at most: 4 bytes
+_IDENTITIES_MAX: Final = 4096
 _KEPT_COMMITS_MIN: Final = 64  # walking a shorter chain is as fast as finding it
 
 
@@ -34,7 +35,11 @@ def command_key(aggregate_id: str, command_id: str) -> int:
 
 
 class TailFile:
-    """The commits of one event file, in commit order; a commit's position is its ordinal."""
+    """The commits of one event file, in commit order; a commit's position is its ordinal.
+
+    Attributes:
+        identities: of some events, by sequence, the first 8 digits: of those that readers were told, or were checked before.
+    """
 
     __slots__ = (
         "_chains",
@@ -46,6 +51,7 @@ class TailFile:
         "file",
         "first_sequence",
         "heads",
+        "identities",
         "next_sequence",
         "number",
         "offsets",
@@ -68,6 +74,7 @@ class TailFile:
         self.commands: dict[int, int] = {}
         self.collided: dict[int, list[int]] = {}
         self.tags: dict[str, array[int]] = {}
+        self.identities: dict[int, str] = {}
         self._undone = 0
         self._chains: OrderedDict[str, array[int]] = OrderedDict()
         self._chains_lock = threading.Lock()
@@ -147,9 +154,16 @@ class TailFile:
             found.append(known)
         return sorted(found, key=len)
 
+    def note_identity(self, sequence: int, identity: str) -> None:
+        """Keeps the first 8 digits of the identity of one of its events."""
+        if len(self.identities) >= _IDENTITIES_MAX:
+            self.identities.clear()
+        self.identities[sequence] = identity
+
     def undo_last(self, aggregate_id: str, key: int, tags: Iterable[str] = ()) -> None:
         """Removes the last commit, which is of this aggregate and key, and has events with these tags."""
         ordinal = len(self.offsets) - 1
+        self.identities.clear()
         for tag in tags:
             self.tags[tag].pop()
             if not self.tags[tag]:

@@ -51,8 +51,8 @@ class Conditions:
         query, by_tags, commits = unless.query, unless.query.by_tags, 0
         for file, first in self._files_after(after):
             commits += file.tagged_max(query, first) if by_tags else len(file.offsets) - first
-        if commits > _RECORDS_MAX:
-            return False
+        if not commits or commits > _RECORDS_MAX:
+            return not commits
         events = size = 0
         for file, ordinals in self._candidates(query, after):
             for ordinal in ordinals:
@@ -106,9 +106,12 @@ class Conditions:
 
     def _check_identity(self, place: LogPosition) -> None:
         file = next(file for file in reversed(self._tail.files) if file.first_sequence <= place.sequence)
+        if file.identities.get(place.sequence) == place.identity:
+            return
         events = decode_page(self._read_record(file, file.ordinal_at(place.sequence)))
         found = next((event for event in events if event.sequence == place.sequence), None)
         check_identity("a condition", place.sequence, place.identity, found, _NEXT_STEP)
+        file.note_identity(place.sequence, place.identity)
 
 
 def look_ahead(scan: Callable[..., ScanPage], unless: Unless, end: int) -> Unless:
