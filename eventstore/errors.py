@@ -318,15 +318,17 @@ class Elsewhere(EventStoreError):
 
 
 class CrossShard(EventStoreError):
-    """A commit names aggregates of several shards; nothing was stored. Ids with the same text in braces are in one shard."""
+    """A commit, or a read of several aggregates, names some of several shards; nothing was stored. Ids with the same text in
+    braces are in one shard.
+    """
 
     code = 38
 
     def __init__(self, aggregate_id: str, other: str, shard: int | None = None, other_shard: int | None = None) -> None:
         where = "" if shard is None else f" (shard {shard} and shard {other_shard})"
         super().__init__(
-            f"aggregates {aggregate_id!r} and {other!r} are in different shards{where}; ids that are to be written together "
-            "need the same text in braces, as order-{o-9} and payment-{o-9}",
+            f"aggregates {aggregate_id!r} and {other!r} are in different shards{where}; ids that are to be written or read "
+            "together need the same text in braces, as order-{o-9} and payment-{o-9}",
             aggregate_id=aggregate_id,
             other=other,
         )

@@ -121,20 +121,22 @@ def known_store(store: bytes | None) -> bytes:
     return store
 
 
-def starts_of(after: object, known: ClusterMap, field: str = "after") -> dict[int, LogPosition | None]:
+def starts_of(after: object, known: ClusterMap, field: str = "after", only: int | None = None) -> dict[int, LogPosition | None]:
     """Returns the place to begin after for each shard of a cluster; None: the last event. A sequence is one of the only shard.
-    A position of an older layout is led through the splits since. `field`: the argument that errors name.
+    A position of an older layout is led through the splits since. `field`: the argument that errors name; `only`: the shard
+    that is asked alone, so that a position of it will do.
 
     Raises:
         InvalidArgument: a position of another cluster or of a later layout, or of a shard that it does not have; a sequence,
             although there are several shards.
     """
-    numbers = [shard.shard for shard in known.shards]
+    every = [shard.shard for shard in known.shards]
+    numbers = every if only is None else [only]
     if not isinstance(after, Position):
         start = start_of(after, None, field=field)
-        if start is not None and start.sequence and start != NEWEST and len(numbers) > 1:
+        if start is not None and start.sequence and start != NEWEST and len(every) > 1:
             raise InvalidArgument(
-                f"{field} is {start}, a sequence of one shard, but this cluster has {len(numbers)}; "
+                f"{field} is {start}, a sequence of one shard, but this cluster has {len(every)}; "
                 f"give {'0, END, or ' if field == 'after' else ''}the position of a stream",
                 field=field,
                 value=start.sequence,
@@ -146,8 +148,9 @@ def starts_of(after: object, known: ClusterMap, field: str = "after") -> dict[in
     if after.layout not in made:  # of a later layout, or no split tells how that one became this one
         raise _refused(str(after), f"is of layout {after.layout} of the cluster, which has layout {known.layout} now", field)
     places = after_splits({shard: LogPosition(*place) for shard, place in after.shards.items()}, after.layout, known)
-    if places.keys() != set(numbers):
-        why = f"is about the shards {sorted(after.shards)}, but the cluster has {numbers}; {_NEXT_STEP}"
+    if not set(numbers) <= places.keys() <= set(every):
+        needed = f"has {every}" if only is None else f"is asked at {only}"
+        why = f"is about the shards {sorted(after.shards)}, but the cluster {needed}; {_NEXT_STEP}"
         raise _refused(str(after), why, field)
     return {number: places[number] for number in numbers}
 
@@ -176,9 +179,9 @@ def cluster_of(known: ClusterMap) -> str:
     return (known.shards[0].uuid if known.cluster is None else known.cluster).hex()
 
 
-def stored_starts(after: object, known: ClusterMap, field: str = "after") -> dict[int, LogPosition]:
+def stored_starts(after: object, known: ClusterMap, field: str = "after", only: int | None = None) -> dict[int, LogPosition]:
     """As `starts_of`, for a read of what is stored, which cannot begin at its end."""
-    return {shard: _stored(start, field) for shard, start in starts_of(after, known, field).items()}
+    return {shard: _stored(start, field) for shard, start in starts_of(after, known, field, only).items()}
 
 
 def _stored(start: LogPosition | None, field: str) -> LogPosition:
@@ -245,7 +248,12 @@ class Reading:
 
     def position(self, store: bytes | None, layout: int = NEVER_SPLIT) -> Position:
         """The same, in the only store that is read. Raises InvalidArgument, ConnectionLost."""
-        return position_in(single_map(known_store(store), layout), {_ONLY_SHARD: self.place})
+        return position_at(self.place, store, layout)
+
+
+def position_at(place: LogPosition | None, store: bytes | None, layout: int = NEVER_SPLIT) -> Position:
+    """Returns the position of a place in the only store that is read. Raises InvalidArgument, ConnectionLost."""
+    return position_in(single_map(known_store(store), layout), {_ONLY_SHARD: place})
 
 
 def position_in(known: ClusterMap, places: Mapping[int, LogPosition | None]) -> Position:

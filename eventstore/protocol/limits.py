@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from eventstore.model import EVENT_BYTES_MAX, FILTER_TYPES_MAX
+from eventstore.model import EVENT_BYTES_MAX, FILTER_TYPES_MAX, REPLAYED_PER_PAGE_MAX
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -55,6 +55,9 @@ CREDIT_BYTES_MAX: Final = 1024 * MIB
 
 # Commands that one request looks up: those of an aggregate that a mailbox looks up at once are half of them.
 COMMANDS_FOUND_MAX: Final = 64
+
+# Aggregates of one READ_MANY. A client asks for more of them page by page.
+AGGREGATES_READ_MAX: Final = REPLAYED_PER_PAGE_MAX
 
 # Event types of one filter.
 TYPES_MAX: Final = FILTER_TYPES_MAX

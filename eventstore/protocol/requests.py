@@ -42,7 +42,7 @@ from eventstore.query import Query
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.raw_commit import RawCommit
-from eventstore.security.permissions import ANYONE, Permission, on, on_filtered, on_rows, on_writes
+from eventstore.security.permissions import ANYONE, Permission, on, on_each, on_filtered, on_rows, on_writes
 
 WireCommand: TypeAlias = "tuple[str, str, str, bytes, bytes | None]"
 """Type, aggregate id, command id, payload, metadata."""
@@ -174,6 +174,22 @@ class Read(Answered[Page]):
     backwards: Flag = False
     events_max: _EventsMax = None
     bytes_max: _PageBytes = limits.PAGE_BYTES_DEFAULT
+
+
+def _aggregate_from(aggregate_id: object, from_version: object) -> None:
+    check_text("aggregate_id", aggregate_id)
+    check_int("from_version", from_version, 1, VERSION_MAX)
+
+
+@request(95, needs=on_each(Permission.READ, "aggregates"))
+class ReadMany(Answered[Page]):
+    """Asks for a page of the events of several aggregates, each from a version on, up to a place in the log; None: its end. The
+    page says where that is: where a commit ends.
+    """
+
+    at: _Start
+    bytes_max: _PageBytes
+    aggregates: Annotated[tuple[tuple[str, int], ...], Rows(_aggregate_from, limits.AGGREGATES_READ_MAX)]
 
 
 @request(4, needs=on_filtered(Permission.READ))

@@ -174,6 +174,11 @@ def first_sequence(records: bytes | memoryview, position: int = 0) -> int:
     return found
 
 
+def up_to(records: bytes, sequence: int) -> bytes:
+    """Returns those of ascending records that begin at the sequence or before."""
+    return records[: next((position for position, first, _ in _records_of(records) if first > sequence), len(records))]
+
+
 def fingerprints_of(records: bytes | memoryview) -> dict[int, bytes]:
     """Returns the fingerprints of commits in a page of whole records that have one, by the sequence of their first events."""
     each = _records_of(records)

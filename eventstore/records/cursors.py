@@ -7,13 +7,15 @@ them. A cursor never requests the same position twice: a page that makes no prog
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import groupby
 from operator import itemgetter
 from typing import Final, Protocol
 
-from eventstore.errors import ProtocolError
+from eventstore.errors import InvalidArgument, ProtocolError
 from eventstore.event_identity import LogPosition
 from eventstore.fields import check_flag, check_int, check_optional_int, check_text, shown
-from eventstore.model import VERSION_MAX, Event
+from eventstore.model import REPLAYED_MAX, REPLAYED_PER_PAGE_MAX, VERSION_MAX, Event
 from eventstore.records.event_filter import EVERYTHING, EventFilter
 from eventstore.records.event_page import decode_page, settle
 
@@ -124,6 +126,67 @@ class AggregateCursor:
             self.low = following
         self._continued = True
         self.done = self.high is not None and self.high < self.low
+
+
+class ManyCursor:
+    """Walks the events of several aggregates up to one place of the log, those of the first, then those of the second.
+
+    Attributes:
+        events: what was found of each.
+        place: up to which they are read; None until the first page.
+        done: there is nothing more to request.
+    """
+
+    __slots__ = ("_left", "done", "events", "place")
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        """Raises InvalidArgument: they are not 1 to 1,000 ids."""
+        names = [ids] if isinstance(ids, str) else list(dict.fromkeys(ids))
+        if isinstance(ids, str) or not 1 <= len(names) <= REPLAYED_MAX:
+            raise InvalidArgument(
+                f"ids are 1 to {REPLAYED_MAX} ids of aggregates, not {shown(ids) if isinstance(ids, str) else len(names)}",
+                field="ids",
+                limit=REPLAYED_MAX,
+                value=len(names),
+            )
+        self._left = [check_text("ids", name) for name in names]
+        self.events: dict[str, list[Event]] = {name: [] for name in names}
+        self.place: LogPosition | None = None
+        self.done = False
+
+    @property
+    def rows(self) -> tuple[tuple[str, int], ...]:
+        """The aggregates of the next page, each with the version to begin at."""
+        return tuple((name, len(self.events[name]) + 1) for name in self._left[:REPLAYED_PER_PAGE_MAX])
+
+    def take(self, page: LogPage) -> None:
+        """Takes the page of these `rows`.
+
+        Raises:
+            ProtocolError: the page is malformed, of a later place, or lacks events.
+        """
+        place = LogPosition(page.next or 0, page.identity)
+        if self.place is not None and self.place.sequence < place.sequence:  # a split may have made it smaller
+            raise ProtocolError(f"a page up to {self.place} goes up to {place}", field="next", value=str(place))
+        self.place = place
+        found = decode_page(page.records)
+        for name, events in groupby(found, _AGGREGATE_ID):
+            self._add(name, list(events), place.sequence)
+        last = self._left.index(found[-1].aggregate_id) if found and not page.at_end else 0
+        if not (found or page.at_end):
+            raise _stuck(page.next)
+        self._left = self._left[REPLAYED_PER_PAGE_MAX:] if page.at_end else self._left[last:]
+        self.done = not self._left
+
+    def _add(self, aggregate_id: str, events: list[Event], through: int) -> None:
+        if aggregate_id not in self._left:
+            raise _of_another(aggregate_id)
+        known = self.events[aggregate_id]
+        first = len(known) + 1
+        events = events[max(0, first - events[0].version) :]  # a commit that began before
+        if not events or list(map(_VERSION, events)) != list(range(first, first + len(events))) or events[-1][7] > through:
+            raise _incomplete(aggregate_id, events, first)
+        known += events
 
 
 class LogCursor:

@@ -118,6 +118,15 @@ def on_writes(*, reads: bool = False) -> Needs:
     return Needs(Permission.APPEND, wanted, of=f"each aggregate that is written, `read` on {others}")
 
 
+def on_each(permission: Permission, field: str) -> Needs:
+    """Needs the permission on the name that each row of a field begins with."""
+
+    def wanted(request: Any) -> Wanted:
+        return ((permission, row[0]) for row in getattr(request, field))
+
+    return Needs(permission, wanted, of=f"each of the {field}")
+
+
 def on_filtered(permission: Permission) -> Needs:
     """Needs the permission on what a filter lets through: one aggregate, or all aggregates with a prefix."""
 

@@ -33,10 +33,10 @@ from eventstore.model import (
     Write,
     sequence_of,
 )
-from eventstore.position import After, Position, begin_of_read, start_of, stored_start
+from eventstore.position import END, After, Position, begin_of_read, position_at, start_of, stored_start
 from eventstore.query import Query, check_query
 from eventstore.records.commit import NO_FINGERPRINT, CommitView
-from eventstore.records.cursors import AggregateCursor, LogCursor
+from eventstore.records.cursors import AggregateCursor, LogCursor, ManyCursor
 from eventstore.records.event_filter import EventFilter, event_filter
 from eventstore.records.event_page import decode_page, settle
 from eventstore.records.raw_commit import (
@@ -314,6 +314,24 @@ class EmbeddedStore:
         bytes_max = self.opened.settings.page_bytes
         replay = self.engine.replay
         return await self._threads.replay(lambda: replay(aggregate_id, low, high, backwards, bytes_max))
+
+    async def replay_many(self, ids: Iterable[str], at: After | None = None) -> tuple[dict[str, list[Event]], Position]:
+        """Returns the events of each of 1 to 1,000 aggregates, all as they were at one position of the log, and that position:
+        a joint commit is in all of them or in none. An aggregate that did not exist then has no events.
+
+        `at`: a sequence or a position; if a commit is not complete there, where it is complete. None: the end of the log. The
+        position can be given here again, and as `after` of a commit.
+
+        Raises:
+            Diverged: the event at `at` is another one now, or there is none.
+        """
+        start = start_of(END if at is None else at, self.opened.uuid.bytes, field="at")
+        cursor, bytes_max = ManyCursor(ids), self.opened.settings.page_bytes
+        while not cursor.done:
+            self._check_open()
+            read = partial(self.engine.replay_many, cursor.rows, cursor.place or start, bytes_max)
+            cursor.take(await self._threads.replay(read))
+        return cursor.events, position_at(cursor.place, self.opened.uuid.bytes)
 
     async def version(self, aggregate_id: str) -> int:
         """Returns the version of the aggregate's last event; 0 if it does not exist."""

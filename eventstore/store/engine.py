@@ -4,7 +4,7 @@ Three kinds of callers:
 - the owner's thread (an event loop) calls `append_batch`, `take`, `mark_written`, `roll_back`, and everything that reads only
   memory;
 - the writer, one at a time, on any thread, calls `write` and `sync_now`;
-- readers, on any thread, call `replay`, `scan`, `look_up_version`, `look_up_command` and `list_aggregates`.
+- readers, on any thread, call `replay`, `replay_many`, `scan`, `look_up_version`, `look_up_command` and `list_aggregates`.
 
 Checks happen in memory before the write, and the next batch sees their effects at once. An outcome may be delivered only when
 `visible_sequence` has reached the `barrier` read after `append_batch`: a conflict or a duplicate can also depend on a commit
@@ -24,6 +24,8 @@ from eventstore.chunks.front import FrontBuffer, Segment
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.writing.writer import ChunkWriter
 from eventstore.errors import EventStoreError
+from eventstore.event_identity import LogPosition
+from eventstore.model import VERSION_MAX
 from eventstore.records import commit
 from eventstore.records.commit import CommitView, check_id
 from eventstore.records.event_filter import EventFilter
@@ -38,7 +40,8 @@ from eventstore.store.read.aggregate_list import AggregateLister
 from eventstore.store.read.aggregate_lookups import AggregateLookups
 from eventstore.store.read.checked_reads import read_records
 from eventstore.store.read.conditions import Conditions, look_ahead
-from eventstore.store.read.replay import AggregateReader, ReplayPage
+from eventstore.store.read.reader_place import commit_end
+from eventstore.store.read.replay import AggregateReader, ReplayPage, replay_many
 from eventstore.store.read.scan import LogScanner, ScanPage
 from eventstore.store.read.sorted_places import SortedPlaces
 from eventstore.store.sorted.directory import Directory
@@ -202,17 +205,41 @@ class StoreEngine:
         backwards: bool,
         bytes_max: int,
         cached_only: bool = False,
+        through: int = VERSION_MAX,
     ) -> ReplayPage:
         """Reads a page of the history of an aggregate, whose id was checked. Raises Corrupt or ReadFailed rather than returning
-        less.
+        less. `through`: of commits after this sequence it may have some, and need not.
 
         With `cached_only` it may run on an event loop: it raises NotCached instead of waiting for the disk.
         """
         return self._consistently(
             lambda: self._reader.page(
-                aggregate_id, from_version, to_version, backwards, bytes_max, self.visible_sequence, cached_only
+                aggregate_id,
+                from_version,
+                to_version,
+                backwards,
+                bytes_max,
+                min(self.visible_sequence, through),
+                cached_only,
             )
         )
+
+    def replay_many(self, aggregates: Sequence[tuple[str, int]], at: LogPosition | None, bytes_max: int) -> ScanPage:
+        """Reads a page of several aggregates, whose ids were checked, each from a version on, as they were at a place of the
+        log; None: at its end. The page says where that was: where the commit ends that has the event at the place, so that no
+        commit is cut. See `replay.replay_many`; for readers.
+
+        Raises:
+            Diverged: the place is beyond the end, or of another history.
+            Corrupt, ReadFailed
+        """
+        place = commit_end(self.scan, at, self.visible_sequence)
+
+        def replay(aggregate_id: str, from_version: int, left: int) -> ReplayPage:
+            return self.replay(aggregate_id, from_version, None, False, left, through=place.sequence)
+
+        records, at_end = replay_many(replay, aggregates, place.sequence, bytes_max)
+        return ScanPage(records, place.sequence, at_end, place.identity)
 
     def scan(
         self,

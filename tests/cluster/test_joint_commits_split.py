@@ -9,6 +9,7 @@ import trio
 
 import eventstore as es
 from eventstore.cli.transfer.extract_run import Extracted, extract
+from eventstore.records.cursors import ManyCursor
 from eventstore.records.slots import slot_of
 from eventstore.store.verification import verify
 from tests.cluster.led_shards import LedShards
@@ -79,3 +80,58 @@ def test_a_repeated_command_has_its_first_outcome_after_a_split_and_a_new_one_is
             with pytest.raises(es.CrossShard, match="need the same text in braces"):
                 store.send(Move(source, target, 1))
         assert [event.json()["cents"] for name in (staying, leaving) for event in store.read(name)] == [100, -30, 30]
+
+
+def test_aggregates_are_read_at_a_position_of_before_a_split_by_the_shard_that_has_them_now(tmp_path: Path) -> None:
+    with LedShards(tmp_path, 1) as shards, es.blocking.connect(shards.address) as store:
+        tags = [f"{{{number}}}" for number in range(100)]
+        middle = slot_of(shards.leaving_id(0)) // 2
+        leaving, staying = (next(tag for tag in tags if (slot_of(tag) > middle + 1) == leaves) for leaves in (True, False))
+        before, writes = dict[str, tuple[dict[str, list[es.Event]], es.Position]](), dict[str, list[es.Write]]()
+        for tag in (leaving, staying):
+            names = [f"a{tag}", f"b{tag}"]
+            writes[tag] = [es.Write(name, [es.NewEvent("A", {}), es.NewEvent("B", {})], es.ANY) for name in names]
+            store.commit(writes[tag])
+            before[tag] = store.replay_many(names)
+            store.commit(writes[tag])
+        both = [f"a{leaving}", f"a{staying}"]
+        together, at = store.replay_many(both)
+        assert [len(events) for events in together.values()] == [4, 4]
+        shards.split(0)
+        assert shards.owner(f"a{staying}") != shards.owner(f"a{leaving}")
+        for client in (store, es.blocking.connect(shards.address)):  # one knows the map of before
+            with client:
+                for tag, (found, position) in before.items():
+                    again, reached = client.replay_many(list(found), position)
+                    assert again == found
+                    assert list(reached.shards) == [shards.owner(f"a{tag}")]
+                    assert client.replay_many(list(found), reached) == (again, reached)
+                    now, end = client.replay_many(list(found))
+                    assert [len(events) for events in now.values()] == [4, 4]
+                    with pytest.raises(es.ConditionFailed):
+                        client.commit(writes[tag], unless=es.Query(["A"]), after=position)
+                    client.commit(
+                        [es.Write(f"c-{id(client)}{tag}", [es.NewEvent("C", {})], 0)], unless=es.Query(["A"]), after=end
+                    )
+                for position in (None, at):
+                    with pytest.raises(es.CrossShard, match="same text in braces"):
+                        client.replay_many(both, position)
+
+
+def test_a_read_of_many_pages_continues_over_a_split_between_them(tmp_path: Path) -> None:
+    with LedShards(tmp_path, 1) as shards, es.blocking.connect(shards.address) as store:
+        tag = next(tag for tag in map("{{{}}}".format, range(100)) if slot_of(tag) > slot_of(shards.leaving_id(0)) // 2 + 1)
+        names = [f"{number}{tag}" for number in range(70)]
+        store.commit([es.Write(name, [es.NewEvent("A", {})], 0) for name in names])
+        cursor = ManyCursor(names)
+        position = store._replay_page(cursor, es.END, timeout=None)
+        assert not cursor.done
+        store.commit([es.Write(name, [es.NewEvent("B", {})], 1) for name in names])
+        shards.split(0)
+        assert shards.owner(names[0]) == 1
+        while not cursor.done:
+            position = store._replay_page(cursor, position, timeout=None)
+        assert {name: [event.type for event in events] for name, events in cursor.events.items()} == {
+            name: ["A"] for name in names
+        }
+        assert store.replay_many(names, position) == (cursor.events, position)

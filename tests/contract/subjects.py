@@ -85,6 +85,9 @@ class Disguised:
     async def query(self, *arguments: Any, **named: Any) -> tuple[list[es.Event], es.Position]:
         return await _on_thread(partial(self._store.query, *arguments, **named))
 
+    async def replay_many(self, *arguments: Any, **named: Any) -> tuple[dict[str, list[es.Event]], es.Position]:
+        return await _on_thread(partial(self._store.replay_many, *arguments, **named))
+
     def read(self, *arguments: Any, **named: Any) -> Iteration:
         return Iteration(self._store.read(*arguments, **named))
 

@@ -28,15 +28,15 @@ PROGRAMS = [*programs(README), *programs(PAGE)]
 
 def test_there_is_a_program_for_each_way_to_use_the_store() -> None:
     sources = [source for source, _ in PROGRAMS]
-    assert ["es.connect(" in source for source in sources] == [True, False, False, True, True]
-    assert ["es.open_store(" in source for source in sources] == [False, True, False, False, False]
-    assert ["es.blocking.connect(" in source for source in sources] == [False, False, True, False, False]
-    assert ["from bank import" in source for source in sources] == [False, False, False, True, False]
-    assert ["store.consumer(" in source for source in sources] == [False, False, False, False, True]
+    assert ["es.connect(" in source for source in sources] == [True, False, False, False, True, True]
+    assert ["es.open_store(" in source for source in sources] == [False, False, True, False, False, False]
+    assert ["es.blocking.connect(" in source for source in sources] == [False, True, False, True, False, False]
+    assert ["from bank import" in source for source in sources] == [False, False, False, False, True, False]
+    assert ["store.consumer(" in source for source in sources] == [False, False, False, False, False, True]
 
 
 @pytest.mark.parametrize(
-    ("source", "expected"), [*PROGRAMS[:3], PROGRAMS[4]], ids=["network", "embedded", "blocking", "messages"]
+    ("source", "expected"), [*PROGRAMS[:4], PROGRAMS[5]], ids=["network", "replay many", "embedded", "blocking", "messages"]
 )
 async def test_a_program_prints_what_its_page_says(source: str, expected: str, tmp_path: Path) -> None:
     async with served(tmp_path / "served") as server:
@@ -75,13 +75,13 @@ async def test_the_programs_can_be_followed_from_top_to_bottom(tmp_path: Path, m
     (tmp_path / "bank.py").write_text(file_of("bank.py", PAGE))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     folders = re.findall(r"eventstore serve --data \./(\w+)", PAGE)
-    assert folders == ["data", "accounts", "data"]
+    assert folders == ["data", "data", "accounts", "data"]
     path = write_launchers(tmp_path)
     with ServerProcess(tmp_path / folders[0]) as server:
-        for source, expected in PROGRAMS[:3]:
+        for source, expected in PROGRAMS[:4]:
             await run_program(source, expected, tmp_path, server.address)
-    with ServerProcess(tmp_path / folders[1], domain="bank:app") as server:
-        await run_program(*PROGRAMS[3], tmp_path, server.address)
-        await run_session("bank", tmp_path, path, server.address, PAGE)
-    with ServerProcess(tmp_path / folders[2]) as server:
+    with ServerProcess(tmp_path / folders[2], domain="bank:app") as server:
         await run_program(*PROGRAMS[4], tmp_path, server.address)
+        await run_session("bank", tmp_path, path, server.address, PAGE)
+    with ServerProcess(tmp_path / folders[3]) as server:
+        await run_program(*PROGRAMS[5], tmp_path, server.address)

@@ -88,7 +88,7 @@ def check_session(reader: Reader, name: str, page: str) -> None:
 
 def test_the_bank_of_client_and_the_consumer_of_its_events_that_broker_shows(reader: Reader) -> None:
     """The consumer takes the first event that comes: so it reads the topic while there is only one."""
-    source, expected = programs(CLIENT)[2]
+    source, expected = programs(CLIENT)[3]
     assert "from bank import" in source
     first = 'store.send(Deposit("acc-1", 100), command_id="c-1")'
     assert first in source
@@ -100,10 +100,10 @@ def test_the_bank_of_client_and_the_consumer_of_its_events_that_broker_shows(rea
     check_session(reader, "bank", CLIENT)
 
 
-@pytest.mark.parametrize("place", range(3), ids=["network", "blocking", "messages"])
+@pytest.mark.parametrize("place", range(4), ids=["network", "replay many", "blocking", "messages"])
 def test_a_program_prints_what_its_page_says(reader: Reader, place: int) -> None:
     served = [each for each in (*programs(README), *programs(CLIENT)) if "connect(" in each[0] and "bank" not in each[0]]
-    assert len(served) == 3
+    assert len(served) == 4
     source, expected = served[place]
     assert reader.run(source) == expected
 

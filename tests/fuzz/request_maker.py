@@ -199,6 +199,8 @@ _BY_NAME: Final[dict[str, Callable[[RequestMaker], Scalar]]] = {
     "to_time": lambda m: m.number(2**62),
     "time": lambda m: m.number(2**50),
     "before": lambda m: m.number(2**63),
+    "at": lambda m: m.number(2**63),
+    "from_version": lambda m: m.number(8),
     "subscription": lambda m: m.subscription(),
     "query": lambda m: m.query(),
 }

@@ -41,7 +41,7 @@ from eventstore.client.outdated import CommandsSent, PassedOver, as_they_are
 from eventstore.client.routing.queues import appends, sends
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.commit_rows import committed_of
-from eventstore.client.session.page_requests import aggregates_request
+from eventstore.client.session.page_requests import aggregates_request, many_request
 from eventstore.errors import ConnectionLost, CrossShard, EventStoreError, OutdatedCode, UnknownOperation
 from eventstore.event_identity import LogPosition
 from eventstore.model import (
@@ -56,15 +56,26 @@ from eventstore.model import (
     Write,
     sequence_of,
 )
-from eventstore.position import After, Position, begin_of_read, start_of, stored_start, stored_starts
+from eventstore.position import (
+    END,
+    After,
+    Position,
+    begin_of_read,
+    position_at,
+    position_in,
+    start_of,
+    starts_of,
+    stored_start,
+    stored_starts,
+)
 from eventstore.protocol.joint_commits import committed_of as joint_result
 from eventstore.protocol.joint_commits import request_of as joint_request
 from eventstore.protocol.reaction_requests import CheckParking, FollowReactions, RecordParking, WaitProjection
 from eventstore.protocol.request_declaration import Answered
-from eventstore.protocol.requests import CommitJointly, CommitUnless, FindCommand, Version
+from eventstore.protocol.requests import CommitJointly, CommitUnless, FindCommand, ReadMany, Version
 from eventstore.query import Query, check_query
 from eventstore.records.cluster_map import ClusterMap
-from eventstore.records.cursors import AggregateCursor, LogCursor
+from eventstore.records.cursors import AggregateCursor, LogCursor, ManyCursor
 from eventstore.records.event_filter import event_filter
 from eventstore.records.raw_commit import (
     CommitResult,
@@ -242,7 +253,7 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
 
         def request(known: ClusterMap) -> CommitJointly | CommitUnless:
             shard = known.owners[slot_of(first)]
-            return joint_request(raw, stored_starts(after or 0, known)[shard], known.layout_of(shard))
+            return joint_request(raw, stored_starts(after or 0, known, only=shard)[shard], known.layout_of(shard))
 
         try:
             return joint_result(raw, router.call(first, request))
@@ -378,6 +389,49 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         for event in stream:
             events.append(event)
         return events, stream.position
+
+    def replay_many(
+        self, ids: Iterable[str], at: After | None = None, *, timeout: float | None = None
+    ) -> tuple[dict[str, list[Event]], Position]:
+        """Returns the events of each of 1 to 1,000 aggregates, all as they were at one position of the log, and that position:
+        a joint commit is in all of them or in none. An aggregate that did not exist then has no events.
+
+        `at`: a sequence or a position; if a commit is not complete there, where it is complete. None: the end of the log. The
+        position can be given here again, and as `after` of a commit; in a cluster it is of the shard of the aggregates alone.
+        `timeout`: seconds to wait for each page.
+
+        Raises:
+            CrossShard: the aggregates are in several shards of a cluster; give their ids the same text in braces.
+            Diverged: the event at `at` is another one now, or there is none.
+            UnknownOperation: the server is older.
+        """
+        cursor = ManyCursor(ids)
+        position = self._replay_page(cursor, END if at is None else at, timeout=timeout)
+        while not cursor.done:
+            position = self._replay_page(cursor, position, timeout=timeout)
+        return cursor.events, position
+
+    @limited
+    def _replay_page(self, cursor: ManyCursor, at: After, *, timeout: float | None) -> Position:
+        """Takes the next page, and returns the position that it is of."""
+        router = self._router
+        if router is None:
+            layout = self._layout_now
+            start = start_of(at, self._connection.session.store, layout, "at")
+            page = self._connection.call(many_request(cursor, start, layout))
+            cursor.take(page)
+            return position_at(cursor.place, self._connection.session.store, layout)
+        first, asked = next(iter(cursor.events)), list[ClusterMap]()
+
+        def request(known: ClusterMap) -> ReadMany:
+            asked.append(known)
+            router.table.check_one_shard(tuple(cursor.events))
+            shard = known.owners[slot_of(first)]
+            return many_request(cursor, starts_of(at, known, "at", shard)[shard], known.layout_of(shard))
+
+        page = router.call(first, request)
+        cursor.take(page)
+        return position_in(asked[-1], {asked[-1].owners[slot_of(first)]: cursor.place})
 
     def subscribe(
         self,

@@ -6,10 +6,11 @@ from typing import TypeAlias
 
 from eventstore.client.session.calls import Call, S, WantedByReader
 from eventstore.client.session.session import ClientSession
+from eventstore.event_identity import LogPosition
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT
 from eventstore.protocol.reader_start import ReaderStart
-from eventstore.protocol.requests import AnyRead, AnyReadBackwards, ListAggregates, Read, read_request
-from eventstore.records.cursors import AggregateCursor, LogCursor
+from eventstore.protocol.requests import AnyRead, AnyReadBackwards, ListAggregates, Read, ReadMany, read_request
+from eventstore.records.cursors import AggregateCursor, LogCursor, ManyCursor
 from eventstore.records.splits import NEVER_SPLIT
 
 Cursor: TypeAlias = AggregateCursor | LogCursor
@@ -41,6 +42,13 @@ def request_of(cursor: Cursor) -> Read | AnyRead | AnyReadBackwards:
         return Read(cursor.aggregate_id, cursor.low, cursor.high, cursor.backwards, cursor.left, PAGE_BYTES_DEFAULT)
     start = ReaderStart(cursor.place, cursor.layout or NEVER_SPLIT)
     return read_request(start.wire, cursor.left, cursor.wanted, backwards=cursor.backwards)
+
+
+def many_request(cursor: ManyCursor, at: LogPosition | None, layout: int) -> ReadMany:
+    """Returns the request for the next page of several aggregates, up to `at`; None: the end of the log. `layout`: of the slots
+    of their shard.
+    """
+    return ReadMany(ReaderStart(at, layout).wire, PAGE_BYTES_DEFAULT, cursor.rows)
 
 
 def aggregates_request(prefix: str | None, after: str | None, limit: int, layout: int) -> ListAggregates:

@@ -19,6 +19,7 @@ from eventstore.model import ID_BYTES_MAX
 from eventstore.protocol.request_declaration import DECLARATIONS, Request
 from eventstore.protocol.requests import (
     Append,
+    ReadMany,
     WireCommand,
 )
 from eventstore.records.cluster_map import SlotRange
@@ -101,11 +102,20 @@ class OwnedSlots:
         return error if own is None else CrossShard(own, aggregate_ids[place])
 
     def guard(self, routes: dict[type[Request], Route]) -> dict[type[Request], Route]:
-        """Returns the routes; those of requests that name an aggregate check it first."""
-        return {
+        """Returns the routes; those of requests that name an aggregate, or read several, check it first."""
+        guarded = {
             kind: self._guarded(route) if "aggregate_id" in DECLARATIONS[kind].fields else route
             for kind, route in routes.items()
         }
+        return guarded if ReadMany not in routes else guarded | {ReadMany: self._guarded_rows(routes[ReadMany])}
+
+    def _guarded_rows(self, route: Route) -> Route:
+        def checked(connection: ServerConnection, request_id: int, request: Any) -> None:
+            if (error := self.across([each[0] for each in request.aggregates])) is not None:
+                raise error
+            route(connection, request_id, request)
+
+        return checked
 
     def _guarded(self, route: Route) -> Route:
         def checked(connection: ServerConnection, request_id: int, request: Any) -> None:

@@ -1,5 +1,5 @@
-"""Answers READ, READ_ALL and READ_MATCHING (also backwards), VERSION, FIND_COMMAND, FIND_COMMANDS and LIST_AGGREGATES: on the
-event loop if in memory, else on a thread.
+"""Answers READ, READ_MANY, READ_ALL and READ_MATCHING (also backwards), VERSION, FIND_COMMAND, FIND_COMMANDS and
+LIST_AGGREGATES: on the event loop if in memory, else on a thread.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from eventstore.protocol.requests import (
     Read,
     ReadAll,
     ReadAllBackwards,
+    ReadMany,
     ReadMatching,
     ReadMatchingBackwards,
     Version,
@@ -67,6 +68,7 @@ class ReadRequests:
         self._replies = DeferredReplies(gate, nursery, at_once=_READS_PER_CONNECTION, explain=explain)
         routes: dict[type[Request], Route] = {
             Read: self.read,
+            ReadMany: self.read_many,
             ReadAll: self.read_all,
             ReadAllBackwards: self.read_all_backwards,
             ReadMatching: self.read_all,
@@ -100,6 +102,20 @@ class ReadRequests:
             self._on_thread(connection, request_id, page, request.bytes_max)
         else:
             self._gate.send_page(connection, frame)
+
+    def read_many(self, connection: ServerConnection, request_id: int, request: Request) -> None:
+        assert isinstance(request, ReadMany)
+        self.reads += 1
+        start = ReaderStart.parse("at", request.at)
+        self._layout.filter_of(start.layout)
+
+        def page(bytes_max: int) -> bytes:
+            found = self._engine.replay_many(request.aggregates, start.place, bytes_max)
+            if len(found.records) > _RECORDS_BYTES_MAX:
+                return page(PAGE_BYTES_DEFAULT)
+            return encode_scan_page(request_id, found.next, found.at_end, found.records, found.identity)
+
+        self._on_thread(connection, request_id, page, request.bytes_max)
 
     def read_all(self, connection: ServerConnection, request_id: int, request: Request) -> None:
         assert isinstance(request, ReadAll | ReadMatching)

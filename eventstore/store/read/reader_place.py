@@ -1,4 +1,4 @@
-"""Checks that a reader continues in the history that it has read, and tells it where a page has ended in that."""
+"""Checks that a reader continues in the history that it has read, and tells it where a page, or a commit, has ended in that."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from eventstore.event_identity import LogPosition, check_identity
-from eventstore.model import Event
+from eventstore.event_identity import LogPosition, check_identity, check_start
+from eventstore.model import LEFT_SHIFT, Event
 from eventstore.records.event_filter import EVERYTHING
 from eventstore.records.event_page import decode_page
 from eventstore.store.read.scan import ScanPage
@@ -35,6 +35,30 @@ def placed(scan: Callable[..., ScanPage], page: ScanPage) -> ScanPage:
     return page if event is None else replace(page, identity=LogPosition.at(event).identity)
 
 
+def commit_end(scan: Callable[..., ScanPage], place: LogPosition | None, visible: int) -> LogPosition:
+    """Returns where the commit ends that has the event at a place, with all its aggregates; None: the last one, whose event has
+    the sequence `visible`. Reads two records of the log at most. For threads.
+
+    Raises:
+        Diverged: the place is beyond the end, or of another history.
+        Corrupt, ReadFailed
+    """
+    sequence = visible if place is None else place.sequence
+    check_start(sequence, visible)
+    if not sequence:
+        return LogPosition(0)
+    if place is not None:
+        check_place(scan, place)
+    last = _commit_at(scan, sequence)[-1]
+    if left := last[8] >> LEFT_SHIFT:
+        last = _commit_at(scan, last.sequence + left)[-1]
+    return LogPosition.at(last)
+
+
 def _event_at(scan: Callable[..., ScanPage], sequence: int) -> Event | None:
-    page = scan(sequence - 1, EVERYTHING, 1, 1, whole=True)
-    return next((event for event in decode_page(page.records) if event.sequence == sequence), None)
+    return next((event for event in _commit_at(scan, sequence) if event.sequence == sequence), None)
+
+
+def _commit_at(scan: Callable[..., ScanPage], sequence: int) -> list[Event]:
+    """Returns the events of one aggregate in the commit that has this sequence; none if there is none."""
+    return decode_page(scan(sequence - 1, EVERYTHING, 1, 1, whole=True).records)

@@ -1,4 +1,4 @@
-"""Replays one aggregate: raw, checked records, page by page.
+"""Replays aggregates: raw, checked records, page by page.
 
 Works from a snapshot (it takes the list of unsorted files before it reads the directory), so it may run on any thread while
 commits are appended and files sorted. Returns only visible commits (durable, or written if durability is `async`). A page
@@ -17,6 +17,7 @@ from eventstore.checksum import crc32c
 from eventstore.chunks.files import NotCached
 from eventstore.errors import Corrupt
 from eventstore.model import VERSION_MAX
+from eventstore.records.commit import up_to
 from eventstore.store.memory.unsorted_tail import TailFile, UnsortedTail
 from eventstore.store.read.checked_reads import check_records, read_checked, read_records
 from eventstore.store.read.sorted_places import SortedPlaces
@@ -70,7 +71,7 @@ class AggregateReader:
         cached_only: bool = False,
     ) -> ReplayPage:
         """Returns the first page of the range, or the last one if `backwards`: commits in ascending order, about `bytes_max`,
-        fewer if they lie in very many files.
+        fewer if they lie in very many files. Of those after `visible_sequence`, it has some of the sorted file that holds it.
 
         Raises:
             NotCached: with `cached_only`, if the read would wait for the disk or walk too many commits of the tail.
@@ -105,6 +106,8 @@ class AggregateReader:
             in_tail = {file.number for file in unsorted}
             raw_id, first = aggregate_id.encode(), 1
             for rows in entry.row_ranges:
+                if self._files.headers[rows.file - 1].first_sequence > visible_sequence:
+                    break
                 if first <= to_version and first + rows.rows > from_version and rows.file not in in_tail:
                     parts.append(self._sorted_part(raw_id, rows, first, from_version, to_version))
                 first += rows.rows  # a row is one event
@@ -159,6 +162,28 @@ class AggregateReader:
             return data, file.first_version(chosen[0]) - 1 if backwards else last_version(chosen[-1]) + 1
 
         return HistoryPart(first, last, read)
+
+
+def replay_many(
+    replay: Callable[[str, int, int], ReplayPage], aggregates: Sequence[tuple[str, int]], through: int, bytes_max: int
+) -> tuple[bytes, bool]:
+    """Returns a page of the commits of several aggregates up to the sequence `through`, each from a version on: those of the
+    first, then those of the second, about `bytes_max` of them. Also whether that is all; otherwise it has one at least, and
+    what follows begins after the last of them. `replay`: takes id, version and bytes.
+    """
+    parts: list[bytes] = []
+    left = bytes_max
+    for aggregate_id, from_version in aggregates:
+        following: int | None = from_version
+        while following is not None:
+            if left <= 0:
+                return b"".join(parts), False
+            page = replay(aggregate_id, following, left)
+            records = up_to(page.records, through)
+            parts.append(records)
+            left -= len(records)
+            following = page.next if len(records) == len(page.records) else None
+    return b"".join(parts), True
 
 
 def _page(parts: list[bytes], next_version: int | None, backwards: bool) -> ReplayPage:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.client.session.page_requests import request_of
+from eventstore.client.session.page_requests import many_request, request_of
 from eventstore.errors import InvalidArgument, ProtocolError
+from eventstore.event_identity import LogPosition
 from eventstore.model import Event, NewEvent
 from eventstore.protocol.answers import Page
 from eventstore.protocol.requests import Read, ReadAll
-from eventstore.records.cursors import AggregateCursor, LogCursor
+from eventstore.records.cursors import AggregateCursor, LogCursor, ManyCursor
 from eventstore.records.event_filter import event_filter
 from tests.protocol.records import make_record, reference_events
 
@@ -218,3 +221,53 @@ def test_types_are_a_collection_neither_one_string_nor_empty() -> None:
         with pytest.raises(InvalidArgument) as caught:
             event_filter(wrong)  # type: ignore[arg-type] # on purpose
         assert caught.value.fields["field"] == "types"
+
+
+commits_of_some = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 3)), max_size=20)
+
+
+@given(commits_of_some, st.permutations("abcde"), st.integers(0, 20), st.integers(1, 4))
+def test_a_walk_over_several_aggregates_returns_each_up_to_the_place(
+    commits: list[tuple[str, int]], ids: list[str], commits_read: int, records_a_page: int
+) -> None:
+    records, log, through, versions = list[bytes](), list[Event](), 0, Counter[str]()
+    for number, (name, size) in enumerate(commits):
+        events = [NewEvent("T", b"x")] * size
+        made = make_record(name, f"c-{number}", events, sequence=len(log) + 1, first_version=versions[name] + 1)
+        versions[name] += size
+        log += reference_events(made)
+        records.append(made)
+        through = len(log) if number < commits_read else through
+    cursor = ManyCursor(ids)
+    while not cursor.done:
+        rows = [
+            record
+            for name, low in many_request(cursor, None, 0).aggregates
+            for record in records
+            if (last := reference_events(record)[-1]).aggregate_id == name and last.version >= low and last.sequence <= through
+        ]
+        cursor.take(Page(through, len(rows) <= records_a_page, b"".join(rows[:records_a_page])))
+    stored = log[:through]
+    assert cursor.events == {name: [each for each in stored if each.aggregate_id == name] for name in ids}
+    assert cursor.place == LogPosition(through)
+
+
+def test_a_page_of_several_aggregates_that_lacks_events_or_is_of_another_place_is_refused() -> None:
+    first = make_record("a", "c-1", [NewEvent("T", b"")], sequence=3, first_version=1)
+    third = make_record("a", "c-3", [NewEvent("T", b"")], sequence=5, first_version=3)
+    other = make_record("x", "c-1", [NewEvent("T", b"")], sequence=4, first_version=1)
+    for page, match in (
+        (Page(9, True, third), "lacks events"),
+        (Page(9, True, first + third), "lacks events"),
+        (Page(2, True, first), "lacks events"),
+        (Page(9, True, first + other), "another aggregate"),
+        (Page(9, False, b""), "leads back"),
+    ):
+        with pytest.raises(ProtocolError, match=match):
+            ManyCursor(["a", "b"]).take(page)
+    cursor = ManyCursor(["a", "b"])
+    cursor.take(Page(9, False, first))
+    assert cursor.rows == (("a", 2), ("b", 1))
+    for page, match in ((Page(10, True, b""), "up to 9 goes up to 10"), (Page(9, False, first), "lacks events")):
+        with pytest.raises(ProtocolError, match=match):
+            cursor.take(page)
