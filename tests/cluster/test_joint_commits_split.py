@@ -135,3 +135,18 @@ def test_a_read_of_many_pages_continues_over_a_split_between_them(tmp_path: Path
             name: ["A"] for name in names
         }
         assert store.replay_many(names, position) == (cursor.events, position)
+
+
+def test_a_position_of_a_layout_that_a_client_does_not_know_yet_has_it_ask_for_the_map(tmp_path: Path) -> None:
+    with LedShards(tmp_path, 1) as shards, es.blocking.connect(shards.address) as store:
+        known, write = store._router.table.known, [es.NewEvent("A", {})]
+        shards.split(0)
+        for name in (shards.id_of(0), shards.id_of(1)):
+            store.append(name, write, 0)
+            found, position = store.replay_many([name])
+            assert position.layout == 2
+            store._router.table.known = known
+            assert store.replay_many([name], position) == (found, position)
+            store._router.table.known = known
+            (done,) = store.commit([es.Write(name, write, 1)], unless=es.Query(), after=position, scope=name)
+            assert done.version == 2

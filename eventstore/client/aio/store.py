@@ -249,6 +249,7 @@ class NetworkStore(NetworkOpened, NetworkOperated, NetworkConsumers):
             start = stored_start(after or 0, self._connection.session.store, self._layout_now)
             return joint_result(raw, await self._connection.call(joint_request(raw, start, self._layout_now)))
         first = raw[0].routed_by[-1]
+        await router.reach(after or 0)
 
         def request(known: ClusterMap) -> CommitJointly | CommitUnless:
             shard = known.owners[slot_of(first)]
@@ -421,6 +422,7 @@ class NetworkStore(NetworkOpened, NetworkOperated, NetworkConsumers):
             cursor.take(page)
             return position_at(cursor.place, self._connection.session.store, layout)
         first, asked = next(iter(cursor.events)), list[ClusterMap]()
+        await router.reach(at, "at")
 
         def request(known: ClusterMap) -> ReadMany:
             asked.append(known)

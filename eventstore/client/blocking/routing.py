@@ -34,7 +34,7 @@ from eventstore.errors import Closed, Elsewhere, EventStoreError, TimedOut
 from eventstore.event_identity import LogPosition
 from eventstore.forks import of_parent
 from eventstore.model import Event
-from eventstore.position import After, Position
+from eventstore.position import After, Position, is_later
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import Map
@@ -144,6 +144,12 @@ class BlockingRouter:
             return self.of(aggregate_id).call(made)
         except Elsewhere:  # the router looks where
             return self.run(lambda router: router.call(aggregate_id, request))
+
+    def reach(self, after: After, field: str = "after") -> ClusterMap:
+        """As of `Router`."""
+        if is_later(after, self.table.known):
+            return self.run(lambda router: router.reach(after, field))
+        return self.table.known
 
     def call_all(self, request_of: Callable[[int], Answered[A]]) -> list[A]:
         """As of `Router`."""

@@ -250,6 +250,7 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             start = stored_start(after or 0, self._connection.session.store, self._layout_now)
             return joint_result(raw, self._connection.call(joint_request(raw, start, self._layout_now)))
         first = raw[0].routed_by[-1]
+        router.reach(after or 0)
 
         def request(known: ClusterMap) -> CommitJointly | CommitUnless:
             shard = known.owners[slot_of(first)]
@@ -422,6 +423,7 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             cursor.take(page)
             return position_at(cursor.place, self._connection.session.store, layout)
         first, asked = next(iter(cursor.events)), list[ClusterMap]()
+        router.reach(at, "at")
 
         def request(known: ClusterMap) -> ReadMany:
             asked.append(known)

@@ -21,11 +21,11 @@ RETRY_S: Final = 1.0
 _log: Final = logging.getLogger(__name__)
 
 
-def later_layout(after: After, known: ClusterMap) -> InvalidArgument:
+def later_layout(after: After, known: ClusterMap, field: str) -> InvalidArgument:
     """Returns why a position cannot be continued yet: the map that is known does not have its layout."""
     return InvalidArgument(
-        f"after is {after}, of a later layout than the {known.layout} that the node knows; ask another node of the cluster",
-        field="after",
+        f"{field} is {after}, of a later layout than the {known.layout} that the node knows; ask another node of the cluster",
+        field=field,
         value=str(after),
     )
 

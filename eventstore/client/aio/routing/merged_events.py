@@ -14,7 +14,7 @@ from eventstore.client.aio.routing.together import first_of
 from eventstore.client.aio.streams import NetworkEventStream, PagedStream, open_read
 from eventstore.client.limit import within
 from eventstore.client.routing.looking import Looking
-from eventstore.client.routing.merging import MergedRead, later_layout
+from eventstore.client.routing.merging import MergedRead
 from eventstore.errors import Elsewhere, EventStoreError, TimedOut
 from eventstore.event_identity import LogPosition
 from eventstore.model import Event
@@ -40,14 +40,6 @@ def read_shards(
     """
     slot = router.table.slot_of_only(aggregate_id)
     return MergedEvents(router, after, lambda known: MergedRead(known, after, limit, cursor, slot, field), timeout)
-
-
-async def reach(router: Router, after: After) -> ClusterMap:
-    """Returns a map that has the layout of the position: another node may know of a split before this one does."""
-    backoff = Looking(router)
-    while is_later(after, router.table.known):
-        await router.look_again(backoff, later_layout(after, router.table.known))
-    return router.table.known
 
 
 class MergedEvents(PagedStream[Event]):
@@ -99,7 +91,7 @@ class MergedEvents(PagedStream[Event]):
     async def _turn(self) -> Iterator[Event] | None:
         read = self._read
         if read is None and not self._closed:
-            read = self._open(await reach(self._router, self._after))
+            read = self._open(await self._router.reach(self._after))
         while read is not None and (shard := read.next_shard(self._has_arrived)) is not None:
             if not self._prefetched:
                 self._prefetched = True

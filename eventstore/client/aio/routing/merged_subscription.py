@@ -17,7 +17,6 @@ import anyio.lowlevel
 
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.limited import in_time
-from eventstore.client.aio.routing.merged_events import reach
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.aio.streams import PagedStream
 from eventstore.client.backoff import Backoff
@@ -97,7 +96,7 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
         items: Iterator[SubscriptionItem] | None = None
         while items is None and not self._closed:
             if self._reached is None:
-                self._reached = self._begin(await reach(self._router, self._after))
+                self._reached = self._begin(await self._router.reach(self._after))
             if not self._subscriptions:
                 self._follow(self._reached, self._reached.followed)
             shard = await self._ready()

@@ -26,11 +26,13 @@ from eventstore.client.connection_errors import is_returned, outcome_unknown, ti
 from eventstore.client.limit import taken_in_time
 from eventstore.client.options import ClientOptions
 from eventstore.client.routing.looking import Looking
+from eventstore.client.routing.merging import later_layout
 from eventstore.client.routing.slot_order import SlotOrder, Ticket
 from eventstore.client.routing.table import RoutingTable
 from eventstore.client.session.batches import BATCH_ROWS, BatchQueue, RowQueue, valid_rows, with_refused
 from eventstore.client.session.message_rows import with_shards
 from eventstore.errors import Elsewhere, EventStoreError, TimedOut, copy_error
+from eventstore.position import After, is_later
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import Map
 from eventstore.records.cluster_map import ClusterMap
@@ -152,6 +154,15 @@ class Router:
                 return await self.of(aggregate_id).call(made)
             except Elsewhere as error:
                 await self.look_again(backoff, error)
+
+    async def reach(self, after: After, field: str = "after") -> ClusterMap:
+        """Returns a map that has the layout of the position: another node may know of a split before this one does. `field`:
+        the argument that errors name.
+        """
+        backoff = Looking(self)
+        while is_later(after, self.table.known):
+            await self.look_again(backoff, later_layout(after, self.table.known, field))
+        return self.table.known
 
     async def call_all(self, request_of: Callable[[int], Answered[A]]) -> list[A]:
         """Makes the call at all shards at once, each with its layout; again if one was split. Raises the first error."""
