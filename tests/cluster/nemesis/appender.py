@@ -87,8 +87,9 @@ class Appender:
         self._commands += 1
         command = f"{self._name}.{self._commands}"
         expected = None if chance.random() < 0.05 else self._versions.get(aggregate_id, 0)
+        tags = ["happened", f"by:{self._name}"] if chance.random() < 0.3 else []
         events = [
-            es.NewEvent("Happened", {"command": command, "filled": "." * chance.randrange(_DATA_BYTES_MAX)})
+            es.NewEvent("Happened", {"command": command, "filled": "." * chance.randrange(_DATA_BYTES_MAX)}, tags=tags)
             for _ in range(chance.choice((1, 1, 1, 2, 3)))
         ]
         return _Asked(aggregate_id, command, expected, events)

@@ -1,11 +1,12 @@
-"""The clients of a cluster that is broken: four that append and read, a subscription, a reader, a sender, two consumers, and
-for each shard one that stays with a leader as long as it answers.
+"""The clients of a cluster that is broken: four that append and read, two tellers and an auditor of banks, a subscription, a
+reader, a sender, two consumers, and for each shard one that stays with a leader as long as it answers.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -26,15 +27,17 @@ from eventstore.errors import (
     UnknownGroup,
 )
 from tests.cluster.nemesis.appender import Appender
+from tests.cluster.nemesis.bank import Teller, banks_of, state
 from tests.cluster.nemesis.linearizability import VersionRead
 from tests.cluster.nemesis.polling import in_thread
-from tests.cluster.nemesis.records import Delivered, Progress, Records
+from tests.cluster.nemesis.records import Delivered, Progress, Records, Statement
 from tests.cluster.nemesis.stage import Stage
 from tests.cluster.nemesis.timeline import Timeline
 
 TOPIC: Final = "jobs"
 GROUP: Final = "workers"
 APPENDERS: Final = 4
+TELLERS: Final = 2
 READERS: Final = ("subscription", "reader")
 _TASKS: Final = 2
 _EXPECTED: Final = (ConnectionLost, Elsewhere, NotEnoughReplicas, Overloaded, Poisoned, Rebalanced, ShuttingDown, StorageFull)
@@ -43,7 +46,9 @@ _AGAIN_S: Final = 0.1
 _NOTE_EVERY_S: Final = 1.0
 _READ_EVERY_S: Final = 0.2
 _ASK_EVERY_S: Final = 0.02
-_LATEST: Final = 30
+_LATEST: Final = 80
+_STATEMENTS_KEPT: Final = 200
+_AGAIN_SHARE: Final = 0.4
 _GROUP_SHARE: Final = 0.1
 Work = Callable[[es.NetworkStore], Awaitable[None]]
 
@@ -58,7 +63,8 @@ class Clients:
             records.readers[name] = []
         self._noted = 0.0
         self._links = 0
-        self._appenders: list[Appender] = []
+        self._banks = banks_of(records.owners)
+        self._appenders: list[Appender | Teller] = []
         stage.outstanding = lambda: list(map(str, self._appenders))
         self.stopping = False
         self.finished = trio.CancelScope()
@@ -69,11 +75,14 @@ class Clients:
         async with trio.open_nursery() as nursery:
             for number in range(APPENDERS):
                 nursery.start_soon(self._write, f"appender {number}", self._appending(number))
+            for number in range(TELLERS):
+                nursery.start_soon(self._write, f"teller {number}", self._telling(number))
             nursery.start_soon(self._write, "sender", self._sender())
             with self.finished:
                 async with trio.open_nursery() as reading:
                     for name, work in zip(READERS, (self._subscriber, self._reader), strict=True):
                         reading.start_soon(self._read, name, work(name))
+                    reading.start_soon(self._read, "auditor", self._auditor())
                     reading.start_soon(self._stay_everywhere, reading)
                     for number in range(2):
                         reading.start_soon(self._read, f"consumer {number}", self._consumer(number))
@@ -168,12 +177,25 @@ class Clients:
         tasks = [
             Appender(name, self._records, self._timeline.now, self.failed, f"{name} {self._seed}") for name in names
         ]  # fmt: skip
+        return self._together(tasks)
+
+    def _telling(self, number: int) -> Work:
+        """The same with two tellers."""
+        names = [f"t{number}{task}" for task in range(_TASKS)]
+        return self._together(
+            [
+                Teller(name, self._banks, self._records, self._timeline.now, self.failed, f"{name} {self._seed}")
+                for name in names
+            ]
+        )
+
+    def _together(self, tasks: Sequence[Appender | Teller]) -> Work:
         self._appenders += tasks
 
         async def work(store: es.NetworkStore) -> None:
             usable = True
 
-            async def run(task: Appender) -> None:
+            async def run(task: Appender | Teller) -> None:
                 nonlocal usable
                 while usable and not self.stopping:
                     usable = await task.step(store) and usable
@@ -181,6 +203,19 @@ class Clients:
             async with trio.open_nursery() as nursery:
                 for task in tasks:
                     nursery.start_soon(run, task)
+
+        return work
+
+    def _auditor(self) -> Work:
+        """Reads banks, and some of what it has read once more at the same position."""
+        chance = random.Random(f"auditor {self._seed}")
+        kept: deque[Statement] = deque(maxlen=_STATEMENTS_KEPT)
+
+        async def work(store: es.NetworkStore) -> None:
+            while True:
+                again = chance.choice(kept) if kept and chance.random() < _AGAIN_SHARE else None
+                kept.append(await state(store, chance.choice(self._banks), self._records, self._timeline.now, again))
+                await trio.sleep(_ASK_EVERY_S)
 
         return work
 

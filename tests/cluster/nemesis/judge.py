@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import bisect
+import operator
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
+from eventstore.position import Position, starts_of
+from eventstore.records.cluster_map import ClusterMap
 from tests.cluster.nemesis.linearizability import Violation, check
-from tests.cluster.nemesis.records import Progress, Records, Seen
+from tests.cluster.nemesis.records import OPENED_WITH, Joint, Progress, Records, Seen, Statement
 from tests.cluster.nemesis.timeline import Timeline
 
 _SHOWN: Final = 5
@@ -63,6 +66,97 @@ def by_shard(events: Iterable[Seen]) -> dict[int, list[Seen]]:
     for each in events:
         found[each.shard].append(each)
     return {shard: sorted(found[shard], key=lambda each: each.sequence) for shard in sorted(found)}
+
+
+def judge_banks(records: Records, stored: Sequence[Seen], known: ClusterMap, timeline: Timeline) -> None:
+    """As `judge_events`, about what holds over several aggregates. `known`: the map by which positions are understood."""
+    by_command: dict[str, list[Seen]] = defaultdict(list)
+    by_aggregate: dict[str, list[Seen]] = defaultdict(list)
+    for each in sorted(_placed(records, stored), key=lambda each: each.sequence):
+        by_command[each.command_id].append(each)
+        by_aggregate[each.aggregate_id].append(each)
+
+    def place_of(position: Position | None, aggregate_id: str) -> int:
+        shard = known.owner_of(aggregate_id)
+        place = None if position is None else starts_of(position, known, only=shard)[shard]
+        return 0 if place is None else place.sequence
+
+    wrong = [
+        *_judge_joint(records.joint, by_command),
+        *_judge_decisions(records.joint, by_command, place_of),
+        *_judge_statements(records.statements, by_aggregate, place_of),
+        *_judge_recency(records.statements),
+    ]
+    for each in wrong[:_SHOWN]:
+        timeline.anomaly(each)
+
+
+_PlaceOf: TypeAlias = "Callable[[Position | None, str], int]"
+
+
+def _judge_joint(joint: Mapping[str, Joint], stored: Mapping[str, Sequence[Seen]]) -> Iterator[str]:
+    """A commit is there whole and once, one event after the other, or not at all; as its teller was told."""
+    for command, asked in joint.items():
+        found = stored.get(command, [])
+        if found and sorted(each.aggregate_id for each in found) != sorted(asked.names):
+            yield f"half a commit: {command} writes {asked.names}, stored is {found}"
+        elif found and found[-1].sequence - found[0].sequence != len(found) - 1:
+            yield f"the events of {command} do not follow each other: {found}"
+        if not found and asked.outcome is True:
+            yield f"lost: {command} was acknowledged, and is not stored"
+        if found and asked.outcome is False:
+            yield f"{command} was refused, and is stored: {found}"
+
+
+def _judge_decisions(joint: Mapping[str, Joint], stored: Mapping[str, Sequence[Seen]], place_of: _PlaceOf) -> Iterator[str]:
+    """Between the place that a commit was decided at and itself there is no event that excludes it; one that was refused, and
+    could have been stored, was excluded by another one.
+    """
+    by_tag: dict[str, list[str]] = defaultdict(list)
+    for command, asked in joint.items():
+        if asked.tag:
+            by_tag[asked.tag].append(command)
+    for tag, commands in by_tag.items():
+        won = sorted((stored[command][0].sequence, command) for command in commands if stored.get(command))
+        for command in commands:
+            asked = joint[command]
+            after = place_of(asked.after, asked.names[0])
+            own = stored[command][0].sequence if stored.get(command) else None
+            excluding = [each for each in won if after < each[0] and (own is None or each[0] < own)]
+            if own is not None and excluding:
+                yield f"two commits that exclude each other by {tag}: {excluding[-1]} and {(own, command)}, decided at {after}"
+            if own is None and asked.outcome is False and not excluding:
+                yield f"{command} was refused, and no event with {tag} is stored after {after}"
+
+
+def _judge_statements(
+    statements: Iterable[Statement], stored: Mapping[str, Sequence[Seen]], place_of: _PlaceOf
+) -> Iterator[str]:
+    """At each position the sum is the same, and an account has exactly the events that are stored up to there."""
+    sequences = {name: [each.sequence for each in events] for name, events in stored.items()}
+    for each in statements:
+        if each.cents != (len(each.accounts) * OPENED_WITH if any(each.counts) else 0):
+            yield f"the sum is {each.cents}: {each}"
+        place = place_of(each.position, each.accounts[0])
+        for account, count, last in zip(each.accounts, each.counts, each.last, strict=True):
+            wanted = bisect.bisect_right(sequences.get(account, []), place)
+            if count != wanted or (count and stored[account][count - 1].command_id != last):
+                yield f"{account} had {count} events, the last by {last!r}; stored are {wanted} up to {place}: {each}"
+
+
+def _judge_recency(statements: Iterable[Statement]) -> Iterator[str]:
+    """A statement has everything that an earlier one had. Single accounts are judged by their histories as well."""
+    newest = [each for each in statements if each.is_newest]
+    ended = deque(sorted(newest, key=lambda each: each.ended))
+    latest: dict[tuple[str, ...], Statement] = {}
+    for each in sorted(newest, key=lambda each: each.began):
+        while ended[0].ended < each.began:
+            before = ended.popleft()
+            if before.accounts not in latest or sum(before.counts) > sum(latest[before.accounts].counts):
+                latest[before.accounts] = before
+        known = latest.get(each.accounts)
+        if known is not None and any(map(operator.lt, each.counts, known.counts)):
+            yield f"a statement goes back: {each} after {known}"
 
 
 def judge_messages(records: Records, stored: Iterable[str], timeline: Timeline) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from eventstore.model import Event
+from eventstore.position import Position
 from eventstore.records.slots import slot_of
 from tests.cluster.nemesis.linearizability import Operation
 
@@ -44,13 +45,54 @@ class Progress(NamedTuple):
     queues: dict[int, tuple[int, int]]
 
 
+OPENED_WITH: Final = 1_000
+"""The balance with which each account of a bank begins."""
+
+
+@dataclass
+class Joint:
+    """A commit that a teller asked for, under one command id as often as it took. `names`: the aggregates that it writes.
+    `tag`: of its events, if it is to hold only unless an event with this tag has come up after `after`; None: ever.
+
+    `outcome`: what it was told; None: nothing yet.
+    """
+
+    names: tuple[str, ...]
+    tag: str = ""
+    after: Position | None = None
+    outcome: bool | None = None
+
+    def stored(self) -> None:
+        self.outcome = True
+
+    def refused(self) -> None:
+        """It was told that something else was there first. What was stored before is not forgotten."""
+        self.outcome = self.outcome or False
+
+
+class Statement(NamedTuple):
+    """All accounts of a bank at one position. `cents`: their sum; `counts`: the events of each; `last`: the command of the last
+    of them. `is_newest`: as of now, not as of an earlier statement.
+    """
+
+    accounts: tuple[str, ...]
+    position: Position
+    began: float
+    ended: float
+    cents: int
+    counts: tuple[int, ...]
+    last: tuple[str, ...]
+    is_newest: bool = True
+
+
 @dataclass
 class Records:
     """`owners`: the shard of each slot, now.
 
     `history`: by aggregate. `acknowledged`: when an append was, and on which shard. `readers`: what each saw, over all its
     connections. `sent`: bodies of messages by whether they were acknowledged. `delivered`: what the consumers got, in the order
-    in which they got it. `progress`: of their group, in the order in which it was asked for.
+    in which they got it. `progress`: of their group, in the order in which it was asked for. `joint`: by command. `statements`:
+    of the banks.
     """
 
     owners: Sequence[int]
@@ -60,6 +102,8 @@ class Records:
     sent: dict[str, bool] = field(default_factory=dict)
     delivered: list[Delivered] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
+    joint: dict[str, Joint] = field(default_factory=dict)
+    statements: list[Statement] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
 

@@ -19,7 +19,7 @@ from tests.cluster.nemesis.clients import TOPIC, Clients
 from tests.cluster.nemesis.faults import Faults
 from tests.cluster.nemesis.folders import differences
 from tests.cluster.nemesis.growing import GROWTH, Growing
-from tests.cluster.nemesis.judge import failovers, judge_events, judge_messages, summary
+from tests.cluster.nemesis.judge import failovers, judge_banks, judge_events, judge_messages, summary
 from tests.cluster.nemesis.polling import in_thread, until
 from tests.cluster.nemesis.records import Records, Seen
 from tests.cluster.nemesis.stage import STOP_S, Stage
@@ -140,6 +140,7 @@ class _Round:
         await until(have_read, _READERS_S)
         timeline.note("judging", f"{len(stored)} events, {len(bodies)} messages")
         await in_thread(partial(judge_events, records, stored, timeline))
+        await in_thread(partial(judge_banks, records, stored, await in_thread(self._stage.known_map), timeline))
         judge_messages(records, bodies, timeline)
 
     # ---- the replicas

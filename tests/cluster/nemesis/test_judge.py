@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import eventstore as es
+from eventstore.records.cluster_map import single_map
 from eventstore.records.slots import SLOTS, slot_of
 from tests.cluster.nemesis.folders import differences
-from tests.cluster.nemesis.judge import failovers, judge_events, judge_messages
+from tests.cluster.nemesis.judge import failovers, judge_banks, judge_events, judge_messages
 from tests.cluster.nemesis.linearizability import Append, Stored
-from tests.cluster.nemesis.records import Delivered, Progress, Records, Seen
+from tests.cluster.nemesis.records import Delivered, Joint, Progress, Records, Seen, Statement
 from tests.cluster.nemesis.timeline import Fall, Timeline
 
 STORED = [Seen(0, 1, "a", 1, "c1"), Seen(0, 2, "a", 2, "c2"), Seen(1, 1, "b", 1, "c3")]
@@ -90,6 +91,103 @@ def test_a_version_that_is_missing_is_found() -> None:
     timeline = Timeline()
     judge_events(records(), [STORED[0], STORED[1]._replace(version=3), STORED[2]], timeline)
     assert "a: the versions are [1, 3]" in timeline.anomalies
+
+
+BANK = [
+    Seen(0, 1, "a", 1, "open"), Seen(0, 2, "b", 1, "open"), Seen(0, 3, "a", 2, "move"), Seen(0, 4, "b", 2, "move"),
+    Seen(0, 5, "claims", 1, "claim 1"), Seen(0, 6, "audits", 1, "audit 1"), Seen(0, 7, "audits", 2, "audit 2"),
+]  # fmt: skip
+KNOWN = single_map(bytes(16))
+
+
+def at(sequence: int) -> es.Position:
+    return es.Position(bytes(16).hex(), 1, {0: (sequence, "")})
+
+
+def bank() -> Records:
+    """Two accounts, of which one was read before the transfer, between its start and its answer, and after it."""
+    found = Records([0] * SLOTS)
+    found.joint = {
+        "open": Joint(("a", "b"), outcome=True),
+        "move": Joint(("a", "b"), outcome=True),
+        "late": Joint(("a", "b"), outcome=False),
+        "unknown": Joint(("a", "b")),
+        "claim 1": Joint(("claims",), "seat", None, True),
+        "claim 2": Joint(("claims",), "seat", None, False),
+        "audit 1": Joint(("audits",), "audit", at(4), True),
+        "audit 2": Joint(("audits",), "audit", at(6)),
+        "audit 3": Joint(("audits",), "audit", at(6), False),
+    }
+    found.statements = [
+        Statement(("a", "b"), at(0), 0, 1, 0, (0, 0), ("", "")),
+        Statement(("a", "b"), at(2), 1, 2, 2000, (1, 1), ("open", "open")),
+        Statement(("a", "b"), at(7), 3, 4, 2000, (2, 2), ("move", "move")),
+        Statement(("a", "b"), at(2), 5, 6, 2000, (1, 1), ("open", "open"), is_newest=False),
+    ]
+    return found
+
+
+def judged(found: Records, stored: list[Seen]) -> list[str]:
+    timeline = Timeline()
+    judge_banks(found, stored, KNOWN, timeline)
+    return timeline.anomalies
+
+
+def test_a_bank_in_which_all_is_right_is_found_right() -> None:
+    assert judged(bank(), BANK) == []
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ([BANK[3]], "half a commit: move"),
+        (BANK[2:4], "lost: move was acknowledged"),
+        ([BANK[4]], "claim 2 was refused, and no event with seat is stored after 0"),
+    ],
+)
+def test_what_is_not_stored_of_a_bank_is_found(lost: list[Seen], said: str) -> None:
+    assert any(said in each for each in judged(bank(), [each for each in BANK if each not in lost]))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([Seen(0, 8, "a", 3, "move")], "half a commit: move"),
+        ([Seen(0, 8, "a", 3, "move"), Seen(0, 9, "b", 3, "move")], "half a commit: move"),
+        ([Seen(0, 8, "a", 3, "unknown")], "half a commit: unknown"),
+        ([Seen(0, 8, "a", 3, "unknown"), Seen(0, 10, "b", 3, "unknown")], "the events of unknown do not follow each other"),
+        ([Seen(0, 8, "a", 3, "late"), Seen(0, 9, "b", 3, "late")], "late was refused, and is stored"),
+        (
+            [Seen(0, 8, "claims", 2, "claim 2")],
+            "two commits that exclude each other by seat: (5, 'claim 1') and (8, 'claim 2')",
+        ),
+        (
+            [Seen(0, 8, "audits", 3, "audit 3")],
+            "two commits that exclude each other by audit: (7, 'audit 2') and (8, 'audit 3')",
+        ),
+    ],
+)
+def test_what_is_stored_of_a_bank_and_must_not_be_is_found(more: list[Seen], said: str) -> None:
+    assert any(said in each for each in judged(bank(), [*BANK, *more]))
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (Statement(("a", "b"), at(3), 3, 4, 1990, (2, 1), ("move", "open")), "the sum is 1990"),
+        (
+            Statement(("a", "b"), at(7), 3, 4, 2000, (2, 1), ("move", "open")),
+            "b had 1 events, the last by 'open'; stored are 2",
+        ),
+        (Statement(("a", "b"), at(2), 3, 4, 2000, (2, 2), ("move", "move")), "a had 2 events"),
+        (Statement(("a", "b"), at(7), 3, 4, 2000, (2, 2), ("move", "else")), "b had 2 events, the last by 'else'"),
+        (Statement(("a", "b"), at(2), 5, 6, 2000, (1, 1), ("open", "open")), "a statement goes back"),
+    ],
+)
+def test_a_statement_that_is_not_what_is_stored_is_found(statement: Statement, said: str) -> None:
+    found = bank()
+    found.statements.append(statement)
+    assert any(said in each for each in judged(found, BANK))
 
 
 @pytest.mark.parametrize(
