@@ -107,8 +107,11 @@ async def test_its_position_is_one_to_decide_at(subject: Subject) -> None:
 
 @contract
 async def test_a_transfer_is_in_both_accounts_or_in_none(subject: Subject) -> None:
-    """While transfers are made, the sum of the accounts is the same at each position, and what a position shows stays."""
-    store, accounts, ended = subject.store, NAMES, anyio.Event()
+    """While transfers are made, the sum of the accounts is the same at each position, and what a position shows stays. The
+    accounts take two pages.
+    """
+    store, ended = subject.store, anyio.Event()
+    accounts = [f"account-{number}-{{t}}" for number in range(REPLAYED_PER_PAGE_MAX + 6)]
     await store.commit([es.Write(name, [es.NewEvent("Moved", {"cents": 100})], 0) for name in accounts])
     seen = list[tuple[es.Position, dict[str, list[es.Event]]]]()
 
@@ -202,3 +205,12 @@ async def test_aggregates_of_several_shards_are_refused(subject: Subject) -> Non
         return
     with pytest.raises(es.CrossShard, match="same text in braces"):
         await subject.store.replay_many(names)
+    own = [f"{number}-{{t}}" for number in range(REPLAYED_PER_PAGE_MAX)]
+    assert len((await subject.store.replay_many(own))[0]) == len(own)
+    refused = 0
+    for number in range(10):  # which another page would be about
+        try:
+            await subject.store.replay_many([*own, f"a-{{{number}}}"])
+        except es.CrossShard:
+            refused += 1
+    assert refused

@@ -15,18 +15,21 @@ from math import inf
 from typing import Final
 
 import eventstore as es
-from eventstore.errors import ConditionFailed, ConnectionLost, EventStoreError, VersionConflict
+from eventstore.errors import ConditionFailed, ConnectionLost, EventStoreError, TimedOut, VersionConflict
 from eventstore.records.slots import slot_of
 from tests.cluster.nemesis.linearizability import Append, Conflict, Stored, VersionRead
 from tests.cluster.nemesis.records import OPENED_WITH, Joint, Records, Statement
 
 ACCOUNTS: Final = 8
-_BANKS_PER_SHARD: Final = 2
+_BANKS_PER_SHARD: Final = 3
 """So that a split has something to part."""
 _VERSIONS_MAX: Final = 60
 """A bank with a longer account gives way to a new one."""
 _IN_SYNC_MIN: Final = 2
 _CENTS_MAX: Final = 100
+_HASTY: Final = 0.1
+"""Of the commits, so many are given up while they are under way, so that it is not known whether they were stored."""
+_HASTY_S: Final = 0.003
 
 
 @dataclass
@@ -147,8 +150,11 @@ class Teller:
         began, counts, joint = self._now(), self._records.counts, self._records.joint[asked.command]
         kind = asked.command.partition(" ")[0]
         unless = es.Query(tags=[joint.tag]) if joint.tag else None
+        timeout = _HASTY_S if self._chance.random() < _HASTY else None
         try:
-            done = await store.commit(asked.writes, unless=unless, after=joint.after, command_id=asked.command)
+            done = await store.commit(
+                asked.writes, unless=unless, after=joint.after, command_id=asked.command, timeout=timeout
+            )  # fmt: skip
         except VersionConflict as conflict:
             joint.refused()
             refused = next(each for each in asked.writes if each.aggregate_id == conflict.aggregate_id)
@@ -159,8 +165,9 @@ class Teller:
             counts[f"{kind} refused"] += 1
         except EventStoreError as error:
             self._is_unknown(asked, began)
-            self._failed(error)
             self._unknown.append(asked)
+            if timeout is None or not isinstance(error, TimedOut):
+                self._failed(error)
             counts[f"{kind} unknown"] += 1
             return not isinstance(error, ConnectionLost)
         except BaseException:

@@ -28,6 +28,8 @@ async def test_what_clients_of_a_broken_cluster_were_told_is_stored_on_every_rep
     assert timeline.anomalies == [], f"{again}\n{said}\n" + "\n".join(report.lines())
     assert report.counts
     assert report.records.acknowledged
+    assert any(each.is_newest and any(each.counts) for each in report.records.statements)
+    assert {each.tag != "" for each in report.records.joint.values() if each.outcome} == {True, False}
     assert all(report.records.readers.values())
     assert report.records.delivered
     assert report.records.progress

@@ -11,12 +11,12 @@ import pytest
 
 import eventstore as es
 from eventstore import blocking, flat
-from eventstore.errors import Elsewhere, FolderRefused
+from eventstore.errors import CrossShard, Diverged, Elsewhere, FolderRefused
 from eventstore.protocol.answers import decode_outcome
 from eventstore.protocol.handshake import read_map
 from eventstore.protocol.reaction_requests import RecordParking, RetryParked
 from eventstore.protocol.request_declaration import Request
-from eventstore.protocol.requests import FindCommand, Map, Ping, Read, ReadAll, Send, Subscribe, Version
+from eventstore.protocol.requests import FindCommand, Map, Ping, Read, ReadAll, ReadMany, Send, Subscribe, Version
 from eventstore.records.cluster_map import ALL_SLOTS, ClusterMap, Shard, even_slots
 from eventstore.records.slots import slot_of
 from eventstore.settings.store import StoreSettings
@@ -122,6 +122,7 @@ def test_a_command_of_another_shard_is_refused_alone(client: RawClient) -> None:
         Read(FOREIGN[0]),
         Version(FOREIGN[0]),
         FindCommand(FOREIGN[0], "c-1"),
+        ReadMany(None, 1_000, ((FOREIGN[0], 1), (FOREIGN[1], 1))),
         ReadAll(aggregate_id=FOREIGN[0]),
         Subscribe(aggregate_id=FOREIGN[0]),
         RecordParking(f"$parked{{{FOREIGN[0]}}}", "$Unparked", unparked()),
@@ -134,6 +135,19 @@ def test_a_question_about_an_aggregate_of_another_shard_is_refused(client: RawCl
     assert isinstance(answer, Failure)
     assert type(answer.error) is Elsewhere
     assert answer.error.fields["slot"] == slot_of(FOREIGN[0])
+
+
+def test_a_read_of_aggregates_of_several_shards_or_by_another_layout_is_refused(client: RawClient) -> None:
+    assert client.ask(ReadMany(None, 1_000, ((OWN[0], 1), (OWN[1], 1)))) == Page(0, True, b"")
+    for request, error in (
+        (ReadMany(None, 1_000, ((OWN[0], 1), (FOREIGN[0], 1))), CrossShard),
+        (ReadMany("@2", 1_000, ((OWN[0], 1),)), Elsewhere),
+        (ReadMany("1@2", 1_000, ((OWN[0], 1),)), Elsewhere),
+        (ReadMany(1, 1_000, ((OWN[0], 1),)), Diverged),
+    ):
+        answer = client.ask(request)
+        assert isinstance(answer, Failure)
+        assert type(answer.error) is error
 
 
 def test_a_client_that_knows_no_clusters_works_on_a_shard(shard: ShardThread) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.protocol.requests import FindCommand, FindCommands, Version
+from eventstore.protocol.requests import FindCommand, FindCommands, ReadMany, Version
+from eventstore.records.event_page import decode_page
 from eventstore.server.serve import Server
 from tests.server.conftest import Serve
-from tests.server.raw import Ok, RawClient, append_frame, commit, outcomes_of
+from tests.server.raw import Ok, Page, RawClient, append_frame, commit, outcomes_of
 from tests.server_thread import ServerThread
 from tests.waiting import wait_until
 
@@ -75,6 +76,9 @@ def test_directory_lookups_do_not_run_on_the_event_loop(cold: ServerThread, monk
             asked = [f"c-{number + 50 * each}" for each in (3, 0)]
             several = client.ask(FindCommands(f"a-{number}", (asked[0], "no such command", asked[1])))
             assert several == Ok((0, 4, 151 + number, bytes(6), 2, 1, 1 + number, bytes(6)))
+            page = client.ask(ReadMany(None, 1_000, ((f"a-{number}", 4), ("nobody", 1))))
+            assert isinstance(page, Page)
+            assert [event.command_id for event in decode_page(page.records)] == [f"c-{number + 150}"]
         assert client.ask(Version("nobody")) == Ok((0,))
         assert client.ask(FindCommand("nobody", "c-1")) == Ok()
     assert asking

@@ -12,7 +12,9 @@ import pytest
 
 from eventstore.chunks.files import NotCached
 from eventstore.errors import StorageFull
+from eventstore.event_identity import LogPosition
 from eventstore.model import Event, NewEvent
+from eventstore.records.cursors import ManyCursor
 from eventstore.records.event_page import decode_page
 from tests.simulated_disk import SimulatedDisk
 from tests.store.conftest import Maker
@@ -171,3 +173,35 @@ def test_readers_on_threads_never_see_half_a_rollback(opened: Maker) -> None:
             thread.join()
     assert wrong == []
     assert store.state() == everything
+
+
+def test_several_aggregates_at_every_place_with_any_page_size_are_right(long_history: Stepped) -> None:
+    everything, engine = long_history.state(), long_history.engine
+    ends = [event.sequence for event, after in itertools.pairwise([*everything, None]) if not _same_commit(event, after)]
+    for place, page_bytes in itertools.product(ends[::7], (1, 400, 1 << 20)):
+        cursor = ManyCursor(["other-behind", "nobody", "wanted"])
+        while not cursor.done:
+            cursor.take(engine.replay_many(cursor.rows, LogPosition(place), page_bytes))
+        before = [event for event in everything if event.sequence <= place]
+        assert cursor.events == {name: [each for each in before if each.aggregate_id == name] for name in cursor.events}
+        assert cursor.place is not None
+        assert cursor.place.sequence == place
+
+
+def _same_commit(event: Event, after: Event | None) -> bool:
+    return after is not None and after.command_id == event.command_id
+
+
+def test_a_place_within_a_commit_is_that_of_its_end(long_history: Stepped) -> None:
+    commit = [event for event in long_history.state() if event.command_id == "w5"]
+    assert len(commit) == COUNTS[4]
+    for event in commit:
+        assert long_history.engine.replay_many([("wanted", 1)], LogPosition(event.sequence), 1).next == commit[-1].sequence
+
+
+def test_a_read_up_to_an_early_place_reads_nothing_of_the_files_after_it(long_history: Stepped) -> None:
+    engine = long_history.engine
+    first = engine.files.headers[0]
+    page = engine.replay("wanted", 1, None, False, 1 << 20, through=first.first_sequence)
+    assert max(event.sequence for event in decode_page(page.records)) <= first.last_sequence
+    assert page.next is None
