@@ -8,7 +8,7 @@ them. A cursor never requests the same position twice: a page that makes no prog
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Final, Protocol
 
@@ -140,17 +140,20 @@ class ManyCursor:
     __slots__ = ("_left", "done", "events", "place")
 
     def __init__(self, ids: Iterable[str]) -> None:
-        """Raises InvalidArgument: they are not 1 to 1,000 ids."""
-        names = [ids] if isinstance(ids, str) else list(dict.fromkeys(ids))
-        if isinstance(ids, str) or not 1 <= len(names) <= REPLAYED_MAX:
+        """Raises InvalidArgument: these are not 1 to 1,000 ids."""
+        if isinstance(ids, str) or not isinstance(ids, Iterable):
+            raise InvalidArgument(f"ids is {shown(ids)}; it is a list of ids of aggregates", field="ids", value=shown(ids))
+        names = [check_text("ids", name) for name in islice(ids, REPLAYED_MAX + 1)]
+        if not 1 <= len(names) <= REPLAYED_MAX:
             raise InvalidArgument(
-                f"ids are 1 to {REPLAYED_MAX} ids of aggregates, not {shown(ids) if isinstance(ids, str) else len(names)}",
+                f"{'too many' if names else 'no'} ids, allowed are 1 to {REPLAYED_MAX}; read others by another "
+                "call, at the position that the first one returns",
                 field="ids",
                 limit=REPLAYED_MAX,
                 value=len(names),
             )
-        self._left = [check_text("ids", name) for name in names]
         self.events: dict[str, list[Event]] = {name: [] for name in names}
+        self._left = list(self.events)
         self.place: LogPosition | None = None
         self.done = False
 

@@ -168,6 +168,8 @@ async def test_bad_arguments_are_refused_by_field(subject: Subject) -> None:
         ([""], None, "ids"),
         (["x" * 256], None, "ids"),
         ([7], None, "ids"),
+        ([["a-{t}"]], None, "ids"),
+        (7, None, "ids"),
         (["a-{t}"], -1, "at"),
         (["a-{t}"], "p1", "at"),
         *([(["a-{t}"], 3, "at")] if subject.is_several else []),

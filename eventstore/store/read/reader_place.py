@@ -51,7 +51,7 @@ def commit_end(scan: Callable[..., ScanPage], place: LogPosition | None, visible
         check_place(scan, place)
     last = _commit_at(scan, sequence)[-1]
     if left := last[8] >> LEFT_SHIFT:
-        last = _commit_at(scan, last.sequence + left)[-1]
+        last = _commit_at(scan, min(last.sequence + left, visible))[-1]
     return LogPosition.at(last)
 
 

@@ -16,13 +16,13 @@ from typing import Final
 
 import eventstore as es
 from eventstore.errors import ConditionFailed, ConnectionLost, EventStoreError, TimedOut, VersionConflict
-from eventstore.records.slots import slot_of
+from eventstore.records.slots import SLOTS, slot_of
 from tests.cluster.nemesis.linearizability import Append, Conflict, Stored, VersionRead
 from tests.cluster.nemesis.records import OPENED_WITH, Joint, Records, Statement
 
 ACCOUNTS: Final = 8
-_BANKS_PER_SHARD: Final = 3
-"""So that a split has something to part."""
+_BANKS: Final = 8
+"""So many that nearly every shard has one, also of those that splits make."""
 _VERSIONS_MAX: Final = 60
 """A bank with a longer account gives way to a new one."""
 _IN_SYNC_MIN: Final = 2
@@ -45,15 +45,13 @@ class Bank:
         return tuple(f"account-{self.generation}-{number}-{self.tag}" for number in range(ACCOUNTS))
 
 
-def banks_of(owners: Sequence[int]) -> list[Bank]:
-    """Returns some banks for each shard."""
-    found: dict[int, list[Bank]] = {shard: [] for shard in set(owners)}
-    tags, wanted = (f"{{b{number}}}" for number in range(10_000)), _BANKS_PER_SHARD * len(found)
-    while sum(map(len, found.values())) < wanted:
-        own = found[owners[slot_of(tag := next(tags))]]
-        if len(own) < _BANKS_PER_SHARD:
-            own.append(Bank(tag))
-    return [bank for own in found.values() for bank in own]
+def banks() -> list[Bank]:
+    """Returns banks in slots that are far apart."""
+    found: dict[int, Bank] = {}
+    for tag in (f"{{b{number}}}" for number in range(10_000)):
+        found.setdefault(slot_of(tag) * _BANKS // SLOTS, Bank(tag))
+    assert len(found) == _BANKS
+    return [found[part] for part in range(_BANKS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +174,7 @@ class Teller:
         else:
             ended = self._now()
             joint.stored()
+            self._records.acknowledged.append((ended, self._records.shard_of(asked.writes[0].aggregate_id)))
             for write, found in zip(asked.writes, done, strict=True):
                 assert found.durability is not None, found
                 assert found.durability >= _IN_SYNC_MIN, found

@@ -27,7 +27,7 @@ from eventstore.errors import (
     UnknownGroup,
 )
 from tests.cluster.nemesis.appender import Appender
-from tests.cluster.nemesis.bank import Teller, banks_of, state
+from tests.cluster.nemesis.bank import Teller, banks, state
 from tests.cluster.nemesis.linearizability import VersionRead
 from tests.cluster.nemesis.polling import in_thread
 from tests.cluster.nemesis.records import Delivered, Progress, Records, Statement
@@ -63,7 +63,7 @@ class Clients:
             records.readers[name] = []
         self._noted = 0.0
         self._links = 0
-        self._banks = banks_of(records.owners)
+        self._banks = banks()
         self._appenders: list[Appender | Teller] = []
         stage.outstanding = lambda: list(map(str, self._appenders))
         self.stopping = False
