@@ -226,5 +226,7 @@ class ReadRequests:
 
 
 READ_METRICS: Final[tuple[Metric[ReadRequests], ...]] = (
-    counter("reads", "pages of events read, of an aggregate or of all; without subscriptions", lambda requests: requests.reads),
+    counter(
+        "reads", "pages of events read, of one aggregate, some or all; not of subscriptions", lambda requests: requests.reads
+    ),
 )
