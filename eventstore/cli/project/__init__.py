@@ -1,0 +1,1 @@
+"""The files of a new project, as `eventstore new` writes them: `{name}` stands for its module."""
