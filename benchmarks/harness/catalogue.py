@@ -22,6 +22,12 @@ def _embedded() -> Subject:
     return EmbeddedEventStore()
 
 
+def _recorder() -> Subject:
+    from benchmarks.ours.recorder import RecorderOnEventStore
+
+    return RecorderOnEventStore()
+
+
 def _postgresql() -> Subject:
     from benchmarks.peers.postgresql import PostgreSQL
 
@@ -47,14 +53,15 @@ def _redis() -> Subject:
 
 
 OWN = "eventstore"
-OURS = (OWN, "embedded")
-"""Our store over TCP and in process; neither counts as a peer of the other."""
+OURS = (OWN, "embedded", "recorder")
+"""Our store over TCP, in process, and under `eventsourcing`; none counts as a peer of another."""
 
 Catalogue: TypeAlias = Mapping[str, Callable[[], Subject]]
 
 CATALOGUE: Catalogue = {
     OWN: _eventstore,
     "embedded": _embedded,
+    "recorder": _recorder,
     "postgresql": _postgresql,
     "umadb": _umadb,
     "eventsourcing": _eventsourcing,
