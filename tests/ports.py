@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import random
 import socket
@@ -15,6 +16,7 @@ _APART: Final = 37
 _places = itertools.count(random.SystemRandom().randrange(_COUNT), _APART)
 _reserved = ExitStack()
 """Holds the reservations until this process ends."""
+atexit.register(_reserved.close)
 
 
 def free_port(*above: int) -> int:

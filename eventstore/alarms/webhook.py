@@ -70,8 +70,8 @@ class Webhook:
                 raise OSError(f"no answer of HTTP: {type(error).__name__}") from None
             finally:
                 connection.close()
-        if not 200 <= status < 300:
-            raise OSError(f"it answered {status}")
+            if not 200 <= status < 300:  # in the block: the status may be the beginning of one that took too long
+                raise OSError(f"it answered {status}")
 
     def _context(self) -> ssl.SSLContext | None:
         import ssl
