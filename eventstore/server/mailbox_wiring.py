@@ -203,7 +203,8 @@ def linked(batch: ServerBatch) -> Sequence[NewCommit]:
     """Returns the changes as commits.
 
     A commit that builds on another one of the batch names that one's command next to the version. Otherwise the version could
-    match by accident although the other was not committed.
+    match by accident although the other was not committed. A decision builds on no commit, and none builds on it: it may write to
+    an aggregate between two commits of that one's lane.
     """
     commits: list[Any] = batch.changes
     if not batch.dependents:
@@ -213,8 +214,8 @@ def linked(batch: ServerBatch) -> Sequence[NewCommit]:
     latest: dict[str, str] = {}
     for place, commit in enumerate(commits):
         aggregate_id = commit[0]
-        if aggregate_id in followed:  # few are; the others stay as they are
-            if place in dependents and commit[1].__class__ is not Guarded:
+        if aggregate_id in followed and commit[1].__class__ is not Guarded:  # few are; the others stay as they are
+            if place in dependents:
                 named[place] = (aggregate_id, AfterCommand(commit[1], latest[aggregate_id]), *commit[2:])
             latest[aggregate_id] = commit[2]
     return named

@@ -161,6 +161,19 @@ def test_an_aggregate_that_a_decision_has_written_is_refused_on_what_it_is_now(h
         assert store.send(Rename(name, "first")).version == 3
 
 
+def test_nothing_builds_on_a_decision_that_comes_between_two_commands_of_an_aggregate(host: Begin) -> None:
+    running, name = host(domain=DOMAIN), f"n-{SCOPE}"
+    with running.connect() as store:
+        store.send(Rename(name, "first"), "k")
+        store.send(Note(f"m-{SCOPE}", "c1", "so the model is in memory"))
+        store.send(Rename(name, "second"))
+        # the repetition is handled before the store knows it; the decision then makes the version that the last one expects
+        repeated, noted, same = store.send_many([(Rename(name, "first"), "k"), Note(name, "c1", "x"), Rename(name, "second")])
+    assert isinstance(repeated, es.Committed) and repeated.duplicate
+    assert isinstance(noted, es.Committed) and noted.version == 3
+    assert isinstance(same, es.Rejected)
+
+
 def test_the_rules_hold_whatever_conflicts_and_nothing_is_lost(host: Begin) -> None:
     running, chance = host(domain=DOMAIN), random.Random(11)
     courses, students = [f"c{number}" for number in range(6)], [f"s{number}" for number in range(12)]
