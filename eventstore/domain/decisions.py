@@ -56,6 +56,7 @@ Raises Diverged if the store's history is another one at the place."""
 class ChangedEvent(NamedTuple):
     type: str
     tags: frozenset[str]
+    data: bytes
 
 
 class Model:
@@ -64,7 +65,7 @@ class Model:
     Attributes:
         place: up to which the log was read.
         read_at: how many changes had been made when it was read.
-        own: aggregate and command of the change that it has folded since, and its number of events; None if there is none.
+        own: hashes of the events of the change that it has folded since; empty if there is none.
     """
 
     __slots__ = ("decision", "own", "place", "read_at")
@@ -73,7 +74,7 @@ class Model:
         self.decision = decision
         self.place: QueryPlace = None
         self.read_at = -1
-        self.own: tuple[str, str, int] | None = None
+        self.own: list[int] = []
 
 
 class DecisionScope:
@@ -180,25 +181,27 @@ class Decisions:
         return self._change(decided, scope, query, model, handled, before)
 
     async def _read_on(self, model: Model, query: Query, scope: str) -> bool:
-        """Brings a model up to date. Returns False if it does not fit the log; then it must not be used."""
-        own, model.own = model.own, None
+        """Brings a model up to date. Returns False if it does not fit the log; then it must not be used.
+
+        The log may have the command of the change with other events: those of another writer, or of another run of the handler.
+        """
+        own, model.own, name = model.own, [], scope_of(scope)
         try:
             async with aclosing(self._read(query, scope, model.place)) as pages:
                 async for events, place in pages:
-                    if own is not None and events:
-                        aggregate_id, command_id, count = own
-                        mine = events[:count]
-                        if any((each.aggregate_id, each.command_id) != (aggregate_id, command_id) for each in mine):
+                    events = [each for each in events if scope_of(each.aggregate_id) == name]  # other scopes share its slot
+                    if own and events:
+                        mine = [_hash(each.aggregate_id, each.command_id, each.type, each.data) for each in events[: len(own)]]
+                        if mine != own[: len(mine)]:
                             return False
-                        events = events[count:]
-                        own = None if len(mine) == count else (aggregate_id, command_id, count - len(mine))
+                        events, own = events[len(mine) :], own[len(mine) :]
                     apply_stored(model.decision, events, is_of_aggregate=False)
                     model.place = place
         except Diverged:
             if model.place is None:
                 raise
             return False
-        return own is None
+        return not own
 
     def _change(
         self,
@@ -214,11 +217,12 @@ class Decisions:
         events = _events_in(handled)
         self._made += 1
         scope.note(self._made, events)
-        passing = sum(any(item.passes(*event) for item in query.items) for event in events)
+        passing = sum(any(item.passes(event.type, event.tags) for item in query.items) for event in events)
         if passing == len(events):
-            model.own = aggregate_id, command_id, passing
+            model.own = [_hash(aggregate_id, command_id, event.type, event.data) for event in events]
             self._keep(scope, query, model)
         elif not passing and unmodified(model.decision, before, True):  # else it has folded what it would not read
+            model.decision._aggregate_version -= len(events)
             self._keep(scope, query, model)
         guard = Guarded(ANY, Unless(query, model.place, aggregate_id))
         return aggregate_id, guard, command_id, None, (handled.events, handled.event_count, fingerprint)
@@ -242,6 +246,11 @@ def _events_in(handled: Handled) -> list[ChangedEvent]:
     count = handled.event_count
     values: list[Any] = flat.Decoder(len(handled.events), 4 * count).decode(handled.events)
     return [
-        ChangedEvent(type_, frozenset(tags_in(metadata) if format_ & TAGGED else ()))
-        for format_, type_, _, metadata in zip(*[iter(values)] * 4, strict=True)
+        ChangedEvent(type_, frozenset(tags_in(metadata) if format_ & TAGGED else ()), data)
+        for format_, type_, data, metadata in zip(*[iter(values)] * 4, strict=True)
     ]
+
+
+def _hash(aggregate_id: str, command_id: str, type_: str, data: bytes) -> int:
+    """Returns what tells an event from another one; its data may be large."""
+    return hash((aggregate_id, command_id, type_, data))

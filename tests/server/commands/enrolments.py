@@ -183,7 +183,12 @@ def of_course(command: Note) -> es.Query:
 def note(command: Note, decision: Noting) -> None:
     if command.what == f"unless {decision.places}":
         d.reject(command.what)
-    decision.apply(Noted(f"{command.what}, {decision.places} places"))
+    if command.what.startswith("offer "):
+        decision.apply(Offered(command.course, int(command.what.removeprefix("offer "))))
+    elif command.what == "version":
+        decision.apply(Noted(f"version {decision.version}"))
+    else:
+        decision.apply(Noted(f"{command.what}, {decision.places} places"))
 
 
 @app.handles(Rename)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import eventstore as es
+from eventstore.records.slots import number_of_slot, slot_of
 from tests.server.commands.domain_hosts import DomainHost
 from tests.server.commands.enrolments import MOST, Enrol, EnrolSlowly, Note, Offer, Rename
 from tests.server.conftest import Begin
@@ -172,6 +173,37 @@ def test_nothing_builds_on_a_decision_that_comes_between_two_commands_of_an_aggr
     assert isinstance(repeated, es.Committed) and repeated.duplicate
     assert isinstance(noted, es.Committed) and noted.version == 3
     assert isinstance(same, es.Rejected)
+
+
+def test_a_command_id_that_others_have_stored_with_other_events_leaves_no_wrong_model(host: Begin) -> None:
+    running, name = host(domain=DOMAIN), f"n-{SCOPE}"
+    with running.connect() as store, es.blocking.connect(running.store_address) as other:
+        store.send(Note(name, "c1", "before"))
+        theirs = es.NewEvent("Offered", {"course": "c1", "places": 5}, tags=["course:c1"])
+        other.append(f"m-{SCOPE}", [theirs], 0, command_id="k")
+        assert store.send(Note(f"m-{SCOPE}", "c1", "offer 7"), "k").duplicate
+        store.send(Note(name, "c1", "after"))
+    assert [event.json()["text"] for event in running.events(name)] == ["before, None places", "after, 5 places"]
+
+
+def test_the_version_of_a_decision_counts_what_its_query_finds(host: Begin) -> None:
+    running, name = host(domain=DOMAIN), f"n-{SCOPE}"
+    with running.connect() as store:
+        store.send_many([Note(name, "c1", "offer 1"), *[Note(name, "c1", "version")] * 3])
+        store.send_many([Note(name, "c1", "offer 2"), *[Note(name, "c1", "version")] * 2])
+    texts = [event.json()["text"] for event in running.events(name) if event.type == "Noted"]
+    assert texts == ["version 1"] * 3 + ["version 2"] * 2
+
+
+def test_events_of_another_scope_in_the_same_slot_do_not_count(host: Begin) -> None:
+    running, number = host(domain=DOMAIN), number_of_slot(slot_of(SCOPE))
+    with running.connect() as store:
+        store.send(Offer(f"course-{{{number}}}", "c1", 9))
+        with pytest.raises(es.Rejected, match="no such course"):
+            store.send(enrol("c1", "s1"))
+        store.send(offer("c1", 1))
+        store.send(Enrol(f"enrolment-{{{number}}}", "c1", "s2"))
+        assert store.send(enrol("c1", "s1")).version == 1
 
 
 def test_the_rules_hold_whatever_conflicts_and_nothing_is_lost(host: Begin) -> None:
