@@ -20,6 +20,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
+import trio
+
 from eventstore import flat
 from eventstore.domain.aggregate import new, unmodified
 from eventstore.domain.decision import Decision
@@ -118,11 +120,14 @@ class DecisionScope:
 
 
 class Decisions:
-    """The models of a set of mailboxes. `read` reads the store. `is_quick`: whether it checks a condition in memory."""
+    """The models of a set of mailboxes. `read` reads the store, `reads_max` queries at once: commands of aggregates would wait
+    for all of them. `is_quick`: whether it checks a condition in memory.
+    """
 
-    def __init__(self, read: ReadByQuery, is_quick: Callable[[Unless], bool]) -> None:
+    def __init__(self, read: ReadByQuery, is_quick: Callable[[Unless], bool], reads_max: int) -> None:
         self._read = read
         self._is_quick = is_quick
+        self._reading = trio.Semaphore(reads_max)
         self._models: OrderedDict[tuple[str, type[Decision], Query], Model] = OrderedDict()
         self._made = 0
 
@@ -181,17 +186,22 @@ class Decisions:
         return self._change(decided, scope, query, model, handled, before)
 
     async def _read_on(self, model: Model, query: Query, scope: str) -> bool:
-        """Brings a model up to date. Returns False if it does not fit the log; then it must not be used.
+        """Brings a model up to date. Returns False if it does not fit the log; then it must not be used. Raises InvalidArgument
+        if the query is too large to be kept.
 
         The log may have the command of the change with other events: those of another writer, or of another run of the handler.
         """
         own, model.own, name = model.own, [], scope_of(scope)
+        if model.place is None:
+            query.packed()
+        await self._reading.acquire()
         try:
             async with aclosing(self._read(query, scope, model.place)) as pages:
                 async for events, place in pages:
                     events = [each for each in events if scope_of(each.aggregate_id) == name]  # other scopes share its slot
                     if own and events:
-                        mine = [_hash(each.aggregate_id, each.command_id, each.type, each.data) for each in events[: len(own)]]
+                        first = events[: len(own)]
+                        mine = [_hash(each.aggregate_id, each.command_id, each.type, each.data) for each in first]
                         if mine != own[: len(mine)]:
                             return False
                         events, own = events[len(mine) :], own[len(mine) :]
@@ -201,6 +211,8 @@ class Decisions:
             if model.place is None:
                 raise
             return False
+        finally:
+            self._reading.release()
         return not own
 
     def _change(

@@ -85,9 +85,9 @@ class StoreAccess:
     load: Callable[[str], Awaitable[None]] | None = None
     is_quick: Callable[[Unless], bool] = lambda _: True
 
-    def decisions(self) -> Decisions:
+    def decisions(self, options: Options) -> Decisions:
         """Returns the models of one set of mailboxes."""
-        return Decisions(self.read_by_query, self.is_quick)
+        return Decisions(self.read_by_query, self.is_quick, options.restores_max)
 
 
 class Batcher(Protocol):
@@ -203,8 +203,8 @@ def linked(batch: ServerBatch) -> Sequence[NewCommit]:
     """Returns the changes as commits.
 
     A commit that builds on another one of the batch names that one's command next to the version. Otherwise the version could
-    match by accident although the other was not committed. A decision builds on no commit, and none builds on it: it may write to
-    an aggregate between two commits of that one's lane.
+    match by accident although the other was not committed. A decision builds on no commit, and none builds on it: it may write
+    to an aggregate between two commits of that one's lane.
     """
     commits: list[Any] = batch.changes
     if not batch.dependents:

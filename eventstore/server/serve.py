@@ -212,7 +212,11 @@ async def _listening(
         slots = place.slots(maps)
         snapshots = snapshots_of(settings, domain, settings.data / SNAPSHOTS, str(store.opened.uuid))
         runtime = DomainRuntime(
-            domain, access.read_events, snapshots, None if slots is None else slots.across, access.decisions()
+            domain,
+            access.read_events,
+            snapshots,
+            None if slots is None else slots.across,
+            access.decisions(settings.mailbox_options),
         )
         mailboxes = make_mailboxes(runtime, access, settings.mailbox_options, replies.answer)
         await nursery.start(mailboxes.run)

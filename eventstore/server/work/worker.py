@@ -169,7 +169,7 @@ async def _working(
         replies = CommandReplies(gate, find_commands, waiting)
         snapshots = snapshots_of(settings, domain, snapshot_folder, str(uuid.UUID(bytes=store.store_uuid)))
         runtimes = {
-            number: DomainRuntime(domain, each.read_events, snapshots, shards.across, each.decisions())
+            number: DomainRuntime(domain, each.read_events, snapshots, shards.across, each.decisions(settings.mailbox_options))
             for number, each in access.items()
         }
         sets = {

@@ -58,7 +58,13 @@ class Options:
             "aggregates",
         ),
     ] = 100_000
-    restores_max: Annotated[int, Bound("Aggregates that are restored at the same time.", unit="aggregates")] = 32
+    restores_max: Annotated[
+        int,
+        Bound(
+            "Aggregates that are restored at the same time; of queries that commands are decided on, as many are read.",
+            unit="aggregates",
+        ),
+    ] = 32
     reruns_max: Annotated[
         int, Bound("Reruns of a command after conflicts; then the conflict is its answer.", 1, 1_000_000, "reruns")
     ] = 100

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import Any
+from collections.abc import AsyncGenerator
+from typing import Any, cast
 
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
 import eventstore as es
+from eventstore.domain.decisions import Decisions, QueryPlace
+from eventstore.domain.runtime import decide
 from eventstore.records.slots import number_of_slot, slot_of
 from tests.server.commands.domain_hosts import DomainHost
-from tests.server.commands.enrolments import MOST, Enrol, EnrolSlowly, Note, Offer, Rename
+from tests.server.commands.enrolments import MOST, Enrol, EnrolSlowly, Note, Offer, Rename, app
 from tests.server.conftest import Begin
 
 DOMAIN = "tests.server.commands.enrolments:app"
@@ -90,6 +95,8 @@ def test_what_changes_nothing_or_fails_stores_nothing_and_says_why(host: Begin) 
             store.send(Note(f"n-{SCOPE}", "c1", "raise"))
         with pytest.raises(es.HandlerFailed, match="it must return a Query"):
             store.send(Note(f"n-{SCOPE}", "c1", "nothing"))
+        with pytest.raises(es.InvalidArgument, match="the limit is 65536"):
+            store.send(Note(f"n-{SCOPE}", "c1", "large"))
         store.send(offer("c1", 1))
         store.send(Note(f"n-{SCOPE}", "c1", "after"))
         store.send(Note(f"n-{SCOPE}", "c1", "and again"))
@@ -170,9 +177,8 @@ def test_nothing_builds_on_a_decision_that_comes_between_two_commands_of_an_aggr
         store.send(Rename(name, "second"))
         # the repetition is handled before the store knows it; the decision then makes the version that the last one expects
         repeated, noted, same = store.send_many([(Rename(name, "first"), "k"), Note(name, "c1", "x"), Rename(name, "second")])
-    assert isinstance(repeated, es.Committed) and repeated.duplicate
-    assert isinstance(noted, es.Committed) and noted.version == 3
-    assert isinstance(same, es.Rejected)
+    assert [type(each) for each in (repeated, noted, same)] == [es.Committed, es.Committed, es.Rejected]
+    assert repeated[3], "a duplicate"
 
 
 def test_a_command_id_that_others_have_stored_with_other_events_leaves_no_wrong_model(host: Begin) -> None:
@@ -232,3 +238,31 @@ def test_the_rules_hold_whatever_conflicts_and_nothing_is_lost(host: Begin) -> N
     by_course, by_student = Counter(course for course, _ in found), Counter(student for _, student in found)
     assert all(by_course[course] <= places[course] for course in courses)
     assert max(by_student.values()) <= MOST
+
+
+async def test_no_more_queries_are_read_at_once_than_allowed() -> None:
+    """In a worker, commands of aggregates waited for seconds for the queries of 3,000 scopes."""
+    reading, most = 0, 0
+
+    async def read(query: es.Query, scope: str, place: QueryPlace) -> AsyncGenerator[tuple[list[es.Event], QueryPlace], None]:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        await wait_all_tasks_blocked()
+        reading -= 1
+        yield [], 1
+
+    decisions, changes = Decisions(read, lambda unless: True, 3), list[object]()
+
+    async def run(name: str) -> None:
+        decided = decide(app, "Offer", b'{"id":"%s","course":"c","places":1}' % name.encode(), name, name)
+        lane = decisions.lane(decided)
+        assert lane is not None
+        scope = decisions.restore(lane)
+        assert scope is not None
+        changes.append(await cast(Any, decisions.handle(decided, scope)))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(run, f"o-{number}")
+    assert (len(changes), most) == (10, 3)
