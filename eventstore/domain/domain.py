@@ -18,7 +18,7 @@ from eventstore.domain.decision import Decision
 from eventstore.domain.encoding.codec import check_dataclass, class_path
 from eventstore.domain.encoding.command_type import CommandType, command_type
 from eventstore.domain.encoding.event_type import EventType, event_type
-from eventstore.domain.event_methods import add_event_type
+from eventstore.domain.event_methods import accepts_positional, add_event_type
 from eventstore.domain.handler import DecisionHandler, Handler, HandlerFunction, JointHandler
 from eventstore.domain.publication import Publication, PublishFunction, as_stored
 from eventstore.domain.reactions.reaction import ATTEMPTS, OnFailure, Reaction, ReactionFunction, Start
@@ -112,9 +112,17 @@ class Domain:
         that one as well.
 
         Raises:
-            DomainRefused: the command already has a handler, or the annotations do not match.
+            DomainRefused: the command already has a handler, the annotations do not match, or `over` is no sync function of a
+                command.
         """
         kind: CommandType[Any] = command_type(command, id)
+        if not callable(over) or inspect.iscoroutinefunction(over) or not accepts_positional(over, 1):
+            raise DomainRefused(
+                f"@decides({class_path(command)}): over is {shown(over)}; it must be a sync function that takes the command "
+                'and returns its query, as in over=lambda command: es.Query(tags=[f"course:{command.course}"])',
+                name=class_path(command),
+                field="over",
+            )
 
         def register(function: HF) -> HF:
             (decision,) = _folds_of(function, command, 1, Decision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 
@@ -45,6 +46,20 @@ def test_the_types_of_a_query_are_those_that_the_decision_applies_where_it_names
 
 
 def ask(command: Ask, decision: Counting) -> None: ...
+
+
+@pytest.mark.parametrize("over", [es.Query(), None, lambda: es.Query()])
+def test_what_is_no_function_of_a_command_is_refused_as_its_query(over: Any) -> None:
+    with pytest.raises(DomainRefused, match=r"over is .*; it must be a sync function that takes the command"):
+        d.Domain().decides(Ask, over=over)
+
+
+def test_an_async_function_is_refused_as_the_query_of_a_command() -> None:
+    async def over(command: Ask) -> es.Query:
+        return es.Query()
+
+    with pytest.raises(DomainRefused, match="it must be a sync function"):
+        d.Domain().decides(Ask, over=cast(Any, over))
 
 
 def test_classes_of_parameters_are_checked() -> None:
