@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 _LANE: Final = "$decisions{"
 """Reserved: no aggregate is named so. The name's slot is that of the scope."""
 _MODELS_MAX: Final = 10_000
-_NAMES_MAX: Final = 4_096
-"""Tags, or types, of one scope's changes that are kept apart."""
+_NAMES_MAX: Final = 250_000
+"""Tags and types of changes that are kept apart, of all scopes: 75 MB with tags of 40 bytes."""
 
 GuardedRow: TypeAlias = "tuple[str, Guarded, str, None, tuple[bytes, int, bytes]]"
 """As `CommitRow`, with what must not have come up meanwhile."""
@@ -79,6 +79,30 @@ class Model:
         self.own: list[int] = []
 
 
+class LastChanges:
+    """The number of the last change with a tag, or of a type, in a scope; of the names that were changed last."""
+
+    def __init__(self, names_max: int = _NAMES_MAX) -> None:
+        self._numbers: OrderedDict[tuple[str, bool, str], int] = OrderedDict()
+        self._names_max = names_max
+        self._forgotten = 0  # the greatest number that is not kept
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def of(self, scope: str, is_tag: bool, name: str) -> int:
+        """Returns the number, or a greater one; 0 if there was none."""
+        return self._numbers.get((scope, is_tag, name), self._forgotten)
+
+    def note(self, scope: str, is_tag: bool, name: str, number: int) -> None:
+        """Notes the number of a change. It is no smaller than those before."""
+        numbers = self._numbers
+        numbers[scope, is_tag, name] = number
+        numbers.move_to_end((scope, is_tag, name))
+        if len(numbers) > self._names_max:
+            self._forgotten = numbers.popitem(last=False)[1]
+
+
 class DecisionScope:
     """What the lane of a scope knows of its changes; to the mailboxes it is what they keep in memory as they do an aggregate.
 
@@ -89,34 +113,31 @@ class DecisionScope:
     must_restore: Final = False
     """It is never modified by a command that fails: its model is dropped then."""
 
-    __slots__ = ("_floor", "_newest", "_tags", "_types", "name", "settled")
+    __slots__ = ("_changes", "_floor", "_newest", "name", "settled")
 
-    def __init__(self, name: str, made: int) -> None:
+    def __init__(self, name: str, made: int, changes: LastChanges) -> None:
         self.name = name
         self.settled = self._floor = self._newest = made
-        self._tags: dict[str, int] = {}
-        self._types: dict[str, int] = {}
+        self._changes = changes
 
     def last_change(self, query: Query) -> int:
         """Returns the number of the last change that may have an event which passes the query, or a greater one."""
         return max(self._last(item.types, item.tags) for item in query.items)
 
     def _last(self, types: frozenset[str], tags: tuple[str, ...]) -> int:
-        last = max((self._types.get(name, 0) for name in types), default=self._newest)
+        number_of = self._changes.of
+        last = max((number_of(self.name, False, name) for name in types), default=self._newest)
         for tag in tags:
-            last = min(last, self._tags.get(tag, 0))
+            last = min(last, number_of(self.name, True, tag))
         return max(last, self._floor)
 
     def note(self, number: int, events: list[ChangedEvent]) -> None:
         """Notes a change."""
         self._newest = number
         for event in events:
-            self._types[event.type] = number
-            self._tags.update(dict.fromkeys(event.tags, number))
-        if max(len(self._types), len(self._tags)) > _NAMES_MAX:
-            self._floor = number
-            self._tags.clear()
-            self._types.clear()
+            self._changes.note(self.name, False, event.type, number)
+            for tag in event.tags:
+                self._changes.note(self.name, True, tag, number)
 
 
 class Decisions:
@@ -129,6 +150,7 @@ class Decisions:
         self._is_quick = is_quick
         self._reading = trio.Semaphore(reads_max)
         self._models: OrderedDict[tuple[str, type[Decision], Query], Model] = OrderedDict()
+        self._changes = LastChanges()
         self._made = 0
 
     @staticmethod
@@ -139,7 +161,7 @@ class Decisions:
 
     def restore(self, lane: str) -> DecisionScope | None:
         """Returns what a lane of decisions begins with, also after a conflict; None for an aggregate."""
-        return DecisionScope(lane, self._made) if lane.startswith(_LANE) else None
+        return DecisionScope(lane, self._made, self._changes) if lane.startswith(_LANE) else None
 
     def handle(
         self, decided: Decided, scope: DecisionScope

@@ -10,6 +10,7 @@ import pytest
 import eventstore as es
 import eventstore.domain as d
 from eventstore.domain.candidates import CandidateClasses
+from eventstore.domain.decisions import ChangedEvent, DecisionScope, LastChanges
 from eventstore.domain.handler import DecisionHandler
 from eventstore.domain.testing import given, given_each
 from eventstore.errors import DomainRefused, HandlerFailed
@@ -111,3 +112,15 @@ def test_the_kit_finds_state_that_is_not_of_events() -> None:
 
     with pytest.raises(AssertionError, match="restored from its events the decision is"):
         given(domain=domain).when(Offer(ID, "c1", 1))
+
+
+def test_what_is_kept_of_changes_is_bounded_over_all_scopes_and_what_is_not_kept_counts_as_changed() -> None:
+    changes = LastChanges(8)
+    scopes = [DecisionScope(f"{number}", 0, changes) for number in range(50)]
+    query, other = es.Query(["Enrolled"], ["student:s7"]), es.Query(["Offered"], ["course:c1"])
+    for number, scope in enumerate(scopes, 1):
+        scope.note(number, [ChangedEvent("Enrolled", frozenset({"student:s7"}), b"")])
+        assert scope.last_change(query) == number
+        assert scope.last_change(other) == max(0, number - 4), "two names each"
+    assert all(scope.last_change(query) >= number for number, scope in enumerate(scopes, 1))
+    assert len(changes) == 8
