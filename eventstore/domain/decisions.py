@@ -205,7 +205,24 @@ class Decisions:
         if not handled.events:
             self._keep(scope, query, model)
             return None
-        return self._change(decided, scope, query, model, handled, before)
+        unless = Unless(query, model.place, aggregate_id)
+        if handler.is_async and not self._is_quick(unless):
+            unless = await self._looked_ahead(unless)
+            model.place = unless.after
+        return self._change(decided, scope, query, model, handled, before, unless.found)
+
+    async def _looked_ahead(self, unless: Unless) -> Unless:
+        """Reads on for a condition that would take long where it is checked, since its handler has taken long. Returns it with
+        the place up to which it holds, or with an event that it forbids.
+        """
+        name = scope_of(unless.scope)
+        async with self._reading, aclosing(self._read(unless.query, unless.scope, unless.after)) as pages:
+            async for events, following in pages:
+                found = next((each for each in events if scope_of(each.aggregate_id) == name), None)
+                if found is not None:
+                    return unless._replace(found=found)
+                unless = unless._replace(after=following)
+        return unless
 
     async def _read_on(self, model: Model, query: Query, scope: str) -> bool:
         """Brings a model up to date. Returns False if it does not fit the log; then it must not be used. Raises InvalidArgument
@@ -216,9 +233,8 @@ class Decisions:
         own, model.own, name = model.own, [], scope_of(scope)
         if model.place is None:
             query.packed()
-        await self._reading.acquire()
         try:
-            async with aclosing(self._read(query, scope, model.place)) as pages:
+            async with self._reading, aclosing(self._read(query, scope, model.place)) as pages:
                 async for events, place in pages:
                     events = [each for each in events if scope_of(each.aggregate_id) == name]  # other scopes share its slot
                     if own and events:
@@ -233,8 +249,6 @@ class Decisions:
             if model.place is None:
                 raise
             return False
-        finally:
-            self._reading.release()
         return not own
 
     def _change(
@@ -245,6 +259,7 @@ class Decisions:
         model: Model,
         handled: Handled,
         before: dict[str, object],
+        found: Event | None = None,
     ) -> GuardedRow:
         handler, command, command_id, fingerprint, _ = decided
         aggregate_id = handler.command.aggregate_id(command)
@@ -258,7 +273,7 @@ class Decisions:
         elif not passing and unmodified(model.decision, before, True):  # else it has folded what it would not read
             model.decision._aggregate_version -= len(events)
             self._keep(scope, query, model)
-        guard = Guarded(ANY, Unless(query, model.place, aggregate_id))
+        guard = Guarded(ANY, Unless(query, model.place, aggregate_id, found))
         return aggregate_id, guard, command_id, None, (handled.events, handled.event_count, fingerprint)
 
     def _keep(self, scope: DecisionScope, query: Query, model: Model) -> None:
