@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _LANE: Final = "$decisions{"
 """Reserved: no aggregate is named so. The name's slot is that of the scope."""
 _MODELS_MAX: Final = 10_000
+_EVENTS_MAX: Final = 1_000_000
+"""Events that the models in memory have folded, all together: each may have kept all of its own."""
 _NAMES_MAX: Final = 250_000
 """Tags and types of changes that are kept apart, of all scopes: 75 MB with tags of 40 bytes."""
 
@@ -145,11 +147,15 @@ class Decisions:
     for all of them. `is_quick`: whether it checks a condition in memory.
     """
 
-    def __init__(self, read: ReadByQuery, is_quick: Callable[[Unless], bool], reads_max: int) -> None:
+    def __init__(
+        self, read: ReadByQuery, is_quick: Callable[[Unless], bool], reads_max: int, events_max: int = _EVENTS_MAX
+    ) -> None:
         self._read = read
         self._is_quick = is_quick
         self._reading = trio.Semaphore(reads_max)
         self._models: OrderedDict[tuple[str, type[Decision], Query], Model] = OrderedDict()
+        self._events_max = events_max
+        self._events = 0
         self._changes = LastChanges()
         self._made = 0
 
@@ -173,8 +179,9 @@ class Decisions:
         if last > scope.settled:
             scope.settled = self._made
             raise ChangesFirst
-        key = (scope.name, handler.decision, query)
-        model = self._models.pop(key, None)
+        model = self._models.pop((scope.name, handler.decision, query), None)
+        if model is not None:
+            self._events -= model.decision._aggregate_version
         if model is None or model.read_at < last:
             return self._read_and_run(decided, scope, query, model)
         aggregate_id = _prepare(model, decided)
@@ -277,9 +284,11 @@ class Decisions:
         return aggregate_id, guard, command_id, None, (handled.events, handled.event_count, fingerprint)
 
     def _keep(self, scope: DecisionScope, query: Query, model: Model) -> None:
-        self._models[scope.name, type(model.decision), query] = model
-        if len(self._models) > _MODELS_MAX:
-            self._models.popitem(last=False)
+        models = self._models
+        models[scope.name, type(model.decision), query] = model
+        self._events += model.decision._aggregate_version
+        while len(models) > _MODELS_MAX or (self._events > self._events_max and len(models) > 1):
+            self._events -= models.popitem(last=False)[1].decision._aggregate_version
 
 
 def _prepare(model: Model, decided: Decided) -> str:
