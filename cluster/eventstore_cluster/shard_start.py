@@ -100,7 +100,7 @@ def shard_values(settings: ServerSettings, values: Mapping[str, object], folder:
     """
     access = access_path(settings)
     named = str(access) if access.exists() else None
-    return {**values, "data": str(folder), "http": None, "access_file": named}
+    return {**values, "data": str(folder), "http": None, "http_api": False, "access_file": named}
 
 
 def read_start(message: Tree) -> ShardStart:

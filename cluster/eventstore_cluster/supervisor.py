@@ -21,7 +21,7 @@ from eventstore.errors import EventStoreError
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.server.access.security import Security
 from eventstore.server.bootstrap import bind, gate_limits, listen, raise_descriptor_limit, stop_on_signals, until
-from eventstore.server.console_subject import console_subject
+from eventstore.server.console_subject import check_http_api, console_subject
 from eventstore.server.http import http_server
 from eventstore.server.logs import get_logger
 from eventstore.settings.server import ServerSettings
@@ -184,7 +184,9 @@ def bound(settings: ServerSettings) -> Iterator[socket.socket]:
 
     Raises:
         FolderRefused: an address is taken.
+        InvalidArgument: the HTTP API is switched on and cannot be served.
     """
+    check_http_api(settings)
     raise_descriptor_limit()
     if settings.http is not None:
         bind(settings.http, "http").close()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from eventstore.console.console import PATH, Console, refusing
-from eventstore.console.gatekeeping import App, split
+from eventstore.console.gatekeeping import App, for_this_machine
 from eventstore.console.pages.actions import action_routes
 from eventstore.console.pages.aggregates import aggregate_routes
 from eventstore.console.pages.alarms import alarm_page_routes
@@ -25,12 +23,9 @@ from eventstore.console.pages.sign_in import sign_in_routes
 from eventstore.console.rendering import FOLDER
 from eventstore.console.subject import Subject
 
-if TYPE_CHECKING:
-    from wsgiref.types import WSGIApplication
 
-
-def assembled(subject: Subject, others: WSGIApplication) -> tuple[Console, App]:
-    """Returns the console, which has to run beside, and the application of its listener. `others`: answers all else."""
+def assembled(subject: Subject) -> tuple[Console, App]:
+    """Returns the console, which has to run beside, and its application, which answers below `PATH`."""
     console = Console(subject)
     pages = Starlette(
         routes=[
@@ -49,4 +44,4 @@ def assembled(subject: Subject, others: WSGIApplication) -> tuple[Console, App]:
         ],
         exception_handlers={HTTPException: refusing(console)},
     )
-    return console, split(pages, others, local_only=subject.is_local and subject.identity_of is None)
+    return console, for_this_machine(pages) if subject.open_to_strangers else pages

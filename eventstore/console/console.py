@@ -23,9 +23,10 @@ from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.store import NetworkStore
 from eventstore.console.history import History
 from eventstore.console.rendering import Rendering
+from eventstore.console.statuses import status_of
 from eventstore.console.subject import Subject
 from eventstore.console.visitors import Visitor, Visitors
-from eventstore.errors import EventStoreError, InvalidArgument, PermissionDenied, Unauthenticated
+from eventstore.errors import EventStoreError, InvalidArgument, Unauthenticated
 from eventstore.fields import read_number
 from eventstore.security.permissions import EVERYTHING, Permission
 
@@ -218,17 +219,6 @@ def refusing(console: Console) -> Callable[[Request, Exception], Awaitable[Respo
         return HTMLResponse(console.render("refused.html", values), error.status_code, error.headers)
 
     return refuse
-
-
-def status_of(error: EventStoreError) -> int:
-    """Returns the status of HTTP for an error."""
-    if isinstance(error, PermissionDenied):
-        return 403
-    if isinstance(error, InvalidArgument):
-        return 400
-    if type(error).__name__.startswith("Unknown"):
-        return 404
-    return 503 if error.retriable else 409
 
 
 async def read_form(request: Request) -> dict[str, str]:

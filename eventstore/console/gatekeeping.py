@@ -1,16 +1,15 @@
-"""Adds to every answer of the console what belongs to it, and hands requests on that are not for it: `/metrics` and `/health`
-go to the application that has always answered them.
+"""Hands requests of the listener to the console, to the HTTP API, or to what answers `/metrics` and `/health`, and adds the
+headers that browsers go by to every answer.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from eventstore.console.console import PATH
 from eventstore.console.headers import headers_of
 from eventstore.console.listener import CERTIFICATE
 from eventstore.security.loopback import is_loopback
@@ -20,14 +19,25 @@ if TYPE_CHECKING:
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
-_MISDIRECTED: Final = b"this console is for this machine: open it at localhost or 127.0.0.1\n"
+_MISDIRECTED: Final = b"this is for this machine: open it at localhost or 127.0.0.1\n"
 
 
-def split(pages: App, others: WSGIApplication, *, local_only: bool) -> App:
-    """Returns an application that gives requests to the pages or to `others`. `local_only`: answers only requests that name
-    this machine, since anyone who reaches the console may do everything: a stranger's page, whose name was made to point to
-    this machine, is refused.
+def for_this_machine(app: App, refusal: bytes = _MISDIRECTED, media_type: bytes = b"text/plain") -> App:
+    """Returns an application that answers only requests that name this machine, since anyone who reaches it may do everything:
+    a stranger's page, whose name was made to point to this machine, is refused.
     """
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if is_loopback(_host(scope)):
+            await app(scope, receive, send)
+        else:
+            await _send(send, 421, refusal, [(b"content-type", media_type)])
+
+    return answer
+
+
+def split(apps: Mapping[str, App], others: WSGIApplication) -> App:
+    """Returns an application that gives requests below a path of `apps` to its application, and all else to `others`."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -42,12 +52,11 @@ def split(pages: App, others: WSGIApplication, *, local_only: bool) -> App:
             await send(message)
 
         path = scope["path"]
-        if path != PATH and not path.startswith(PATH + "/"):
+        app = next((app for prefix, app in apps.items() if path == prefix or path.startswith(prefix + "/")), None)
+        if app is None:
             await _answer_wsgi(others, scope, send_with_headers)
-        elif local_only and not is_loopback(_host(scope)):
-            await _send(send_with_headers, 421, _MISDIRECTED, [(b"content-type", b"text/plain")])
         else:
-            await pages(scope, receive, send_with_headers)
+            await app(scope, receive, send_with_headers)
 
     return answer
 

@@ -10,7 +10,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from ssl import SSLContext, SSLError
 from typing import Any, Final
@@ -45,12 +45,12 @@ def serving(
     listening: socket.socket,
     context: Callable[[], SSLContext] | None,
     app: App,
-    beside: Callable[[], Awaitable[None]],
+    beside: Sequence[Callable[[], Awaitable[None]]],
     pace: Pace,
     failed: Callable[[str, str], None] = lambda client, why: None,
 ) -> Iterator[None]:
-    """Serves `app` on a thread until the block ends, and runs `beside` there. `context`: of TLS, for the next client. `pace`:
-    of the requests. `failed`: told the client and the reason if a handshake fails.
+    """Serves `app` on a thread until the block ends, and runs all of `beside` there. `context`: of TLS, for the next client.
+    `pace`: of the requests. `failed`: told the client and the reason if a handshake fails.
     """
     listener = _Listener(context, app, beside, pace, failed)
     ready = threading.Event()
@@ -69,7 +69,7 @@ class _Listener:
         self,
         context: Callable[[], SSLContext] | None,
         app: App,
-        beside: Callable[[], Awaitable[None]],
+        beside: Sequence[Callable[[], Awaitable[None]]],
         pace: Pace,
         failed: Callable[[str, str], None],
     ) -> None:
@@ -99,7 +99,8 @@ class _Listener:
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
         with self._scope:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._beside)
+                for each in self._beside:
+                    nursery.start_soon(each)
                 nursery.start_soon(self._end_all)
                 ready.set()
                 await trio.serve_listeners(self._handle, [listener])
@@ -197,7 +198,7 @@ class _Listener:
             connection.answering += 1
             try:
                 await turn()
-                await self._app(scope, receive, _taking_the_rest(receive, send))
+                await self._app(scope, receive, _in_turn(turn, _taking_the_rest(receive, send)))
             finally:
                 connection.answering -= 1
                 self._count()
@@ -224,6 +225,19 @@ def _taking_the_rest(receive: Any, send: Any) -> Any:
             nursery.start_soon(rest)
             await send(message)
             nursery.cancel_scope.cancel()
+
+    return sending
+
+
+def _in_turn(turn: Callable[[], Awaitable[None]], send: Any) -> Any:
+    """Returns a `send` that takes a turn for each part of an answer that has others: one that never ends costs as much as many
+    requests.
+    """
+
+    async def sending(message: Any) -> None:
+        if message.get("more_body", False):
+            await turn()
+        await send(message)
 
     return sending
 

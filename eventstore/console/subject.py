@@ -1,4 +1,4 @@
-"""The subject of a console, and how the console reaches it: given by the server or node that has the listener."""
+"""The subject of a console and of the HTTP API, and how these reach it: given by the server or node that has the listener."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 LIBRARIES = ("starlette", "jinja2", "hypercorn")
 """The libraries of the extra `console`."""
+API_LIBRARIES = ("starlette", "hypercorn")
+"""The libraries of the extra `http`."""
 CONNECTIONS_MAX: Final = 256
 """Of HTTP at once, with a console or without; more are closed."""
 
@@ -38,7 +40,7 @@ class ClusterDoor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A server or node with a console.
+    """A server or node with a console or the HTTP API.
 
     Attributes:
         address: of the server or node itself; the console is a client of it, with the visitor's token.
@@ -50,6 +52,8 @@ class Subject:
         folder: where the data are.
         domain: returns what folds aggregates; called on a thread, may raise DomainRefused.
         cluster: of a node with replicas.
+        pages: the console is to be served.
+        api: the HTTP API is to be served.
     """
 
     title: str
@@ -61,8 +65,20 @@ class Subject:
     folder: str
     domain: Callable[[], Domain] | None = None
     cluster: ClusterDoor | None = None
+    pages: bool = True
+    api: bool = False
+
+    @property
+    def open_to_strangers(self) -> bool:
+        """Whether a browser on this machine could be led here by a stranger's page, and could then do everything."""
+        return self.is_local and self.identity_of is None
 
 
 def is_installed() -> bool:
-    """Whether the libraries of the extra are there."""
+    """Whether the libraries of the extra `console` are there."""
     return all(find_spec(each) is not None for each in LIBRARIES)
+
+
+def is_api_installed() -> bool:
+    """Whether the libraries of the extra `http` are there."""
+    return all(find_spec(each) is not None for each in API_LIBRARIES)

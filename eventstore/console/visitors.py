@@ -1,5 +1,5 @@
-"""The visitors of the console. Each has a connection to the store with the visitor's own token, so that the server checks every
-request like any client's.
+"""The visitors of the console, and the clients of the HTTP API. Each has a connection to the store with a token of its own, so
+that the server checks every request like any client's.
 
 If identities are off, there is one visitor, who may do everything. A connection ends when it was not used for a while.
 """
@@ -62,8 +62,9 @@ class Visitor:
 class Visitors:
     """All visitors of a console, by the id in their cookie. Not to be used before `run`."""
 
-    def __init__(self, subject: Subject) -> None:
-        self._subject = subject
+    def __init__(self, subject: Subject, title: str = "console") -> None:
+        """`title`: what the server's log calls their connections."""
+        self._subject, self._title = subject, title
         self._signed_in: dict[str, Visitor] = {}
         self._anyone = Visitor(None, None, float("inf"))
         self._nursery: trio.Nursery | None = None
@@ -81,6 +82,25 @@ class Visitors:
         if found is None or found.until < trio.current_time() or self._identity(found) is None:
             return None
         return found
+
+    def bearer(self, token: str | None, address: str) -> Visitor:
+        """Returns the visitor of a token that each request brings. If an identity then has as many as it may, its oldest one
+        is signed out.
+
+        Raises:
+            Unauthenticated: no identity has this token.
+            Overloaded: too many are signed in, each as another identity.
+        """
+        if not self.need_tokens:
+            return self._anyone
+        if (found := self.find(token)) is not None:
+            return found
+        visitor = Visitor(None, token, float("inf"), address=address)
+        if token is None or (identity := self._identity(visitor)) is None:
+            raise _unknown()
+        visitor.name = identity.name
+        self._admit_as(token, visitor)
+        return visitor
 
     def may(self, visitor: Visitor, permission: Permission, name: str = EVERYTHING) -> bool:
         """Whether the server would permit it; used to decide what a page offers. The server checks each request anyway."""
@@ -116,12 +136,17 @@ class Visitors:
         """Returns the cookie of a visitor whose token the server has let in. Waits for nothing, so that any number who sign in
         at the same moment are within the limits.
         """
-        self._forget_old()
         identity = self._identity(visitor)
         if identity is None:  # revoked in between
-            raise Unauthenticated("this server lets in known clients only: give a valid token or certificate")
+            raise _unknown()
         visitor.name = identity.name
         self.sign_out(instead_of)
+        cookie = secrets.token_urlsafe(_ID_BYTES)
+        self._admit_as(cookie, visitor)
+        return cookie
+
+    def _admit_as(self, cookie: str, visitor: Visitor) -> None:
+        self._forget_old()
         held = {cookie: each.name for cookie, each in self._signed_in.items()}
         self.sign_out(
             gives_way(
@@ -132,9 +157,7 @@ class Visitors:
                 what="visitors are signed in",
             )
         )
-        cookie = secrets.token_urlsafe(_ID_BYTES)
         self._signed_in[cookie] = visitor
-        return cookie
 
     def sign_out(self, cookie: str | None) -> None:
         """Forgets a visitor."""
@@ -180,7 +203,7 @@ class Visitors:
 
     async def _hold(self, visitor: Visitor, *, task_status: trio.TaskStatus[None]) -> None:
         """Keeps a connection open while it is used. An error before it is open is raised to the caller that wants it."""
-        options = self._subject.options(visitor.token, f"console {visitor.address}".strip())
+        options = self._subject.options(visitor.token, f"{self._title} {visitor.address}".strip())
         started = False
         try:
             async with NetworkStore(self._subject.address, options) as store:
@@ -199,6 +222,10 @@ class Visitors:
         """Keeps the connections, until cancelled."""
         async with trio.open_nursery() as self._nursery:
             await trio.sleep_forever()
+
+
+def _unknown() -> Unauthenticated:
+    return Unauthenticated("this server lets in known clients only: give a valid token or certificate")
 
 
 async def _until_idle(visitor: Visitor) -> None:

@@ -1,4 +1,4 @@
-"""Says to the console of a server or node what it is about."""
+"""Says to the console and the HTTP API of a server or node what they are about."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.console.subject import ClusterDoor, Subject
+from eventstore.console.subject import ClusterDoor, Subject, is_api_installed
+from eventstore.errors import InvalidArgument
+from eventstore.extras import advice
 from eventstore.security.loopback import is_loopback
 from eventstore.server.bootstrap import parse_address
 from eventstore.settings.server import ServerSettings
@@ -29,12 +31,12 @@ def console_subject(
     to_self: bool = True,
     cluster: ClusterDoor | None = None,
 ) -> Subject | None:
-    """Returns what the console is about; None: it is switched off.
+    """Returns what the console and the HTTP API are about; None: both are switched off.
 
     `domain`: that of this process; None: the domain of the settings, which is loaded for the first page that folds an
     aggregate: most nodes show none, and their shards check it. `to_self`: no other process answers its requests.
     """
-    if settings.http is None or not settings.console:
+    if settings.http is None or not (settings.console or settings.http_api):
         return None
     host, port = listens
     host = _ANYWHERE.get(host, host)
@@ -49,7 +51,17 @@ def console_subject(
         folder=str(settings.data),
         domain=_of(domain, settings.domain),
         cluster=cluster,
+        pages=settings.console,
+        api=settings.http_api,
     )
+
+
+def check_http_api(settings: ServerSettings) -> None:
+    """Raises InvalidArgument if the HTTP API is switched on and cannot be served."""
+    if settings.http_api and settings.http is None:
+        raise InvalidArgument("http_api is on, but there is no address for it: give --http HOST:PORT as well", field="http_api")
+    if settings.http_api and not is_api_installed():
+        raise InvalidArgument(f"http_api is on, but its libraries are not installed; {advice('http')}", field="http_api")
 
 
 def _of(domain: Domain | None, place: str | None) -> Callable[[], Domain] | None:

@@ -1,5 +1,5 @@
-"""Serves `/metrics`, `/health` and the console over HTTP, on a thread of its own: a slow scraper never delays an append. Nor
-do many: all requests together have a fifth of the time of a processor.
+"""Serves `/metrics`, `/health`, the console and the HTTP API, on a thread of its own: a slow scraper never delays an append.
+Nor do many: all requests together have a fifth of the time of a processor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, contextmanager
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any
@@ -129,37 +129,49 @@ def http_server(
     metrics: WSGIApplication,
     health: Callable[[], StatValues],
     security: Security | None = None,
-    console: Subject | None = None,
+    subject: Subject | None = None,
 ) -> Iterator[str]:
     """Serves until the block ends; yields the HOST:PORT it listens on.
 
-    `console`: what its pages are about, where its libraries are installed; None: there are none.
+    `subject`: what the console is about, where its libraries are installed, and the HTTP API; None: there is neither.
 
     Raises:
         FolderRefused: it cannot listen there.
     """
+    pages, api = subject is not None and subject.pages, subject is not None and subject.api
     without = None
-    if console is not None and not is_installed():
-        without = f"/console is not served, for its libraries are not installed; {advice('console')}"
-    application = _application(metrics, health, security, with_console=console is not None and without is None, without=without)
-    if without is not None:
+    if pages and not is_installed():
+        pages, without = False, f"/console is not served, for its libraries are not installed; {advice('console')}"
         _log.info(without)
-    elif console is not None:
-        from eventstore.console.assembly import assembled
+    served = ["/metrics", "/health", *(["/console"] if pages else []), *(["/api"] if api else [])]
+    application = _application(metrics, health, security, served, without)
+    if subject is not None and (pages or api):
+        from eventstore.console.gatekeeping import split
         from eventstore.console.listener import serving
 
-        pace = Pace()
-        shared, app = assembled(console, _counted(application, pace))
+        pace, beside, apps = Pace(), [], {}
+        if pages:
+            from eventstore.console.assembly import assembled
+            from eventstore.console.console import PATH
+
+            console, apps[PATH] = assembled(subject)
+            beside.append(console.run)
+        if api:
+            from eventstore.http_api.assembly import API, http_api
+
+            clients, apps[API] = http_api(subject)
+            beside.append(clients.run)
+        app = split(apps, _counted(application, pace))
         tls = None if security is None else security.tls
         with closing(bind(address, "http")) as listening:
             listen(listening, address)
             secured = () if tls is None else (tls.failed_handshakes.note,)
-            with serving(listening, None if tls is None else lambda: tls.context, app, shared.run, pace, *secured):
+            with serving(listening, None if tls is None else lambda: tls.context, app, beside, pace, *secured):
                 yield f"{parse_address(address, 'http')[0]}:{listening.getsockname()[1]}"
         return
     by_tls = security is not None and security.tls is not None
-    with _small_server(address, _with_headers(application, tls=by_tls), security) as served:
-        yield served
+    with _small_server(address, _with_headers(application, tls=by_tls), security) as listens:
+        yield listens
 
 
 def _counted(application: WSGIApplication, pace: Pace) -> WSGIApplication:
@@ -193,12 +205,11 @@ def _application(
     metrics: WSGIApplication,
     health: Callable[[], StatValues],
     security: Security | None,
-    *,
-    with_console: bool,
+    served: Sequence[str],
     without: str | None,
 ) -> WSGIApplication:
-    """`without`: why there is no console, if there was to be one."""
-    there_are = "/metrics, /health and /console" if with_console else "/metrics and /health"
+    """`served`: the paths that there are. `without`: why there is no console, if there was to be one."""
+    there_are = f"{', '.join(served[:-1])} and {served[-1]}"
     may = None if security is None else security.may_scrape()
 
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

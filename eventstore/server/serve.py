@@ -44,7 +44,7 @@ from eventstore.server.bootstrap import (
 )
 from eventstore.server.broker.beside import broker_beside
 from eventstore.server.broker.service import BrokerService
-from eventstore.server.console_subject import console_subject
+from eventstore.server.console_subject import check_http_api, console_subject
 from eventstore.server.feature import Feature, begin, routes_of_all, wind_down
 from eventstore.server.logs import get_logger
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
@@ -135,6 +135,7 @@ async def serve(
     refuse_asyncio(domain, reactions=True)
     check_publish(settings.publish, domain, with_broker=settings.broker)
     security = security or Security(settings)
+    check_http_api(settings)
     alarms_of(settings)  # to name what is wrong before the folder is made
     if settings.http is not None:
         bind(settings.http, "http").close()

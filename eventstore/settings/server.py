@@ -48,6 +48,12 @@ class ServerSettings:
     console: Annotated[
         bool, Setting("Serve the [console](CONSOLE.md) there, if its libraries (the extra `console`) are installed.", "Server")
     ] = True
+    http_api: Annotated[
+        bool,
+        Setting(
+            "Serve the [HTTP API](HTTP.md) there: events for programs in other languages. It needs the extra `http`.", "Server"
+        ),
+    ] = False
     domain: Annotated[
         str | None,
         Setting(

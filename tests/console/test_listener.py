@@ -30,7 +30,7 @@ async def answer(scope: Any, receive: Any, send: Any, body: bytes = b"figures\n"
 @contextmanager
 def served(app: Any, pace: Pace | None = None) -> Iterator[tuple[str, int]]:
     with socket.create_server(("127.0.0.1", 0), backlog=CONNECTIONS_MAX) as listening:
-        with serving(listening, None, app, trio.sleep_forever, pace or Pace()):
+        with serving(listening, None, app, (trio.sleep_forever,), pace or Pace()):
             yield listening.getsockname()
 
 

@@ -122,7 +122,7 @@ def test_a_page_waits_while_those_before_had_their_share_of_the_time() -> None:
     pace = Pace(clock)
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as asker:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        with serving(listening, None, costly, trio.sleep_forever, pace):
+        with serving(listening, None, costly, (trio.sleep_forever,), pace):
             assert scraped(address)
             wait_until(lambda: pace.wait_s() > 0, "it is counted")
             second, known = asker.submit(scraped, address), looks
@@ -145,7 +145,7 @@ def test_what_is_no_request_waits_as_requests_do() -> None:
 
     pace = Pace(clock)
     pace.add(0.1)
-    with socket.create_server(("127.0.0.1", 0)) as listening, serving(listening, None, never, trio.sleep_forever, pace):
+    with socket.create_server(("127.0.0.1", 0)) as listening, serving(listening, None, never, (trio.sleep_forever,), pace):
         with socket.create_connection(listening.getsockname(), timeout=60) as client:
             client.sendall(b"nothing that makes sense\r\n\r\n")
             client.setblocking(False)
@@ -174,7 +174,7 @@ def test_a_handshake_that_stops_half_way_has_failed_as_at_the_other_listener(mon
         failed.append((client, why))
 
     with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
-        stack.enter_context(serving(listening, lambda: context, never, trio.sleep_forever, Pace(), note))
+        stack.enter_context(serving(listening, lambda: context, never, (trio.sleep_forever,), Pace(), note))
         silent, stops = (stack.enter_context(socket.create_connection(listening.getsockname(), timeout=60)) for _ in range(2))
         stops.sendall(b"\x16\x03\x01")
         for each in silent, stops:

@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from eventstore.console.console import COOKIE, PATH, Console, Visit, link, read_form, route, status_of
+from eventstore.console.console import COOKIE, PATH, Console, Visit, link, read_form, route
+from eventstore.console.statuses import status_of
 from eventstore.console.visitors import SIGNED_IN_S
 from eventstore.errors import EventStoreError, Unauthenticated
 

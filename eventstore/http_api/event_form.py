@@ -1,0 +1,167 @@
+"""Events, conditions and outcomes as JSON, in both directions."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from eventstore.errors import InvalidArgument
+from eventstore.fields import check_int, read_number, shown
+from eventstore.http_api.json_bodies import elements, members
+from eventstore.json_values import parsed
+from eventstore.model import (
+    ANY,
+    COMMIT_EVENTS_MAX,
+    EXISTS,
+    METADATA_IS_JSON,
+    VERSION_MAX,
+    WRITES_MAX,
+    At,
+    Committed,
+    Event,
+    ExpectedVersion,
+    NewEvent,
+    Unchanged,
+    Write,
+)
+from eventstore.position import After, Position
+from eventstore.query import ITEMS_MAX, Query, QueryItem
+
+_EVENT: Final = frozenset({"type", "data", "data_base64", "metadata", "metadata_base64", "tags"})
+_NAMED: Final[dict[object, ExpectedVersion]] = {"any": ANY, "exists": EXISTS}
+
+
+def new_events(value: object, where: str = "events") -> list[NewEvent]:
+    """Returns the events that are to be appended. Raises InvalidArgument."""
+    return [_new_event(each, f"{where}[{at}]") for at, each in enumerate(elements(value, where, COMMIT_EVENTS_MAX))]
+
+
+def _new_event(value: object, where: str) -> NewEvent:
+    given = members(value, where, _EVENT)
+    data = _payload(given, "data", where) if {"data", "data_base64"} & given.keys() else b""
+    metadata = _payload(given, "metadata", where)
+    tags = elements(given.get("tags", []), f"{where}.tags", COMMIT_EVENTS_MAX)
+    try:
+        return NewEvent(given["type"], data, metadata, tags)
+    except KeyError:
+        raise InvalidArgument(f"{where} has no type", field="type") from None
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{where}: {error.message}", **error.fields) from None
+
+
+def _payload(given: dict[str, Any], name: str, where: str) -> object:
+    """Returns a payload: a value of JSON, or bytes. Raises InvalidArgument."""
+    text = given.get(f"{name}_base64")
+    if text is None:
+        return given.get(name)
+    if name in given:
+        raise InvalidArgument(f"{where} has both {name} and {name}_base64; give one", field=name)
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, TypeError, ValueError) as error:
+        raise InvalidArgument(f"{where}.{name}_base64 is not base 64: {error}", field=f"{name}_base64") from None
+
+
+def expected_version(field: str, value: object) -> ExpectedVersion:
+    """Returns the version that a value of JSON expects. Raises InvalidArgument."""
+    if isinstance(value, str) and value in _NAMED:
+        return _NAMED[value]
+    if isinstance(value, str):
+        raise InvalidArgument(f'{field} is {shown(value)}, allowed are a number, "any" and "exists"', field=field)
+    return check_int(field, value, 0, VERSION_MAX)
+
+
+def writes_of(value: object) -> list[Write]:
+    """Returns what each aggregate of a commit gets. Raises InvalidArgument."""
+    found = []
+    for at, each in enumerate(elements(value, "writes", WRITES_MAX)):
+        where = f"writes[{at}]"
+        given = members(each, where, frozenset({"aggregate_id", "events", "expected_version"}))
+        events = new_events(given.get("events"), f"{where}.events")
+        expected = expected_version(f"{where}.expected_version", given.get("expected_version"))
+        found.append(Write(given.get("aggregate_id", ""), events, expected))
+    return found
+
+
+def conditions_of(value: object) -> list[At]:
+    """Returns what must hold for aggregates that a commit does not write. Raises InvalidArgument."""
+    found = []
+    for at, each in enumerate(elements(value, "only_if", WRITES_MAX)):
+        where = f"only_if[{at}]"
+        given = members(each, where, frozenset({"aggregate_id", "version"}))
+        found.append(At(given.get("aggregate_id", ""), expected_version(f"{where}.version", given.get("version"))))
+    return found
+
+
+def query_of(value: object) -> Query:
+    """Returns the query of an array of items. Raises InvalidArgument."""
+    items: list[QueryItem] = []
+    for at, each in enumerate(elements(value, "unless", ITEMS_MAX)):
+        given = members(each, f"unless[{at}]", frozenset({"types", "tags"}))
+        items += Query(**{name: elements(names, name, COMMIT_EVENTS_MAX) for name, names in given.items()}).items
+    return Query.of(tuple(items))
+
+
+def place_of(field: str, value: object) -> After:
+    """Returns the place that a sequence or the text of a position stands for. Raises InvalidArgument."""
+    number = read_number(value) if isinstance(value, str) else value
+    if isinstance(value, str) and number is None:
+        try:
+            return Position.parse(value)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{field}: {error.message}", field=field, value=shown(value)) from None
+    return check_int(field, number, 0, VERSION_MAX)
+
+
+def event_line(event: Event, shard: int | None = None) -> str:
+    """Returns a stored event as JSON in one line. Data that were stored as JSON have the spelling in which they are stored.
+    `shard`: in which its sequence counts; None: there is only one.
+    """
+    parts = [
+        f'"aggregate_id":{_text(event.aggregate_id)},"version":{event.version},"type":{_text(event.type)}',
+        _stored("data", event.data, is_json=event.is_json),
+    ]
+    if event.metadata is not None:
+        parts.append(_stored("metadata", event.metadata, is_json=bool(event[8] & METADATA_IS_JSON)))
+    if tags := event.tags:
+        parts.append(f'"tags":{_text(tags)}')
+    parts.append(f'"command_id":{_text(event.command_id)},"timestamp":{_time(event)},"sequence":{event.sequence}')
+    if shard is not None:
+        parts.append(f'"shard":{shard}')
+    return "{" + ",".join(parts) + "}"
+
+
+def outcome(done: Committed | Unchanged, command_id: str) -> dict[str, Any]:
+    """Returns what became of a command on one aggregate."""
+    return {**done._asdict(), "command_id": command_id}
+
+
+def outcomes(done: Sequence[Committed], command_id: str) -> dict[str, Any]:
+    """Returns what became of a commit of several aggregates."""
+    return {"commits": [each._asdict() for each in done], "command_id": command_id}
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _stored(name: str, payload: bytes, *, is_json: bool) -> str:
+    if is_json:
+        try:
+            parsed(payload)  # a client said that it is JSON, and nothing has checked it
+            text = payload.decode()
+            if "\ufeff" not in text[:1]:  # in JSON a line can break between values only
+                return f'"{name}":{text.replace(chr(10), " ").replace(chr(13), " ")}'
+        except (ValueError, RecursionError):
+            pass
+    return f'"{name}_base64":"{base64.b64encode(payload).decode()}"'
+
+
+def _time(event: Event) -> str:
+    try:
+        return f'"{event.time.isoformat(timespec="microseconds")}"'
+    except OverflowError:  # outside the years 1 to 9999, which takes a client with a wrong clock
+        return str(event.timestamp)
