@@ -5,6 +5,7 @@ part of the OpenAPI document follow from that.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -120,11 +121,12 @@ class Requested:
             raise _too_large()
         found = bytearray()
         with trio.move_on_after(_BODY_S) as waited:
-            async for part in self.request.stream():
-                self.held.add(len(part))
-                found += part
-                if len(found) > BODY_BYTES_MAX:
-                    raise _too_large()
+            async with aclosing(self.request.stream()) as parts:
+                async for part in parts:
+                    self.held.add(len(part))
+                    found += part
+                    if len(found) > BODY_BYTES_MAX:
+                        raise _too_large()
         if waited.cancelled_caught:
             raise HTTPException(408, f"the body did not arrive within {_BODY_S:.0f} s")
         assert self.operation.body is not None, "the operation takes a body"

@@ -115,6 +115,8 @@ async def work(
     """
     if settings.domain is None:
         raise InvalidArgument("a worker needs a domain; name it with --domain MODULE:NAME", field="domain")
+    if settings.http_api:
+        raise InvalidArgument("http_api is on, and a worker does not serve it: switch it on at the server", field="http_api")
     check_checkpoint_folder(checkpoint)
     domain = load(settings.domain)
     refuse_asyncio(domain, reactions=checkpoint is not None)
