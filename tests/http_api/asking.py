@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any, Final
 
+from tests.cluster.node_process import NodeProcess
 from tests.server_thread import ServerThread
 
 ANY_EVENT: Final = {"type": "Happened", "data": {"n": 1}}
@@ -39,7 +40,7 @@ class Answer:
 class Api:
     """Asks a server. `token`: of whom it says to be."""
 
-    def __init__(self, server: ServerThread, token: str | None = None) -> None:
+    def __init__(self, server: ServerThread | NodeProcess, token: str | None = None) -> None:
         self.host = server.http.partition("://")[2]
         self.headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
