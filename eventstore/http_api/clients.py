@@ -16,9 +16,10 @@ from eventstore.fields import size_text
 
 HELD_BYTES_MAX: Final = 128 * 1024 * 1024
 """Bodies and pages of all requests together; beyond it requests are refused."""
-STREAMS_MAX: Final = 100
+STREAMS_MAX: Final = 60
+"""Open streams of events: less than the 64 subscriptions of one connection, which all clients share if identities are off."""
 STREAMS_EACH_MAX: Final = 20
-"""Open streams of events of one identity; one more is refused."""
+"""Of them of one identity; one more is refused."""
 _BEARER: Final = "bearer "
 
 

@@ -43,7 +43,8 @@ class ServerSettings:
         ),
     ] = "127.0.0.1:7701"
     http: Annotated[
-        str | None, Setting("Where /metrics, /health and /console are served.", "Server", unit="address", metavar="HOST:PORT")
+        str | None,
+        Setting("Where /metrics, /health, /console and /api are served.", "Server", unit="address", metavar="HOST:PORT"),
     ] = None
     console: Annotated[
         bool, Setting("Serve the [console](CONSOLE.md) there, if its libraries (the extra `console`) are installed.", "Server")

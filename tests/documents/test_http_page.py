@@ -1,0 +1,45 @@
+"""docs/HTTP.md: what it shows of curl is what a server answers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from eventstore.http_api import event_streams
+from eventstore.http_api.operations import OPERATIONS
+from tests.documents.pages import output_of, session, text_of, without_times
+from tests.http_api.asking import Api
+from tests.server_thread import ServerThread
+
+PAGE = text_of("docs/HTTP.md")
+ADDRESS = "http://127.0.0.1:7702"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+async def test_the_examples_of_the_page_print_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_streams, "HEARTBEAT_S", 0.2)  # curl notices with the next that nobody reads what it prints
+    with ServerThread(tmp_path / "data", http="127.0.0.1:0", http_api=True) as server:
+        for name in ("http", "http-read", "http-stream", "http-commit"):
+            for command, expected in session(name, PAGE):
+                given = command.replace(ADDRESS, server.http)
+                assert given != command
+                printed = await output_of(["sh", "-c", given], tmp_path, PATH=os.environ["PATH"])
+                assert without_times(printed.rstrip("\n")) == without_times("\n".join(expected).rstrip("\n")), command
+
+
+def test_the_page_names_every_operation() -> None:
+    for each in OPERATIONS:
+        path = each.path.replace("{aggregate_id}", "{id}")
+        assert f"`{each.method} /api{path}`" in PAGE
+
+
+def test_the_command_of_the_page_is_handled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs" / "examples"))
+    with ServerThread(tmp_path / "data", http="127.0.0.1:0", http_api=True, domain="bank:app") as server:
+        api = Api(server)
+        api.post("/api/commands/Open", {"aggregate_id": "acc-1", "fields": {"account": "acc-1", "owner": "Ada"}})
+        done = api.post("/api/commands/Deposit", {"aggregate_id": "acc-1", "fields": {"account": "acc-1", "cents": 500}}, "d-1")
+        assert done.json["version"] == 2
