@@ -23,7 +23,7 @@ STREAMS_EACH_MAX: Final = 20
 _BEARER: Final = "bearer "
 
 
-class Held:
+class HeldBytes:
     """What one request holds."""
 
     def __init__(self, clients: Clients) -> None:

@@ -19,7 +19,7 @@ from eventstore.client.aio.store import NetworkStore
 from eventstore.console.visitors import Visitor
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import check_int, check_text, read_number, shown
-from eventstore.http_api.clients import Clients, Held
+from eventstore.http_api.clients import Clients, HeldBytes
 from eventstore.http_api.json_bodies import members, parsed_body
 from eventstore.http_api.problems import details_of_status, problem_of, refused
 from eventstore.json_values import Json
@@ -95,7 +95,7 @@ class Operation:
 class Requested:
     """A request for an operation."""
 
-    def __init__(self, clients: Clients, operation: Operation, request: Request, held: Held) -> None:
+    def __init__(self, clients: Clients, operation: Operation, request: Request, held: HeldBytes) -> None:
         self.clients, self.operation, self.request, self.held = clients, operation, request, held
         self.visitor: Visitor = clients.who(request)
         self.given = _read(operation, request)
@@ -147,7 +147,7 @@ def _read(operation: Operation, request: Request) -> dict[str, Any]:
     try:
         unquote_to_bytes(request.scope["raw_path"]).decode()
         unquote_to_bytes(request.scope["query_string"]).decode()
-        headers = {name.decode(): value.decode() for name, value in request.headers.raw if name != b"authorization"}
+        headers = {each.name: _header(request, each.name) for each in operation.parameters if each.where == "header"}
     except UnicodeDecodeError:
         raise InvalidArgument("the address or a header is not UTF-8", field="path") from None
     given: dict[tuple[str, str], list[str]] = {("path", name): [value] for name, value in request.path_params.items()}
@@ -156,14 +156,18 @@ def _read(operation: Operation, request: Request) -> dict[str, Any]:
         raise InvalidArgument(f"{len(pairs)} parameters, the limit is {_PARAMETERS_MAX}", field="query", limit=_PARAMETERS_MAX)
     for name, value in pairs:
         given.setdefault(("query", name), []).append(value)
-    for each in operation.parameters:
-        if each.where == "header" and (text := headers.get(each.name.lower())) is not None:
-            given["header", each.name] = [text]
+    given |= {("header", name): values for name, values in headers.items()}
     known = {(each.where, each.name) for each in operation.parameters}
     for where, name in given.keys() - known:
         allowed = ", ".join(sorted(other for place, other in known if place == "query")) or "none"
         raise InvalidArgument(f"there is no {where} parameter {shown(name)}; allowed are: {allowed}", field=name[:80])
     return {each.name: each.read(given.get((each.where, each.name), [])) for each in operation.parameters}
+
+
+def _header(request: Request, name: str) -> list[str]:
+    """Returns the values of a header. Raises UnicodeDecodeError: starlette would take bytes that are not ASCII for Latin-1."""
+    wanted = name.lower().encode()
+    return [value.decode() for given, value in request.headers.raw if given == wanted]
 
 
 class Endpoint:
@@ -173,7 +177,7 @@ class Endpoint:
         self._clients, self._operation = clients, operation
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        held, asked = Held(self._clients), None
+        held, asked = HeldBytes(self._clients), None
         try:
             try:
                 asked = Requested(self._clients, self._operation, Request(scope, receive), held)

@@ -33,23 +33,31 @@ Subscription: TypeAlias = NetworkSubscriptionStream | MergedSubscription
 class EventStream(Response):
     """The answer that sends events until the client goes away, or it ends with an error."""
 
-    def __init__(self, asked: Requested, subscribe: Callable[[NetworkStore], Subscription]) -> None:
+    def __init__(self, asked: Requested, subscribe: Callable[[NetworkStore, float], Subscription]) -> None:
+        """`subscribe`: takes the store, and the timeout of the subscription."""
         super().__init__()
         self._asked, self._subscribe = asked, subscribe
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Raises EventStoreError before anything was sent."""
+        begun = False
 
         async def run(store: NetworkStore) -> None:
-            async with self._subscribe(store) as stream:
+            nonlocal begun
+            async with self._subscribe(store, HEARTBEAT_S) as stream:
                 items = await _turn(stream)  # a position that is refused is refused here
+                begun = True
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_until_gone, receive, nursery.cancel_scope)
                     await _send_all(send, stream, items)
                     nursery.cancel_scope.cancel()
 
         with self._asked.clients.streaming(self._asked.visitor.name):
-            await self._asked.ask(run)
+            try:
+                await self._asked.ask(run)
+            except EventStoreError:  # the connection was lost while the subscription was ended
+                if not begun:
+                    raise
 
 
 async def _until_gone(receive: Any, stream: trio.CancelScope) -> None:

@@ -30,7 +30,7 @@ from eventstore.http_api.event_form import (
     query_of,
     writes_of,
 )
-from eventstore.http_api.event_streams import HEARTBEAT_S, MEDIA_TYPE, EventStream, Subscription
+from eventstore.http_api.event_streams import MEDIA_TYPE, EventStream, Subscription
 from eventstore.http_api.json_bodies import members
 from eventstore.json_values import json_text
 from eventstore.model import EXISTS, VERSION_MAX, Committed, Event, ExpectedVersion, Unchanged
@@ -267,8 +267,8 @@ def _stream(asked: Requested, wanted: Query | None, prefix: str | None) -> Respo
     else:
         begin = place_of("after", asked.given["after"])
 
-    def subscribe(store: NetworkStore) -> Subscription:
-        return store.subscribe(begin, aggregate_prefix=prefix, query=wanted, timeout=HEARTBEAT_S)
+    def subscribe(store: NetworkStore, timeout: float) -> Subscription:
+        return store.subscribe(begin, aggregate_prefix=prefix, query=wanted, timeout=timeout)
 
     return EventStream(asked, subscribe)
 

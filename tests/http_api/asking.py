@@ -44,7 +44,7 @@ class Api:
         self.host = server.http.partition("://")[2]
         self.headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str | bytes) -> Answer:
         """Underscores in the names of headers stand for dashes."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection = HTTPConnection(self.host, timeout=60)
@@ -58,9 +58,9 @@ class Api:
     def get(self, path: str, **headers: str) -> Answer:
         return self.ask("GET", path, **headers)
 
-    def post(self, path: str, value: object, key: str | None = "c-1", **headers: str) -> Answer:
+    def post(self, path: str, value: object, key: str | bytes | None = "c-1", **headers: str) -> Answer:
         """Sends JSON with a command id, if one is given."""
-        given = {} if key is None else {"Idempotency_Key": key}
+        given: dict[str, str | bytes] = {} if key is None else {"Idempotency_Key": key}
         return self.ask("POST", path, json.dumps(value).encode(), **{"Content_Type": "application/json", **given, **headers})
 
     def append(self, aggregate_id: str, key: str, *events: object, expected: object = "any") -> Answer:

@@ -58,6 +58,12 @@ def test_a_quoted_key_is_the_same_as_a_bare_one(api: Api) -> None:
     assert api.append("a-1", '"c-1"').json["duplicate"]
 
 
+def test_a_key_is_utf_8(api: Api) -> None:
+    body = {"events": [ANY_EVENT], "expected_version": "any"}
+    assert api.post(EVENTS, body, "Zoë".encode()).json["command_id"] == "Zoë"
+    assert api.post(EVENTS, body, "Zoë".encode("latin-1")).error == (400, "InvalidArgument")
+
+
 def test_a_key_with_other_content_is_refused(api: Api) -> None:
     api.append("a-1", "c-1")
     refused = api.append("a-1", "c-1", {"type": "Other"})

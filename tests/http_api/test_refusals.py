@@ -14,6 +14,8 @@ from eventstore.console.statuses import STATUSES, status_of
 from eventstore.errors import EventStoreError
 from eventstore.http_api import clients, declaration
 from eventstore.http_api.problems import problem_of
+from eventstore.server.work.worker import work
+from eventstore.settings.sources import load_settings
 from tests.http_api.asking import ANY_EVENT, EVENTS, Api
 from tests.http_api.conftest import Serve
 from tests.server_thread import ServerThread
@@ -118,6 +120,14 @@ def test_a_parameter_out_of_range_is_refused(api: Api, path: str) -> None:
     assert api.get(path).error == (400, "InvalidArgument")
 
 
+def test_a_header_that_comes_twice_is_refused_and_others_may_be_in_any_encoding(api: Api) -> None:
+    with socket.create_connection(api.host.split(":"), 60) as opened:  # type: ignore[arg-type] # of two texts
+        head = f"POST {EVENTS} HTTP/1.1\r\nHost: {api.host}\r\nContent-Type: application/json\r\nContent-Length: 0\r\n"
+        opened.sendall(f"{head}Idempotency-Key: c-1\r\nIdempotency-Key: c-2\r\n\r\n".encode())
+        assert opened.recv(12) == b"HTTP/1.1 400"
+    assert api.get(EVENTS, Cookie="Zo\xeb").status == 200
+
+
 def test_what_there_is_not_is_refused_in_the_same_form(api: Api) -> None:
     assert api.get("/api/unheard").error == (404, "Not Found")
     assert api.get("/api").error == (404, "Not Found")
@@ -185,6 +195,11 @@ def test_a_server_that_cannot_serve_it_does_not_start(serve: Serve, monkeypatch:
     monkeypatch.setattr("eventstore.console.subject.API_LIBRARIES", ("a_library_of_nowhere",))
     with pytest.RaisesGroup(pytest.RaisesExc(errors.InvalidArgument, match="install the extra http: pip install")):
         serve()
+
+
+async def test_a_worker_that_is_to_serve_it_does_not_start() -> None:
+    with pytest.raises(errors.InvalidArgument, match="a worker does not serve it"):
+        await work(load_settings(None, domain="bank:app", http_api=True), "tcp://127.0.0.1:1", None)
 
 
 def test_a_server_that_was_stopped_is_not_waited_for(serve: Serve) -> None:
