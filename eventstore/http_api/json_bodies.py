@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
@@ -15,10 +16,14 @@ def parsed_body(body: bytes) -> Json:
     """Returns the value that a body of JSON holds.
 
     Raises:
-        InvalidArgument: it is not JSON, a name occurs twice in an object, or a number would be rounded.
+        InvalidArgument: it is not JSON, a name occurs twice in an object, a number would be rounded, or a text has half of a
+            surrogate pair, which no encoding holds.
     """
     try:
-        return json.loads(body.decode(), **_STRICT)
+        value = json.loads(body.decode(), **_STRICT)
+        if _SURROGATE.search(body):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"the body is not JSON: {error}", field="body") from None
 
@@ -45,6 +50,9 @@ def elements(value: object, where: str, most: int) -> list[Json]:
         what = f"{where} has {len(value)} elements, the limit is {most}"
         raise InvalidArgument(what, field=where, limit=most, value=len(value))
     return value
+
+
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def test_an_append_is_stored_with_all_that_an_event_has(serve: Serve) -> None:
     assert (raw.data, raw.is_json, raw.metadata, raw.command_id) == (b"\xff\0", False, None, "c-1")
 
 
-@pytest.mark.parametrize("data", [None, "text", 7, [], {}, True])
+@pytest.mark.parametrize("data", [None, "text", 7, [], {}, True, "\U0001f600", {"\U0001f600": 1.5e-7}])
 def test_data_are_any_json(api: Api, data: object) -> None:
     api.append("a-1", "c-1", {"type": "T", "data": data})
     (event,) = api.get(EVENTS).json["events"]

@@ -120,6 +120,57 @@ def test_a_parameter_out_of_range_is_refused(api: Api, path: str) -> None:
     assert api.get(path).error == (400, "InvalidArgument")
 
 
+STRANGE: list[object] = [
+    None,
+    0,
+    -1,
+    1.5,
+    True,
+    "",
+    "x",
+    "\ud800",
+    "x" * 300,
+    10**30,
+    [],
+    {},
+    [None],
+    [[]],
+    {"a": 1},
+    [{"a": 1}],
+]
+WRITE = {"aggregate_id": "a-1", "events": [ANY_EVENT], "expected_version": "any"}
+COMMIT = {"writes": [WRITE], "only_if": [{"aggregate_id": "b", "version": 0}], "unless": [{"types": ["T"], "tags": ["t"]}]}
+BODIES: list[tuple[str, object]] = [
+    (EVENTS, APPEND),
+    ("/api/commits", {**COMMIT, "after": 0, "scope": "a-1"}),
+    ("/api/commands/T", {"aggregate_id": "a-1", "fields": {"a": 1}, "metadata": {"b": 1}}),
+]
+
+
+def places(value: object, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Returns where in a value others are."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [at, *(place for name, each in inner for place in places(each, (*at, name)))]
+
+
+def with_other(value: object, at: tuple[str | int, ...], other: object) -> object:
+    if not at:
+        return other
+    copied = value.copy() if isinstance(value, dict | list) else None
+    assert copied is not None
+    copied[at[0]] = with_other(copied[at[0]], at[1:], other)  # type: ignore[index] # of either kind
+    return copied
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES, ids=[path for path, _ in BODIES])
+def test_whatever_stands_in_a_place_of_a_body_is_taken_or_refused_in_order(api: Api, path: str, body: object) -> None:
+    for number, (place, other) in enumerate((place, other) for place in places(body) for other in STRANGE):
+        answer = api.post(path, with_other(body, place, other), f"c-{number}")
+        assert answer.status in {200, 201, 400, 404, 409, 428}, (place, other, answer.text)
+        if answer.status > 201:
+            assert answer.error[1] != "Internal Server Error"
+
+
 def test_a_header_that_comes_twice_is_refused_and_others_may_be_in_any_encoding(api: Api) -> None:
     with socket.create_connection(api.host.split(":"), 60) as opened:  # type: ignore[arg-type] # of two texts
         head = f"POST {EVENTS} HTTP/1.1\r\nHost: {api.host}\r\nContent-Type: application/json\r\nContent-Length: 0\r\n"
