@@ -164,26 +164,28 @@ async def read(asked: Requested) -> Response:
     aggregate_id, limit = asked.given["aggregate_id"], asked.given["limit"]
     begin = asked.given["from_version"]
 
-    async def question(store: NetworkStore) -> tuple[list[str], int | None]:
+    async def question(store: NetworkStore) -> tuple[list[str], bool]:
         stream = store.read(aggregate_id, begin, limit=limit + 1, timeout=CALL_S)
         async with stream:
             return await _page_of_aggregate(asked, stream, limit)
 
-    lines, following = await asked.ask(question)
-    link = None if following is None else f"{_events_of(aggregate_id)}?from_version={following}&limit={limit}"
-    return _page(media_type, lines, link, {"aggregate_id": aggregate_id})
+    lines, more = await asked.ask(question)
+    following = begin + len(lines)
+    link = f"{_events_of(aggregate_id)}?from_version={following}&limit={limit}" if more else None
+    at_end = not more and (begin == 1 or lines)  # otherwise it may have fewer events
+    return _page(media_type, lines, link, {"aggregate_id": aggregate_id}, {"ETag": f'"{following - 1}"'} if at_end else None)
 
 
-async def _page_of_aggregate(asked: Requested, stream: NetworkEventStream, limit: int) -> tuple[list[str], int | None]:
-    """Returns the events of a page, and the version of the first that is not in it; None: there is none."""
+async def _page_of_aggregate(asked: Requested, stream: NetworkEventStream, limit: int) -> tuple[list[str], bool]:
+    """Returns the events of a page, and whether there are more."""
     lines: list[str] = []
     size = 0
     async for event in stream:
         if len(lines) == limit or size > PAGE_BYTES_MAX:
-            return lines, event.version
+            return lines, True
         size += _hold(asked, event)
         lines.append(event_line(event))
-    return lines, None
+    return lines, False
 
 
 async def commit(asked: Requested) -> Response:

@@ -68,6 +68,17 @@ def test_an_aggregate_that_does_not_exist_has_no_events(api: Api) -> None:
     assert api.get("/api/aggregates/none/events").json == {"events": [], "aggregate_id": "none", "next": None}
 
 
+def test_the_last_page_has_the_version_that_an_append_takes_as_its_condition(api: Api) -> None:
+    body = {"events": [{"type": "T"}, {"type": "T"}]}
+    assert api.get(EVENTS).headers["etag"] == '"0"'
+    assert api.post(EVENTS, body, "c-1", If_Match='"0"').status == 201
+    assert "etag" not in api.get(f"{EVENTS}?limit=1").headers
+    assert "etag" not in api.get(f"{EVENTS}?from_version=9").headers
+    version = api.get(f"{EVENTS}?from_version=2", Accept="application/jsonl").headers["etag"]
+    assert api.post(EVENTS, body, "c-2", If_Match=version).json["version"] == 4
+    assert api.post(EVENTS, body, "c-3", If_Match=version).error == (412, "VersionConflict")
+
+
 def test_a_query_answers_with_the_position_up_to_which_it_looked(api: Api) -> None:
     api.append("a-1", "c-1", {"type": "T", "tags": ["x", "y"]}, {"type": "U", "tags": ["x"]}, {"type": "U"})
     both = api.get("/api/events?tag=x&tag=y").json
