@@ -15,7 +15,7 @@ from eventstore import errors
 from eventstore.alarms.alarm_metrics import NODE_ALARM
 from eventstore.broker.message_lookups import EXAMINED_MAX
 from eventstore.console import listener, subject
-from eventstore.http_api import clients
+from eventstore.http_api.clients import HELD_BYTES_MAX, STREAMS_EACH_MAX, STREAMS_MAX
 from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX, KIB, MIB, PAGE_BYTES_MAX
 from eventstore.server.access.access_metrics import ACCESS_METRICS
 from eventstore.server.access.tls_metrics import TLS_METRICS
@@ -96,7 +96,7 @@ def test_the_bounds_that_are_no_settings_are_those_of_the_code() -> None:
         f"waits for projections, {LIGHT_MAX:,}; {WAITS_MAX:,}",
         f"slice, {scheduler.SLICE_S * 1000:g} ms; turn, {scheduler.TURN_S * 1000:g} ms",
         f"HTTP, {subject.CONNECTIONS_MAX} connections; {listener._TAKEN_S:g} s to take {listener._SENT_BYTES // KIB} KiB",
-        f"HTTP API, {clients.HELD_BYTES_MAX // MIB} MiB; {clients.STREAMS_MAX} streams, {clients.STREAMS_EACH_MAX} of an identity",
+        f"HTTP API, {HELD_BYTES_MAX // MIB} MiB; {STREAMS_MAX} streams, {STREAMS_EACH_MAX} of an identity",
         f"log, {LINES_A_MINUTE} lines a minute",
         f"hash, {CANDIDATES_MAX} commits",
         f"commit orders, {PERMUTATIONS_BYTES_MAX // MIB} MiB",
