@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
+import json
+import socket
 
 import pytest
 
 import bank
 from eventstore import blocking
+from eventstore.http_api import clients, operations
 from tests.http_api.asking import ANY_EVENT, EVENTS, Api
 from tests.http_api.conftest import Serve
+from tests.waiting import wait_until
 
 
 def test_an_append_is_stored_with_all_that_an_event_has(serve: Serve) -> None:
@@ -94,6 +98,42 @@ def test_conditions_in_headers_are_preconditions(api: Api) -> None:
     assert api.post(EVENTS, {**body, "expected_version": 3}, "c-7", If_Match='"3"').error == (400, "InvalidArgument")
     assert api.post(EVENTS, body, "c-8").error == (428, "Precondition Required")
     assert [event["command_id"] for event in api.get(EVENTS).json["events"]] == ["c-1", "c-3", "c-5"]
+
+
+def sent(api: Api, body: bytes, length: int) -> None:
+    """Sends an append, of a body that is said to have this length, and goes away."""
+    with socket.create_connection(api.host.split(":"), 60) as opened:  # type: ignore[arg-type] # of two texts
+        head = f"POST {EVENTS} HTTP/1.1\r\nHost: {api.host}\r\nContent-Type: application/json\r\nIdempotency-Key: c-gone\r\n"
+        opened.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode() + body)
+
+
+def test_an_append_whose_client_does_not_wait_for_the_answer_is_stored_whole_and_once(api: Api) -> None:
+    body = json.dumps({"events": [ANY_EVENT] * 3, "expected_version": "any"}).encode()
+    sent(api, body, len(body))
+    wait_until(lambda: api.get(EVENTS).json["events"], "it is stored")
+    assert api.post(EVENTS, json.loads(body), "c-gone").json["duplicate"]
+    assert len(api.get(EVENTS).json["events"]) == 3
+
+
+def test_an_append_whose_client_goes_away_before_its_end_stores_nothing_and_holds_nothing(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "HELD_BYTES_MAX", 20_000)
+    body = json.dumps({"events": [{"type": "T", "data": "x" * 15_000}], "expected_version": "any"}).encode()
+    for _ in range(3):
+        sent(api, body[:-1], len(body))
+    wait_until(lambda: api.append("b-1", "c-1", {"type": "T", "data": "x" * 15_000}).status < 300, "what they held is free")
+    assert api.get(EVENTS).json["events"] == []
+
+
+def test_an_append_that_is_not_answered_in_time_is_sent_again_with_its_key(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as changed:
+        changed.setattr(operations, "CALL_S", 0.0)
+        refused = api.append("a-1", "c-1")
+    assert refused.error == (504, "TimedOut")
+    assert refused.json["fields"]["outcome"] in ("none", "unknown")
+    assert api.append("a-1", "c-1").json["version"] == 1
+    assert len(api.get(EVENTS).json["events"]) == 1
 
 
 def test_the_location_of_an_append_has_its_events(api: Api) -> None:
