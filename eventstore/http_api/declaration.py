@@ -31,6 +31,8 @@ BODY_BYTES_MAX: Final = 24 * 1024 * 1024
 CALL_S: Final = 10.0
 """How long a request waits for the store."""
 _BODY_S: Final = 60.0
+_REST_BYTES: Final = 1024 * 1024
+_REST_S: Final = 5.0
 _PARAMETERS_MAX: Final = 1_000
 _T = TypeVar("_T")
 
@@ -177,21 +179,47 @@ class Endpoint:
         self._clients, self._operation = clients, operation
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        held, asked = HeldBytes(self._clients), None
+        held, asked, body = HeldBytes(self._clients), None, _Body(receive)
+        request = Request(scope, body.receive)
         try:
             try:
-                asked = Requested(self._clients, self._operation, Request(scope, receive), held)
+                asked = Requested(self._clients, self._operation, request, held)
                 response = await self._operation.answer(asked)
                 await response(scope, receive, send)
             except EventStoreError as error:
                 details = problem_of(error, by_header=asked is not None and asked.by_header)
+                await body.take_rest(request)
                 await refused(details)(scope, receive, send)
             except HTTPException as error:
+                await body.take_rest(request)
                 await refused(details_of_status(error.status_code, error.detail), error.headers)(scope, receive, send)
             except ClientDisconnect:
                 pass
         finally:
             held.release()
+
+
+class _Body:
+    """The body of a request, as it is received."""
+
+    def __init__(self, receive: Callable[[], Awaitable[Any]]) -> None:
+        self._receive, self._ended = receive, False
+
+    async def receive(self) -> Any:
+        """Returns the next part."""
+        message = await self._receive()
+        self._ended = self._ended or not message.get("more_body", False)
+        return message
+
+    async def take_rest(self, request: Request) -> None:
+        """Drops the rest of a body that is not too large: a connection that is closed with unread bytes is reset, and its
+        client may not get the answer.
+        """
+        length = read_number(request.headers.get("content-length", "0"))
+        size = _REST_BYTES if length is None or length > _REST_BYTES else 0
+        with trio.move_on_after(_REST_S):
+            while not self._ended and size < _REST_BYTES:
+                size += len((await self.receive()).get("body", b""))
 
 
 def chosen(request: Request, offered: Sequence[str]) -> str:
