@@ -7,7 +7,7 @@ batch (a transaction, a sync) is shared by all its events.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
@@ -81,9 +81,9 @@ class Follower:
         if self._attempt is not None:
             self._attempt.cancel()
 
-    def progress(self, name: str, event: str, end: int, parked: int) -> ReactionInfo:
-        """Returns how far it is in a log that ends at this sequence."""
-        position, age = self.through, 0
+    def progress(self, name: str, event: str, end: int, parked: int, through: int | None = None) -> ReactionInfo:
+        """Returns how far it is in a log that ends at this sequence. `through`: if there is nothing for it up to there."""
+        position, age = self.through if through is None else through, 0
         if self.first is not None:
             position, age = self.first[0] - 1, max(0, time.time_ns() // 1_000 - self.first[1])
         return ReactionInfo(name, event, self.state, position, max(0, end - position), age, parked, self.error)
@@ -98,6 +98,14 @@ class EventBatch:
     events: list[Event]
     position: int
     caught_up: bool
+
+
+def whole_commits(events: Sequence[Event]) -> int:
+    """Returns how many of the events belong to commits that end among them."""
+    whole = len(events)
+    while whole and events[whole - 1].commit_continues:
+        whole -= 1
+    return whole
 
 
 HandleBatch: TypeAlias = Callable[[EventBatch], Awaitable[bool]]
@@ -183,9 +191,7 @@ class _Reader:
         """
         while True:
             await self._filled.wait()
-            whole = len(self._events)
-            while whole and self._events[whole - 1].commit_continues:
-                whole -= 1
+            whole = whole_commits(self._events)
             events, rest = self._events[:whole], self._events[whole:]
             if events or (not rest and (self._caught_up or self._passed)):
                 batch = EventBatch(events, events[-1].sequence if rest else self._position, self._caught_up and not rest)

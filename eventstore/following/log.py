@@ -51,7 +51,7 @@ class Followable(Protocol):
     def shards(self) -> Mapping[int, Followable]: ...
 
     def subscribe(
-        self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
+        self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
     ) -> EventSubscription: ...
 
     def read_all(

@@ -23,7 +23,7 @@ from eventstore.errors import Closed, Diverged, EventStoreError, InvalidArgument
 from eventstore.failures import described, is_closing, is_fault, text_of
 from eventstore.fields import check_int, encodable
 from eventstore.following.checkpoint import Checkpoint
-from eventstore.following.feed import Feed
+from eventstore.following.feed import Feed, Tap, Wanted
 from eventstore.following.follower import Follower
 from eventstore.following.log import PASSED_EVENTS, Followable, event_at, last_sequence, nothing_until
 from eventstore.following.parking import ParkedEvents, Parking
@@ -112,14 +112,17 @@ class Reactor:
                     raise
                 _log.error("%s", run.follower.failed(error, refused=True))
         going = [run.follower.through for run in self.runs.values() if run.follower.state != "refused"]
-        self.feed = Feed(self._store, {run.reaction.event.name for run in self.runs.values()}, max(going, default=0))
+        self.feed = Feed(self._store, max(going, default=0))
+        taps = {run: self.feed.tap(Wanted((run.reaction.event.name,))) for run in self.runs.values()}
+        for run, tap in taps.items():
+            run.tap = tap
         self._error, self._resumed = None, False
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._receive, self.feed, tasks.cancel_scope)
             tasks.start_soon(self._save, tasks.cancel_scope, raises)
             async with anyio.create_task_group() as running:
-                for run in self.runs.values():
-                    running.start_soon(self._follow, run, self.feed, until_caught_up, raises, tasks.cancel_scope)
+                for run, tap in taps.items():
+                    running.start_soon(self._follow, run, tap, until_caught_up, raises, tasks.cancel_scope)
             tasks.cancel_scope.cancel()
         if self._error is not None:
             raise self._error  # outside the task group, which would wrap it in an ExceptionGroup
@@ -165,12 +168,12 @@ class Reactor:
         self.save_failure = None
 
     async def _follow(
-        self, run: ReactionRun, feed: Feed, until_caught_up: bool, raises: bool, scope: anyio.CancelScope
+        self, run: ReactionRun, tap: Tap, until_caught_up: bool, raises: bool, scope: anyio.CancelScope
     ) -> None:
         async def follow() -> None:
             if run.follower.state == "refused":
                 await anyio.sleep_forever()  # until it is replayed
-            await run.follow(feed, until_caught_up)
+            await run.follow(tap, until_caught_up)
 
         def failed(error: Exception) -> None:
             if raises:
@@ -231,6 +234,7 @@ class ReactionRun:
     ) -> None:
         self.reaction = reaction
         self.began = 0
+        self.tap: Tap | None = None
         self._effects = effects
         self.follower = Follower(_STOPPED_PAUSE_S, _STOPPED_PAUSE_S)
         self.parked = parked
@@ -244,6 +248,12 @@ class ReactionRun:
         self.began = (await self._keeper.mark_of(self.reaction)).sequence
         self.follower.reached(self.began)
 
+    @property
+    def through(self) -> int:
+        """All its events up to this sequence are done, as far as is known here. On any thread."""
+        through = self.follower.through
+        return through if self.tap is None or self.follower.state != "running" else self.tap.complete_up_to(through)
+
     async def handled(self, store: Followable, sequence: int) -> None:
         """Waits until all its events up to this sequence are handled or parked."""
         while self.follower.through < sequence:
@@ -252,7 +262,7 @@ class ReactionRun:
                 return
             await news.wait()
 
-    async def follow(self, feed: Feed, until_caught_up: bool) -> None:
+    async def follow(self, tap: Tap, until_caught_up: bool) -> None:
         """Handles events until cancelled, or until it has caught up. Its mark also moves over events that it does not want:
         once it has caught up, and after `PASSED_EVENTS` of them.
 
@@ -261,7 +271,8 @@ class ReactionRun:
         """
         follower, name, caught_up = self.follower, self.reaction.name, False
         while True:
-            batch = await feed.after(follower.through, self.reaction.event.name, self._events_max, once=until_caught_up)
+            batch = await tap.after(follower.through, self._events_max, caught_up=caught_up)
+            assert batch is not None, "a reactor cancels what follows its feed"
             await anyio.lowlevel.checkpoint_if_cancelled()  # a replay meanwhile has set it elsewhere
             if batch.events:
                 follower.first = batch.events[0].sequence, batch.events[0].timestamp
@@ -274,7 +285,7 @@ class ReactionRun:
                 self._keeper.keep(name, passed)
             caught_up = caught_up or batch.caught_up
             follower.reached(batch.position)
-            if until_caught_up and feed.caught_up and follower.through >= feed.position:
+            if until_caught_up and batch.caught_up:
                 return
 
     async def _handle(self, events: list[Event]) -> None:

@@ -149,7 +149,7 @@ class ReactionRunner:
         """Returns how far each reaction is, by name."""
         end = 0 if self._reactor.feed is None else self._reactor.feed.position
         return [
-            run.follower.progress(name + self._suffix, run.reaction.event.name, end, len(run.parked))
+            run.follower.progress(name + self._suffix, run.reaction.event.name, end, len(run.parked), run.through)
             for name, run in sorted(self._reactor.runs.items())
         ]
 
