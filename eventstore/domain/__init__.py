@@ -29,6 +29,7 @@ from eventstore.errors import Rejected
 
 if TYPE_CHECKING:
     from eventstore.domain import testing as testing
+    from eventstore.domain.projections.project_all import project_all as project_all
     from eventstore.domain.projections.projector import Progress as Progress
     from eventstore.domain.projections.projector import project as project
     from eventstore.domain.projections.targets.base import Target as Target
@@ -68,6 +69,7 @@ __all__ = [
     "load",
     "load_projection",
     "project",
+    "project_all",
     "react",
     "reject",
     "replay",
@@ -85,6 +87,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "SQLiteTarget": ("eventstore.domain.projections.targets.sqlite", "SQLiteTarget"),
     "Target": ("eventstore.domain.projections.targets.base", "Target"),
     "project": ("eventstore.domain.projections.projector", "project"),
+    "project_all": ("eventstore.domain.projections.project_all", "project_all"),
     "react": ("eventstore.domain.reactions.reactor", "react"),
     "target_at": ("eventstore.domain.projections.targets.open", "target_at"),
     "testing": ("eventstore.domain.testing", None),

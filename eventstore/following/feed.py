@@ -7,18 +7,17 @@ it costs does not grow with their number.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
 from eventstore.errors import EventStoreError, copy_error
 from eventstore.following.follower import EventBatch, whole_commits
-from eventstore.following.log import PASSED_EVENTS, Followable
+from eventstore.following.log import PASSED_EVENTS, Followable, Wanted
 from eventstore.following.parts import Part
 from eventstore.model import FILTER_TYPES_MAX, VERSION_MAX, CaughtUp, Event
 from eventstore.position import END, After
@@ -26,13 +25,6 @@ from eventstore.records.event_page import settle
 
 _EVENTS_KEPT: Final = 1024
 _BYTES_KEPT: Final = 4 * 1024 * 1024
-
-
-class Wanted(NamedTuple):
-    """Which events a follower wants: of these types, None: of all; and of aggregates whose ids start with this prefix."""
-
-    types: tuple[str, ...] | None = None
-    aggregate_prefix: str | None = None
 
 
 class Feed:
@@ -95,7 +87,12 @@ class Feed:
 
     def _prefix(self) -> str | None:
         """Returns what the prefixes of all taps have in common."""
-        return os.path.commonprefix([each.wanted.aggregate_prefix or "" for each in self._taps]) or None
+        prefixes = [each.wanted.aggregate_prefix or "" for each in self._taps]
+        first, last = min(prefixes, default=""), max(prefixes, default="")
+        return (
+            first[: next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))]
+            or None
+        )
 
     def _catch_up(self, sequence: int) -> None:
         self.caught_up = True

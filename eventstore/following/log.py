@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from eventstore.errors import Diverged, InvalidArgument
 from eventstore.event_identity import IDENTITY_DIGITS, LogPosition
@@ -20,6 +20,13 @@ _DIGITS: Final = re.compile("[0-9a-f]{8}")
 PASSED_EVENTS: Final = 65_536
 """A follower's place moves on when so many events that it does not want have passed: as many as a page examines at most, so
 that who begins again there has one page to examine once more, and a place is not written for each such event."""
+
+
+class Wanted(NamedTuple):
+    """Which events a follower wants: of these types, None: of all; and of aggregates whose ids start with this prefix."""
+
+    types: tuple[str, ...] | None = None
+    aggregate_prefix: str | None = None
 
 
 class EventSubscription(AbstractAsyncContextManager["EventSubscription"], Protocol):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
-from eventstore.domain.projections.projection import Projection
+from eventstore.domain.projections.projection import Projection, wanted_by
 from eventstore.domain.projections.projector import Progress
 from eventstore.errors import Closed, ConnectionLost, EventStoreError
 from eventstore.following.log import Followable, last_sequence
@@ -86,14 +86,14 @@ class ProjectionWatch:
 
     async def look(self, store: Followable) -> None:
         """Finds out where the store ends, and the oldest event that is not folded; of all shards, unless one is away."""
-        wanted, found, end, whole = self.projection, list[int](), 0, True
+        wanted, found, end, whole = wanted_by(self.projection), list[int](), 0, True
         parts: list[tuple[int | None, Followable]] = [*store.shards.items()] or [(None, store)]
         for shard, part in parts:
             after, oldest = self.parts.get(shard, ShardLag()).sequence, list[int]()
             try:
                 last = await last_sequence(part)
                 if last > after:
-                    async for event in part.read_all(after, wanted.wanted_types, wanted.aggregate_prefix, limit=1):
+                    async for event in part.read_all(after, *wanted, limit=1):
                         oldest.append(event.timestamp)
             except ConnectionLost:  # the projector waits for it, and says so
                 whole = False

@@ -2,7 +2,7 @@
 
 For every batch, the states of its keys are read, updated and written back with the checkpoint, on a worker thread, while the
 next batch arrives. Memory is bounded by two batches and the states of their keys. Lines into one table take turns at it: their
-events may have the same key.
+events may have the same key. So do tables in one file of SQLite, which has one writer at a time.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import anyio
 
 from eventstore.domain.projections.advance import advance, written
 from eventstore.domain.projections.parking import check_policy, read_parked
-from eventstore.domain.projections.projection import Projection
+from eventstore.domain.projections.projection import Projection, wanted_by
 from eventstore.domain.projections.targets.base import ParkedKey, Target
 from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import Closed, ConnectionLost, InvalidArgument, Overloaded, PermissionDenied, UnknownOperation
 from eventstore.following.checkpoint import Checkpoint
+from eventstore.following.feed import Tap
 from eventstore.following.follower import EventBatch, beside, follow
 from eventstore.following.log import Followable, confirmed, event_at, nothing_until, uuid_and_last_sequence
 from eventstore.protocol.reaction_info import WantedPlace
@@ -32,6 +33,9 @@ _NEXT_STEP = (
     "projector"
 )
 
+OnBatch: TypeAlias = Callable[[int, int, tuple[ParkedKey, ...]], bool]
+"""Gets the number of events and of rows of a batch, and the keys that were parked; returns False to stop."""
+
 
 class Line:
     """Brings the events of `store` into `target`. `checkpoint`, `parked_keys`: as they were written last. `caught_up`: there
@@ -39,7 +43,7 @@ class Line:
     """
 
     def __init__(self, store: Followable, projection: Projection[Any], target: Target, turn: anyio.Lock) -> None:
-        """`turn`: of the lines of a table."""
+        """`turn`: of the lines of a table, and of tables in the same file."""
         self.checkpoint = Checkpoint(0)
         self.parked_keys = 0
         self.caught_up = False
@@ -56,7 +60,8 @@ class Line:
         """Reads the checkpoint, which must stand at an event of the store. Raises as `project`."""
         uuid, _ = await uuid_and_last_sequence(self._store)
         opened = partial(self._target.open, self._projection, begins=begins, store=uuid)
-        self.checkpoint = await on_worker_thread(opened)
+        async with self._turn:
+            self.checkpoint = await on_worker_thread(opened)
         await self._check_checkpoint()
 
     async def take_up(self, *, retry: bool) -> None:
@@ -75,43 +80,57 @@ class Line:
                 list(again.values()),
                 [key for key in parked if key not in again],
             )
-            await on_worker_thread(write)
+            async with self._turn:
+                await on_worker_thread(write)
             parked = again
         check_policy(projection, parked)
         self.parked_keys = len(parked)
 
-    async def follow(
-        self, events_max: int, on_batch: Callable[[int, int, tuple[ParkedKey, ...]], bool], *, again: bool = False
-    ) -> None:
-        """Writes batches of at most `events_max` events until `on_batch` returns False. That gets the number of events and of
-        rows, and the keys that were parked. `again`: the store was away, and may be another one. Raises as `project`.
+    async def follow(self, events_max: int, on_batch: OnBatch, tap: Callable[[], Tap] | None = None, *, again: bool) -> None:
+        """Writes batches of at most `events_max` events until `on_batch` returns False. `tap`: returns its part of a shared
+        feed; None: it has a subscription of its own. `again`: the store was away, and may be another one. Raises as `project`.
         """
         self._passed, self._follows_live = 0, False  # what was looked at may have been another history
         if again:
             await self._check_checkpoint()
-        projection, resumptions = self._projection, 0
-        subscription = self._store.subscribe(self.checkpoint.sequence, projection.wanted_types, projection.aggregate_prefix)
+        await (self._follow_own(events_max, on_batch) if tap is None else self._follow_shared(events_max, on_batch, tap))
+
+    async def _follow_own(self, events_max: int, on_batch: OnBatch) -> None:
+        resumptions, subscription = 0, self._store.subscribe(self.checkpoint.sequence, *wanted_by(self._projection))
 
         async def handle(batch: EventBatch) -> bool:
             nonlocal resumptions
-            rows, parked, before = 0, tuple[ParkedKey, ...](), self.checkpoint.sequence
-            reached = await self._reached(batch) if batch.position > before else self.checkpoint
+            reached = await self._reached(batch)
             if subscription.resumptions > resumptions:  # it has compared the last event it delivered, maybe another one
                 resumptions, self._passed = subscription.resumptions, 0
                 await self._check_checkpoint()
-            if batch.position > before:
-                async with self._turn:
-                    rows, parked = await on_worker_thread(advance, projection, self._target, batch.events, before, reached)
-                self.checkpoint = reached
-                self.parked_keys += len(parked)
-                self._say_moved()
-            self.caught_up = batch.caught_up
-            if batch.caught_up:
-                self._follows_live = True
-                self._say_moved()
-            return on_batch(len(batch.events), rows, parked)
+            return await self._write(batch, reached, on_batch)
 
         await follow(subscription, handle, events_max)
+
+    async def _follow_shared(self, events_max: int, on_batch: OnBatch, tap: Callable[[], Tap]) -> None:
+        while True:
+            shared, place, caught_up = tap(), self.checkpoint.sequence, False
+            while (batch := await shared.after(place, events_max, caught_up=caught_up)) is not None:
+                if not await self._write(batch, await self._reached(batch), on_batch):
+                    return
+                place, caught_up = batch.position, caught_up or batch.caught_up
+            self._passed = 0
+            await self._check_checkpoint()
+
+    async def _write(self, batch: EventBatch, reached: Checkpoint, on_batch: OnBatch) -> bool:
+        rows, parked, before = 0, tuple[ParkedKey, ...](), self.checkpoint.sequence
+        if batch.position > before:
+            async with self._turn:
+                rows, parked = await on_worker_thread(advance, self._projection, self._target, batch.events, before, reached)
+            self.checkpoint = reached
+            self.parked_keys += len(parked)
+            self._say_moved()
+        self.caught_up = batch.caught_up
+        if batch.caught_up:
+            self._follows_live = True
+            self._say_moved()
+        return on_batch(len(batch.events), rows, parked)
 
     async def answer_waits(self) -> None:
         """Tells the store up to where the table is complete, when a caller waits for that. Raises as `project`."""
@@ -150,8 +169,7 @@ class Line:
         over since. If that is before `wanted`, looks into the log.
         """
         if (place := max(self.checkpoint.sequence, self._passed)) < wanted and self._follows_live:
-            projection = self._projection
-            passed = await nothing_until(self._store, place, projection.wanted_types, projection.aggregate_prefix)
+            passed = await nothing_until(self._store, place, *wanted_by(self._projection))
             if passed > place and place == max(self.checkpoint.sequence, self._passed):
                 self._passed = passed
         async with self._turn:
@@ -165,6 +183,8 @@ class Line:
         A filter may have left out the event at its position; then that one is read, once for each time that the projection
         catches up. If the store has lost it meanwhile, the checkpoint stays at the last event of the batch.
         """
+        if batch.position <= self.checkpoint.sequence:
+            return self.checkpoint
         last = batch.events[-1] if batch.events else None
         if last is None or last.sequence != batch.position:
             last = await event_at(self._store, batch.position) or last

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from eventstore.domain.projections.projection import Projection, keys_of, next_state, projection_failure
+from eventstore.domain.projections.projection import Projection, keys_of, next_state, projection_failure, wanted_by
 from eventstore.domain.projections.targets.base import ParkedKey, StoredRow, Target
 from eventstore.domain.worker_thread import on_worker_thread
 from eventstore.errors import DomainRefused, ProjectionFailed
@@ -129,7 +129,7 @@ async def read_parked(
         fold_one_by_one(projection, target, texts, [event for _, event in chosen], [key for key, _ in chosen], folded)
         events.clear()
 
-    async for event in store.read_all(first - 1, projection.wanted_types, projection.aggregate_prefix):
+    async for event in store.read_all(first - 1, *wanted_by(projection)):
         if event.sequence > upto.sequence:
             break
         events.append(event)

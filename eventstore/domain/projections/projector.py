@@ -12,12 +12,13 @@ from eventstore.domain.projections.line import Line
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.targets.base import ParkedKey, Target
 from eventstore.fields import check_int
+from eventstore.following.feed import Feeds
 from eventstore.following.follower import beside
 from eventstore.following.log import Followable
 from eventstore.following.parts import Part, Parts
 
 EVENTS_MAX = 1_000
-_EVENTS_MAX_MAX = 100_000
+EVENTS_MAX_MAX = 100_000
 
 
 class Progress(NamedTuple):
@@ -73,45 +74,76 @@ async def project(
             `on_failure = "stop"`; or `initial` gives all keys the same list.
         ConnectionLost, Closed: the store is gone.
     """
-    check_int("events_max", events_max, 1, _EVENTS_MAX_MAX)
+    check_int("events_max", events_max, 1, EVENTS_MAX_MAX)
     projection.check_states()
-    parts, lines, turn = Parts(store), dict[int | None, Line](), anyio.Lock()
+    table, parts = ProjectedTable(projection, target, anyio.Lock(), on_progress), Parts(store)
+    how = Projecting(events_max, until_caught_up, begins, retry_parked)
+    await parts.run(partial(table.follow, parts, how, None))
+    return table.sequence
 
-    async def open_lines(now: list[Part[Followable]]) -> None:
-        nonlocal target
-        lines.clear()
-        for part in now:
-            target = target if part.number is None else target.of_shard(part.number, part.origin)
-            lines[part.number] = Line(part.store, projection, target, turn)
-            await lines[part.number].open(begins=begins)
-        for line in lines.values():
-            await line.take_up(retry=retry_parked)
 
-    async def follow_lines(now: list[Part[Followable]]) -> None:
-        await open_lines(now)
-        await parts.follow(now, follow_line)
+class Projecting(NamedTuple):
+    """How a table is kept up to date: see `project`."""
 
-    async def follow_line(part: Part[Followable], was_away: bool, found: Callable[[], None]) -> None:
-        line = lines[part.number]
+    events_max: int
+    until_caught_up: bool
+    begins: bool
+    retry_parked: bool
+
+
+class ProjectedTable:
+    """The table of a projection, on its way: a line for each part of the log. `parked_retried`: once is enough."""
+
+    def __init__(
+        self,
+        projection: Projection[Any],
+        target: Target,
+        turn: anyio.Lock,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> None:
+        """`turn`: of all that write to the same file or table."""
+        self.projection = projection
+        self._target = target
+        self._turn = turn
+        self._on_progress = on_progress
+        self._lines = dict[int | None, Line]()
+        self._parked_retried = False
+
+    @property
+    def sequence(self) -> int:
+        """Up to where the table is complete; over several shards, the sum of theirs."""
+        return sum(line.checkpoint.sequence for line in self._lines.values())
+
+    async def follow(self, parts: Parts[Followable], how: Projecting, feeds: Feeds | None, now: list[Part[Followable]]) -> None:
+        """Opens the target, follows these parts, and closes it. `feeds`: shared with other tables. Raises as `project`."""
+        target = self._target
+        try:
+            self._lines = {}
+            for part in now:
+                target = target if part.number is None else target.of_shard(part.number, part.origin)
+                self._lines[part.number] = Line(part.store, self.projection, target, self._turn)
+                await self._lines[part.number].open(begins=how.begins)
+            for line in self._lines.values():
+                await line.take_up(retry=how.retry_parked and not self._parked_retried)
+            self._parked_retried = True
+            await parts.follow(now, partial(self._follow_part, how, feeds))
+        finally:
+            target.close()
+
+    async def _follow_part(
+        self, how: Projecting, feeds: Feeds | None, part: Part[Followable], was_away: bool, found: Callable[[], None]
+    ) -> None:
+        line = self._lines[part.number]
 
         def on_batch(events: int, rows: int, parked: tuple[ParkedKey, ...]) -> bool:
             found()
-            caught_up = all(each.caught_up for each in lines.values())
-            if on_progress is not None:
-                parked_keys = sum(each.parked_keys for each in lines.values())
+            caught_up = all(each.caught_up for each in self._lines.values())
+            if self._on_progress is not None:
+                parked_keys = sum(each.parked_keys for each in self._lines.values())
                 of_part = part.number, line.checkpoint.sequence, line.parked_keys
-                on_progress(Progress(events, rows, _sequence(lines), caught_up, parked, parked_keys, *of_part))
-            return not (until_caught_up and line.caught_up)
+                self._on_progress(Progress(events, rows, self.sequence, caught_up, parked, parked_keys, *of_part))
+            return not (how.until_caught_up and line.caught_up)
 
-        follow = partial(line.follow, events_max, on_batch, again=was_away)
-        await (follow() if until_caught_up else beside(follow, line.answer_waits))
-
-    try:
-        await parts.run(follow_lines)
-    finally:
-        target.close()
-    return _sequence(lines)
-
-
-def _sequence(lines: dict[int | None, Line]) -> int:
-    return sum(line.checkpoint.sequence for line in lines.values())
+        tap = None if feeds is None else partial(feeds.tap, part, self.projection.name)
+        follow = partial(line.follow, how.events_max, on_batch, tap, again=was_away)
+        await (follow() if how.until_caught_up else beside(follow, line.answer_waits))

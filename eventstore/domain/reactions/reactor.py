@@ -23,9 +23,9 @@ from eventstore.errors import Closed, Diverged, EventStoreError, InvalidArgument
 from eventstore.failures import described, is_closing, is_fault, text_of
 from eventstore.fields import check_int, encodable
 from eventstore.following.checkpoint import Checkpoint
-from eventstore.following.feed import Feed, Tap, Wanted
+from eventstore.following.feed import Feed, Tap
 from eventstore.following.follower import Follower
-from eventstore.following.log import PASSED_EVENTS, Followable, event_at, last_sequence, nothing_until
+from eventstore.following.log import PASSED_EVENTS, Followable, Wanted, event_at, last_sequence, nothing_until
 from eventstore.following.parking import ParkedEvents, Parking
 from eventstore.import_marks import NO_REACTIONS, is_marked
 from eventstore.model import Committed, Event
@@ -167,9 +167,7 @@ class Reactor:
     def _saved(self) -> None:
         self.save_failure = None
 
-    async def _follow(
-        self, run: ReactionRun, tap: Tap, until_caught_up: bool, raises: bool, scope: anyio.CancelScope
-    ) -> None:
+    async def _follow(self, run: ReactionRun, tap: Tap, until_caught_up: bool, raises: bool, scope: anyio.CancelScope) -> None:
         async def follow() -> None:
             if run.follower.state == "refused":
                 await anyio.sleep_forever()  # until it is replayed

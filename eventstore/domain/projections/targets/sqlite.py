@@ -66,10 +66,14 @@ _LOCKED_PAUSE_SECONDS: Final = 0.01
 class SQLiteTarget:
     """Rows, states and checkpoint in the SQLite file `path`. A datetime is stored as text in UTC, so that it sorts; Decimal,
     date and UUID as text, bool as 0 or 1.
+
+    Attributes:
+        file: where it is, whatever the path looks like; all tables in it have one writer at a time.
     """
 
     def __init__(self, path: str | Path) -> None:
         self._path = str(path)
+        self.file = str(Path(path).resolve())
         self._connection: sqlite3.Connection | None = None
         self._name = ""
         self._row = ""
