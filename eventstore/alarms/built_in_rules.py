@@ -31,6 +31,7 @@ dead_letters_grow: group_messages_dead > 0 for 600
 message_in_hand: group_oldest_in_hand_seconds > 300
 projection_late: projection_lag_seconds > 60 for 60
 projection_parked: projection_parked_keys > 0
+projection_waits: projection_waiting > 0 for 10
 projection_silent: projection_silent_seconds > 300
 replica_missing: replicas_in_sync < replicas_wanted for 60
 replica_behind: replica_lag_seconds > 2 for 30

@@ -1,4 +1,4 @@
-"""Loads a domain or a projection from `module:attribute`."""
+"""Loads a domain or projections from `module:attribute`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eventstore.domain.projections.projection import Projection
 from eventstore.errors import DomainRefused
 from eventstore.fields import shown
 
-_EXAMPLE: Final = {"domain": "app", "projection": "Balances"}
+_EXAMPLE: Final = {"domain": "app", "projection": "Balances", "projections": "PROJECTIONS"}
 _CANDIDATES_MAX: Final = 10
 
 
@@ -33,13 +33,43 @@ def load(place: str, folder: str | Path | None = None) -> Domain:
 
 def load_projection(place: str, folder: str | Path | None = None) -> Projection[Any]:
     """As `load`, for a projection: an instance, or a class that needs no arguments."""
-    found = _attribute("projection", place, folder)
+    return _projection(place, _attribute("projection", place, folder))
+
+
+def load_projections(place: str, folder: str | Path | None = None) -> list[Projection[Any]]:
+    """Returns the projections of `module`: the instances that it has, and the classes with a `name` that it defines, which need
+    no arguments; or those of the list at `module:attribute`. Raises as `load`; also if there is none.
+    """
+    if ":" in place:
+        listed = _attribute("projections", place, folder)
+        if not isinstance(listed, list | tuple):
+            raise _refused("projections", place, f"is {_kind_of(listed)}, not a list of projections")
+        found = list(listed)
+    else:
+        if not all(part.isidentifier() for part in place.split(".")):
+            raise DomainRefused(
+                f"projections {shown(place)} is not of the form module, or module:attribute{_suggestion('projections', place)}",
+                place=place[:255],
+            )
+        module = _module("projections", place, place, Path(folder) if folder is not None else Path.cwd())
+        found = [each for each in vars(module).values() if isinstance(each, Projection) or _is_defined(each, module)]
+    if not found:
+        raise _refused("projections", place, "has none: no instance, and no class that it defines")
+    return [_projection(place, each) for each in dict.fromkeys(found)]  # two names may be of one
+
+
+def _is_defined(found: object, module: ModuleType) -> bool:
+    own = isinstance(found, type) and issubclass(found, Projection) and found.__module__ == module.__name__
+    return own and hasattr(found, "name")  # without one, it is the base of others
+
+
+def _projection(place: str, found: object) -> Projection[Any]:
     if isinstance(found, type) and issubclass(found, Projection):
         try:
             found = found()
         except TypeError as error:
             raise _refused(
-                "projection", place, f"cannot be created without arguments: {error}; name an instance instead"
+                "projection", place, f"{_kind_of(found)} cannot be created without arguments: {error}; name an instance instead"
             ) from None
     if not isinstance(found, Projection):
         raise _refused(

@@ -17,7 +17,7 @@ import trio.testing
 import eventstore as es
 import eventstore.domain as d
 from eventstore import ANY, Commit, NewEvent, blocking
-from eventstore.server.projection_watch import ProjectionWatch, ShardLag
+from eventstore.server.projection_watch import ProjectionWatch, ProjectionWatches, ShardLag
 from tests.cli.processes import output, refused
 from tests.cluster.node_process import NodeProcess, kill_process
 from tests.server_process import ServerProcess
@@ -166,7 +166,8 @@ def test_what_is_to_end_when_it_has_caught_up_ends_when_the_shards_that_are_left
 def test_what_shows_the_lag_survives_a_shard_that_is_away(tmp_path: Path) -> None:
     async def main(node: NodeProcess) -> None:
         async with es.connect(node.address, reconnect_timeout=0.5) as store:
-            watch = ProjectionWatch(Totals())
+            watches = ProjectionWatches([Totals()])
+            watch = watches.by_name["totals"]
             watch.parts = dict.fromkeys(store.shards, ShardLag(sequence=1))
             take_away(node, 1)
             with trio.fail_after(DEADLINE_SECONDS):
@@ -175,7 +176,7 @@ def test_what_shows_the_lag_survives_a_shard_that_is_away(tmp_path: Path) -> Non
                 assert watch.parts[1] == ShardLag(sequence=1), "the one that is away keeps what was known"
                 assert (watch.last_sequence, watch.oldest_us) == (0, None), "no sum without it"
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(watch.look_regularly, store)
+                    nursery.start_soon(watches.look_regularly, store)
                     while not (told := await store.shards[0].projections()):
                         await trio.lowlevel.checkpoint()
                     nursery.cancel_scope.cancel()

@@ -77,8 +77,8 @@ async def test_the_server_says_what_connected_projectors_tell_it_and_how_late_th
             await watch.tell(store)
             assert [(*each[2:6], each.has_left) for each in await other.projections()] == [(3, 0, 0, 0, False)]
             for number in range(PROJECTIONS_MAX - 1):
-                await store.note_projection(f"p-{number:02}", number, None, 0)
-            with pytest.raises(es.InvalidArgument, match="16 projections, the limit"):
+                await store.note_projection(f"p-{number:03}", number, None, 0)
+            with pytest.raises(es.InvalidArgument, match="256 projections, the limit"):
                 await store.note_projection("one-more", 0, None, 0)
             names = [each.name for each in await other.projections()]
             assert names == sorted(names)

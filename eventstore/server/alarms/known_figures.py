@@ -9,7 +9,7 @@ from typing import Any, Final
 from eventstore.alarms.alarms import Alarms
 from eventstore.metrics import LabelledMetric, Metric, labels_of
 from eventstore.server.metric_subjects import LABELLED, METRICS_BY_SUBJECT
-from eventstore.server.projection_watch import PROJECTION_METRICS
+from eventstore.server.projection_watch import PROJECTION_LABELLED
 from eventstore.server.prometheus import figure_name
 from eventstore.settings.server import ServerSettings
 
@@ -35,7 +35,7 @@ OF_CLUSTERS: Final[Mapping[str, tuple[str, ...]]] = {
 _DECLARED: Final[tuple[Metric[Any] | LabelledMetric, ...]] = (
     *chain.from_iterable(METRICS_BY_SUBJECT.values()),
     *LABELLED,
-    *PROJECTION_METRICS,
+    *PROJECTION_LABELLED,
 )
 KNOWN_FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
     **OF_CLUSTERS,

@@ -1,4 +1,4 @@
-"""The alarms of a projector: on how far its table is behind, and on parked keys."""
+"""The alarms of a projector: on how far its tables are behind, on those that have failed, and on parked keys."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from eventstore.alarms.alarms import Alarms
 from eventstore.alarms.figure import Figure
-from eventstore.metrics import MetricSource
-from eventstore.server.projection_watch import PROJECTION_METRICS, ProjectionWatch
+from eventstore.server.projection_watch import ProjectionWatches
 from eventstore.server.prometheus import figures_of
 from eventstore.settings.alarms import AlarmSettings
 
@@ -16,12 +15,14 @@ from eventstore.settings.alarms import AlarmSettings
 class ProjectorAlarms:
     """Rules on the figures of a projector. Rules on others, which a file of settings has for servers, never hold."""
 
-    def __init__(self, settings: AlarmSettings, watch: ProjectionWatch) -> None:
+    def __init__(self, settings: AlarmSettings, watches: ProjectionWatches) -> None:
         """Raises InvalidArgument: a rule or a way of delivery is wrong; names it."""
         self.alarms = Alarms(settings, None if settings.rules is None else _known_figures())
-        self.alarms.source = f"projector {watch.projection.name} on {socket.gethostname()}"
+        names = list(watches.by_name)
+        what = f"projector {names[0]}" if len(names) == 1 else f"projector of {len(names)} tables"
+        self.alarms.source = f"{what} on {socket.gethostname()}"
         self.alarms.seen_by = ""  # a projector serves no requests
-        self._sources = (MetricSource(PROJECTION_METRICS, lambda: watch),)
+        self._feature = watches.feature
 
     async def run(self) -> None:
         """Evaluates until cancelled."""
@@ -29,7 +30,7 @@ class ProjectorAlarms:
 
     def figures(self, wanted: Collection[str]) -> Iterator[Figure]:
         """Returns the figures of these names that a projector has."""
-        return figures_of(self._sources, (), wanted)
+        return figures_of(self._feature.metrics, self._feature.collectors, wanted)
 
 
 def _known_figures() -> Mapping[str, Collection[str]]:

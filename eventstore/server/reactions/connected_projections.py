@@ -41,7 +41,7 @@ from eventstore.server.net.connection import ServerConnection
 from eventstore.server.net.gate import Gate
 from eventstore.store.projection_waits import ProjectionWaits, Wait
 
-PROJECTIONS_MAX: Final = 16
+PROJECTIONS_MAX: Final = 256
 """Of a connection."""
 _SAVED_S: Final = 60.0
 _log: Final = logging.getLogger(__name__)

@@ -1,13 +1,14 @@
-"""Keeps the table of a projection up to date."""
+"""Keeps the tables of projections up to date."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
 import typer
 
@@ -22,14 +23,21 @@ if TYPE_CHECKING:
     from eventstore.domain.projections.projector import Progress
     from eventstore.errors import EventStoreError
     from eventstore.server.alarms.projector_alarms import ProjectorAlarms
-    from eventstore.server.projection_watch import ProjectionWatch
+    from eventstore.server.projection_watch import ProjectionWatches
 
-    Watched: TypeAlias = tuple[ProjectionWatch, ProjectorAlarms]
+    Watched: TypeAlias = tuple[ProjectionWatches, ProjectorAlarms]
 
 
 def project(
-    projection: Annotated[str, typer.Option(metavar="MODULE:NAME", help="The projection, such as bank:Balances.")],
     to: Annotated[str, typer.Option(metavar="TARGET", help="sqlite:FILE or postgresql://USER@HOST/DATABASE.")],
+    projection: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE:NAME", help="The projection, such as bank:Balances; several times for several."),
+    ] = None,
+    all_of: Annotated[
+        list[str] | None,
+        typer.Option("--all", metavar="MODULE[:NAME]", help="All projections of a module, or those of the list NAME in it."),
+    ] = None,
     store: StoreAddress = DEFAULT_STORE,
     from_checkpoint: Annotated[
         bool,
@@ -55,54 +63,112 @@ def project(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Bring a projection's table up to date and keep it so.
+    """Bring the tables of projections up to date and keep them so.
 
-    The command continues from the table's checkpoint, or begins with the first event. Every event counts once, even if the
-    command is interrupted: SIGTERM and Ctrl-C end it after the batch that is being written. Run it once for each table. While
-    it follows, it sends its alarms as the settings of alarms say.
+    The command continues from each table's checkpoint, or begins with the first event. Every event counts once, even if the
+    command is interrupted: SIGTERM and Ctrl-C end it after the batches that are being written. Run it once for each table.
+    While it follows, it sends its alarms as the settings of alarms say.
+
+    Several projections share one subscription. One that fails is begun again after a while, and the others continue; one that
+    is behind catches up alone. The exit code is 1 or 2 if one has ended, such as one that runs elsewhere as well.
 
     \b
     Example:
       eventstore project --projection bank:Balances --to sqlite:balances.db
+      eventstore project --all shop.tables --to postgresql://reports@10.0.0.9/reports
     """
     import trio
 
-    from eventstore.domain.import_path import load_projection
+    from eventstore.domain.projections.project_all import project_all
     from eventstore.domain.projections.projector import project as project_events
     from eventstore.domain.projections.targets.open import target_at
 
-    loaded, target = load_projection(projection), target_at(to)
+    loaded, alone = _loaded(projection or [], all_of or [])
     watched = None if until_caught_up and http is None else _watched(loaded, config, assignments)
-    with ProjectionProgress(loaded.name, progress, follows=not until_caught_up) as shown, _served(watched, http):
+    ended = list[Exception]()
+    with _Shown(loaded, progress if alone else False, follows=not until_caught_up) as shown, _served(watched, http):
 
-        def on_progress(written: Progress) -> None:
+        def on_progress(name: str, written: Progress) -> None:
             if watched is not None:
-                watched[0].take(written)
-            shown.advance(written)
+                watched[0].by_name[name].take(written)
+            shown.by_name[name].advance(written)
 
-        run = partial(
-            project_events,
-            projection=loaded,
-            target=target,
-            until_caught_up=until_caught_up,
-            begins=not from_checkpoint,
-            retry_parked=retry_parked,
-            on_progress=on_progress,
-        )
-        stopped_by = trio.run(_project, store, wait, run, shown, watched)
+        def on_failure(name: str, error: Exception, again: bool) -> None:
+            if watched is not None:
+                watched[0].by_name[name].failure = str(error)
+            if not again:
+                ended.append(error)
+
+        options: dict[str, Any] = {
+            "until_caught_up": until_caught_up,
+            "begins": not from_checkpoint,
+            "retry_parked": retry_parked,
+        }
+        run: Callable[[NetworkStore], Awaitable[object]]
+        if alone:
+            options["on_progress"] = partial(on_progress, loaded[0].name)
+            run = partial(project_events, projection=loaded[0], target=target_at(to), **options)
+        else:
+            tables = [(each, target_at(to)) for each in loaded]
+            run = partial(project_all, tables=tables, on_progress=on_progress, on_failure=on_failure, **options)
+        try:
+            stopped_by = trio.run(_project, store, wait, run, shown, watched)
+        except Exception:
+            if not alone:
+                shown.conclude()
+            raise
     shown.conclude()
     if stopped_by == signal.SIGINT or (until_caught_up and stopped_by is not None):
         raise KeyboardInterrupt
+    if ended:
+        raise ended[0]
 
 
-def _watched(projection: Projection[Any], config: Path | None, assignments: list[str] | None) -> Watched:
-    """Returns what counts how far the projector is, and its alarms. Raises InvalidArgument: a setting is wrong."""
+def _loaded(projection: list[str], all_of: list[str]) -> tuple[list[Projection[Any]], bool]:
+    """Returns the projections, and whether it is one that is run alone."""
+    from eventstore.domain.import_path import load_projection, load_projections
+    from eventstore.errors import InvalidArgument
+
+    loaded = [load_projection(each) for each in projection]
+    for each in all_of:
+        loaded += load_projections(each)
+    if not loaded:
+        raise InvalidArgument("no projection is named: give --projection MODULE:NAME, or --all MODULE", field="projection")
+    return loaded, not all_of and len(loaded) == 1
+
+
+class _Shown:
+    """The progress of each projection: one with a bar, if it is alone; of several, a line each."""
+
+    def __init__(self, projections: list[Projection[Any]], bar: bool | None, *, follows: bool) -> None:
+        self.by_name = {each.name: ProjectionProgress(each.name, bar, follows=follows) for each in projections}
+        self._open = ExitStack()
+
+    @property
+    def name(self) -> str:
+        return next(iter(self.by_name)) if len(self.by_name) == 1 else f"of {len(self.by_name)} tables"
+
+    def __enter__(self) -> Self:
+        for each in self.by_name.values():
+            self._open.enter_context(each)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._open.close()
+
+    def conclude(self) -> None:
+        for each in self.by_name.values():
+            each.conclude()
+
+
+def _watched(projections: list[Projection[Any]], config: Path | None, assignments: list[str] | None) -> Watched:
+    """Returns what counts how far the projectors are, and their alarms. Raises InvalidArgument: a setting is wrong."""
     from eventstore.server.alarms.projector_alarms import ProjectorAlarms
-    from eventstore.server.projection_watch import ProjectionWatch
+    from eventstore.server.projection_watch import ProjectionWatches
     from eventstore.settings.sources import load_settings
 
-    watch = ProjectionWatch(projection)
-    return watch, ProjectorAlarms(load_settings(config, **parse_assignments(assignments)).alarms, watch)
+    watches = ProjectionWatches(projections)
+    return watches, ProjectorAlarms(load_settings(config, **parse_assignments(assignments)).alarms, watches)
 
 
 @contextmanager
@@ -115,22 +181,22 @@ def _served(watched: Watched | None, http: str | None) -> Iterator[None]:
     from eventstore.server.http import http_server
     from eventstore.server.reports import Reports
 
-    watch, alarms = watched
+    watches, alarms = watched
     reports = Reports(lambda: True)
-    reports.add(watch.feature, alarm_feature(alarms.alarms))
+    reports.add(watches.feature, alarm_feature(alarms.alarms))
     with http_server(http, reports.application(), reports.health) as address:
-        print_note(f"{watch.projection.name}: /metrics and /health at http://{address}")
+        print_note(f"{', '.join(watches.by_name)}: /metrics and /health at http://{address}")
         yield
 
 
 async def _project(
     address: str,
     wait_s: float,
-    run: Callable[[NetworkStore], Awaitable[int]],
-    shown: ProjectionProgress,
+    run: Callable[[NetworkStore], Awaitable[object]],
+    shown: _Shown,
     watched: Watched | None,
 ) -> int | None:
-    """Runs the projection. Returns the signal that ended it, if one did."""
+    """Runs the projections. Returns the signal that ended it, if one did."""
     import trio
 
     from eventstore.client.aio.wait_for_server import wait_for_server
@@ -149,13 +215,16 @@ async def _project(
 
     async with trio.open_nursery() as nursery:
         await nursery.start(stop_on_signals)
-        nursery.start_soon(shown.redraw)
+        for each in shown.by_name.values():
+            nursery.start_soon(each.redraw)
         connecting = wait_for_server(address, name=f"eventstore project {shown.name}", wait_s=wait_s, on_waiting=_say_waiting)
         async with connecting as store:
-            shown.begin(await last_sequence(store))
+            end = await last_sequence(store)
+            for each in shown.by_name.values():
+                each.begin(end)
             if watched is not None:
-                watch, alarms = watched
-                nursery.start_soon(watch.look_regularly, store)
+                watches, alarms = watched
+                nursery.start_soon(watches.look_regularly, store)
                 nursery.start_soon(alarms.run)
             await run(store)
             if watched is not None:

@@ -48,11 +48,11 @@ def balances(path: Path) -> dict[str, int]:
 class Projector:
     """Runs `eventstore project`, following, until it is stopped."""
 
-    def __init__(self, server: Server, folder: Path, *arguments: object) -> None:
+    def __init__(self, server: Server, folder: Path, *arguments: object, project: tuple[str, ...] = PROJECT) -> None:
         name = uuid.uuid4().hex
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         with open(self._out, "wb") as out, open(self._err, "wb") as err:
-            self.process = fork(*PROJECT, *arguments, "--store", server.store, stdout=out, stderr=err)
+            self.process = fork(*project, *arguments, "--store", server.store, stdout=out, stderr=err)
 
     @property
     def said(self) -> str:
@@ -76,8 +76,10 @@ class Projector:
 
 
 @contextmanager
-def projectors(server: Server, folder: Path, *arguments: object, count: int = 1) -> Iterator[list[Projector]]:
-    running = [Projector(server, folder, *arguments) for _ in range(count)]
+def projectors(
+    server: Server, folder: Path, *arguments: object, count: int = 1, project: tuple[str, ...] = PROJECT
+) -> Iterator[list[Projector]]:
+    running = [Projector(server, folder, *arguments, project=project) for _ in range(count)]
     try:
         yield running
     finally:
@@ -309,3 +311,158 @@ def test_an_unreachable_database_is_named_without_its_password(shared: Server) -
     said = refused(*PROJECT, "--to", "postgresql://me:secret@127.0.0.1:1/none", store=shared.store)
     assert "projection 'balances' cannot use PostgreSQL: connection failed" in said
     assert "secret" not in said
+
+
+TABLES = """
+import eventstore.domain as d
+from bank import Balances, Deposited, Opened, Withdrawn
+
+
+class Total(d.Projection):
+    columns = {"cents": int}
+
+    def key(self, event):
+        return "all"
+
+    def initial(self):
+        return 0
+
+    def row(self, key, state):
+        return {"cents": state}
+
+
+class Deposits(Total):
+    name = "deposits"
+
+    @d.folds(Deposited)
+    def _(self, state, event):
+        return state + event.cents
+
+
+class Owners(Total):
+    name = "owners"
+
+    @d.folds(Opened)
+    def _(self, state, event):
+        return state + 1
+
+
+class Picky(Total):
+    name = "picky"
+
+    @d.folds(Deposited)
+    def _(self, state, event):
+        if event.cents > 100:
+            raise ValueError("too much")
+        return state + event.cents
+
+
+class Withdrawals(Total):
+    name = "withdrawals"
+
+    @d.folds(Withdrawn)
+    def _(self, state, event):
+        return state + event.cents
+
+
+LISTED = [Balances, Owners()]
+"""
+ALL = ("deposits", "owners", "picky", "withdrawals")
+
+
+@pytest.fixture
+def tables(tmp_path: Path, examples: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "bank_tables.py").write_text(TABLES)
+    monkeypatch.setenv("PYTHONPATH", f"{examples}:{tmp_path}")
+    return "bank_tables"
+
+
+def total(path: Path, name: str) -> int | None:
+    with closing(sqlite3.connect(path)) as connection:
+        found = connection.execute(f"SELECT cents FROM {name}").fetchall()
+    return found[0][0] if found else None
+
+
+def test_all_projections_of_a_module_run_in_one_process(serve: Serve, tmp_path: Path, tables: str) -> None:
+    server, path = serve(), tmp_path / "rows.db"
+    deposit(server)
+    project = ("project", "--all", tables, "--to", f"sqlite:{path}", "--until-caught-up")
+    lines = output(*project, store=server.store).splitlines()
+    assert [each.partition(":")[0] for each in lines] == list(ALL)
+    assert lines[0].endswith(", 1 row written; complete up to sequence 6")
+    assert [total(path, name) for name in ALL] == [3, 3, 3, None]
+    deposit(server, 10)
+    lines = output("project", "--projection", f"{tables}:Deposits", "--projection", f"{tables}:Owners", *project[3:],
+                   store=server.store).splitlines()  # fmt: skip
+    assert [re.sub(r" \(.*\)", "", each) for each in lines] == [
+        "deposits: 3 events, 1 row written; complete up to sequence 9",
+        "owners: 0 events, 0 rows written; complete up to sequence 9",
+    ]
+    lines = output("project", "--all", f"{tables}:LISTED", *project[3:], store=server.store).splitlines()
+    assert [each.partition(" (")[0] for each in lines] == ["balances: 9 events", "owners: 0 events"]
+
+
+def test_one_of_several_that_fails_is_shown_and_the_others_continue(serve: Serve, tmp_path: Path, tables: str) -> None:
+    server, path = serve(), tmp_path / "rows.db"
+    deposit(server)
+    options = "--http", "127.0.0.1:0", "--set", "alarm_interval_s=0.05"
+    with projectors(server, tmp_path, "--all", tables, "--to", f"sqlite:{path}", *options, project=("project",)) as [running]:
+        wait_for(lambda: running.said.count("caught up at sequence 6") == 4 or running.ended, "all catch up")
+        assert not running.ended, running.said
+        deposit(server, 200)
+        wait_for(lambda: total(path, "deposits") == 603 and "it is begun again" in running.said, "one fails, another goes on")
+        assert total(path, "picky") == 3
+        found = re.search(r"deposits, owners, picky, withdrawals: /metrics and /health at (http://\S+)\n", running.said)
+        assert found is not None, running.said
+        with urllib.request.urlopen(f"{found[1]}/health", timeout=DEADLINE_SECONDS) as answer:
+            health = json.load(answer)
+        with urllib.request.urlopen(f"{found[1]}/metrics", timeout=DEADLINE_SECONDS) as answer:
+            metrics = answer.read().decode()
+        with blocking.connect(server.store) as store:
+            wait_for(lambda: len(store.projections()) == 4, "each is told of")
+        assert running.stop(signal.SIGTERM) == 0
+    assert health["attention"].startswith("picky: projection 'picky' failed at sequence 7")
+    assert 'eventstore_projection_waiting{projection="picky"} 1.0' in metrics
+    assert 'eventstore_projection_waiting{projection="deposits"} 0.0' in metrics
+    assert 'eventstore_projection_events_total{projection="deposits"}' in metrics
+    assert running.result.splitlines() == [
+        "deposits: 6 events, 2 rows written; complete up to sequence 9",
+        "owners: 3 events, 1 row written; complete up to sequence 6",
+        "picky: 3 events, 1 row written; complete up to sequence 6",
+        "withdrawals: 0 events, 0 rows written; complete up to sequence 6",
+    ]
+    assert not path.with_name("rows.db-wal").exists(), "a target was not closed"
+
+
+def test_of_several_the_one_that_runs_elsewhere_ends_and_the_exit_code_says_so(
+    serve: Serve, tmp_path: Path, tables: str
+) -> None:  # fmt: skip
+    server, path = serve(), tmp_path / "rows.db"
+    both = projectors(server, tmp_path, "--all", tables, "--to", f"sqlite:{path}", project=("project",))
+    alone = projectors(server, tmp_path, "--projection", f"{tables}:Owners", "--to", f"sqlite:{path}", project=("project",))
+    with both as [several], alone as [one]:
+        wait_for(lambda: "caught up" in one.said and several.said.count("caught up") == 4, "all catch up")
+        deposit(server)
+        wait_for(lambda: total(path, "owners") == total(path, "deposits") == 3, "all go on")
+        wait_for(lambda: one.ended or "it has ended" in several.said, "one of the two is refused")
+        if one.ended:
+            assert one.process.returncode == 1
+            assert several.stop(signal.SIGTERM) == 0
+        else:
+            assert "owners: the checkpoint of projection 'owners' is no longer 0" in several.said
+            assert several.stop(signal.SIGTERM) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "no projection is named: give --projection MODULE:NAME, or --all MODULE"),
+        (("--all", "json"), "has none: no instance, and no class that it defines"),
+        (("--all", "bank:app"), "is a value of type 'Domain', not a list of projections"),
+        (("--all", "a-b"), "is not of the form module, or module:attribute"),
+        (("--all", "treasury"), "module 'treasury' was not found"),
+        (("--all", "bank", "--projection", "bank:Balances"), "two projections have the name 'balances'"),
+    ],
+)
+def test_a_wrong_choice_of_projections_is_reported_in_one_line(shared: Server, options: tuple[str, ...], words: str) -> None:
+    assert words in refused("project", *options, "--to", "sqlite:rows.db", store=shared.store, code=2)
