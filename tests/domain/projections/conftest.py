@@ -25,6 +25,8 @@ class Place:
     query: Query
     change: Callable[[str], object]
     tables: Callable[[], list[str]]
+    address: str
+    """As `target_at` takes it."""
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +54,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
             found = look("SELECT name FROM sqlite_schema WHERE type = 'table'") if path.exists() else []
             return sorted(name for (name,) in found)
 
-        yield Place(lambda: d.target_at(f"sqlite:{path}"), look, look, tables)
+        yield Place(lambda: d.target_at(f"sqlite:{path}"), look, look, tables, f"sqlite:{path}")
         return
     address: str = request.getfixturevalue("postgresql_address")
     import psycopg
@@ -61,8 +63,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         schema = f"test_{tmp_path.name}".replace("-", "_").lower()[:60]
         connection.execute(f'CREATE SCHEMA "{schema}"')
         connection.execute(f'SET search_path TO "{schema}"')
+        own = f"{address}?options=-csearch_path%3D{schema}"
         yield Place(
-            lambda: d.target_at(f"{address}?options=-csearch_path%3D{schema}"),
+            lambda: d.target_at(own),
             lambda query: connection.execute(query).fetchall(),
             connection.execute,
             lambda: [
@@ -71,4 +74,5 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
                     "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY tablename", (schema,)
                 )
             ],
+            own,
         )
