@@ -15,7 +15,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
-from eventstore.errors import EventStoreError, copy_error
+from eventstore.errors import Diverged, EventStoreError, copy_error
 from eventstore.following.follower import EventBatch, whole_commits
 from eventstore.following.log import PASSED_EVENTS, Followable, Wanted
 from eventstore.following.parts import Part
@@ -249,6 +249,8 @@ class Feeds:
 async def _run(feed: Feed) -> None:
     try:
         await feed.run()
+    except Diverged:  # of where the feed was: each follower compares its own place
+        feed.end(None)
     except Exception as error:
         feed.end(error)
     else:

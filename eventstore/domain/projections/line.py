@@ -23,7 +23,7 @@ from eventstore.errors import Closed, ConnectionLost, InvalidArgument, Overloade
 from eventstore.following.checkpoint import Checkpoint
 from eventstore.following.feed import Tap
 from eventstore.following.follower import EventBatch, beside, follow
-from eventstore.following.log import Followable, confirmed, event_at, nothing_until, uuid_and_last_sequence
+from eventstore.following.log import PASSED_EVENTS, Followable, confirmed, event_at, nothing_until, uuid_and_last_sequence
 from eventstore.protocol.reaction_info import WantedPlace
 
 _PROJECTOR_BITS: Final = 62
@@ -109,10 +109,12 @@ class Line:
         await follow(subscription, handle, events_max)
 
     async def _follow_shared(self, events_max: int, on_batch: OnBatch, tap: Callable[[], Tap]) -> None:
+        caught_up = False
         while True:
-            shared, place, caught_up = tap(), self.checkpoint.sequence, False
+            shared, place = tap(), self.checkpoint.sequence
             while (batch := await shared.after(place, events_max, caught_up=caught_up)) is not None:
-                if not await self._write(batch, await self._reached(batch), on_batch):
+                moves = batch.events or batch.caught_up or batch.position >= self.checkpoint.sequence + PASSED_EVENTS
+                if moves and not await self._write(batch, await self._reached(batch), on_batch):
                     return
                 place, caught_up = batch.position, caught_up or batch.caught_up
             self._passed = 0
