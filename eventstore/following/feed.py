@@ -21,7 +21,7 @@ from eventstore.following.log import PASSED_EVENTS, Followable, Wanted
 from eventstore.following.parts import Part
 from eventstore.model import FILTER_TYPES_MAX, VERSION_MAX, CaughtUp, Event
 from eventstore.position import END, After
-from eventstore.records.event_page import settle
+from eventstore.records.event_page import commit_end, settle
 
 _EVENTS_KEPT: Final = 1024
 _BYTES_KEPT: Final = 4 * 1024 * 1024
@@ -205,7 +205,7 @@ class Tap:
         first = bisect_right(kept, sequence, key=_sequence) if kept and kept[-1].sequence > sequence else len(kept)
         events = list[Event]()
         for place in range(first, len(kept)):
-            if len(events) >= events_max and not events[-1].commit_continues:
+            if len(events) >= events_max and kept[place].sequence > commit_end(events[-1]):
                 return EventBatch(events, events[-1].sequence, False)
             events.append(kept[place])
         if self._feed.caught_up and not caught_up and end >= sequence:

@@ -18,6 +18,7 @@ from eventstore.failures import text_of
 from eventstore.following.log import PASSED_EVENTS, EventSubscription
 from eventstore.model import CaughtUp, Event
 from eventstore.protocol.reaction_info import ReactionInfo
+from eventstore.records.event_page import commit_end
 
 FollowerState: TypeAlias = Literal["running", "stopped", "refused"]
 
@@ -104,6 +105,8 @@ def whole_commits(events: Sequence[Event]) -> int:
     """Returns how many of the events belong to commits that end among them."""
     whole = len(events)
     while whole and events[whole - 1].commit_continues:
+        if whole < len(events) and events[whole].sequence > commit_end(events[whole - 1]):
+            break  # a filter has left out the rest
         whole -= 1
     return whole
 

@@ -61,6 +61,11 @@ def decode_page(records: bytes | memoryview) -> list[Event]:
             gc.enable()
 
 
+def commit_end(event: Event) -> int:
+    """Returns the sequence of the last event of its commit, if that is a joint one; otherwise its own."""
+    return event[7] + (event[8] >> LEFT_SHIFT)
+
+
 def settle(events: list[Event], through: int) -> None:
     """Takes what passed a filter, of a page that was read up to the sequence `through`: if its last event belongs to a joint
     commit that ends there or before, the rest of the commit was left out, and does not follow.
