@@ -6,6 +6,7 @@ import random
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -107,10 +108,45 @@ def test_a_projector_goes_on_through_splits(tmp_path: Path, shards: int) -> None
         trio.run(main, cluster)
 
 
-def rows_if_any(path: Path) -> dict[str, int]:
+class Others(PerAggregate):
+    name = "others"
+
+
+def test_several_projections_in_one_process_go_on_through_splits(tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+
+    async def main(cluster: LedShards) -> None:
+        async with es.connect(cluster.address) as store, trio.open_nursery() as nursery:
+
+            async def follow() -> None:
+                tables = [(each, d.SQLiteTarget(path)) for each in (PerAggregate(), Others())]
+                await d.project_all(store, tables, events_max=50)
+
+            await trio.to_thread.run_sync(append, cluster.address, 500, 1)
+            nursery.start_soon(follow)
+            for number in range(3):
+                await trio.to_thread.run_sync(cluster.split, number % 2)
+                await trio.to_thread.run_sync(append, cluster.address, 200, number)
+            expected = await trio.to_thread.run_sync(stored, cluster.address)
+            for name in ("totals", "others"):
+                same = partial(lambda name: rows_if_any(path, name) == expected, name)
+                await trio.to_thread.run_sync(wait_until, same, f"each event counts once in {name}")
+            nursery.cancel_scope.cancel()
+        async with es.connect(cluster.address) as store:
+            await trio.to_thread.run_sync(append, cluster.address, 20, 9)
+            for projection in (PerAggregate(), Others()):
+                await d.project(store, projection, d.SQLiteTarget(path), until_caught_up=True)
+                expected = await trio.to_thread.run_sync(stored, cluster.address)
+                assert rows_if_any(path, projection.name) == expected, "it moves to a process of its own"
+
+    with LedShards(tmp_path, 2) as cluster:
+        trio.run(main, cluster)
+
+
+def rows_if_any(path: Path, name: str = "totals") -> dict[str, int]:
     with closing(sqlite3.connect(path)) as connection:
         try:
-            return dict(connection.execute("SELECT key, events FROM totals").fetchall())
+            return dict(connection.execute(f"SELECT key, events FROM {name}").fetchall())
         except sqlite3.OperationalError:  # not created yet
             return {}
 
