@@ -92,10 +92,10 @@ _PANELS: Final[Sequence[tuple[str, str, Sequence[tuple[str, str]]]]] = (
         [
             ("eventstore_reaction_parked", "{{reaction}}"),
             ("eventstore_publication_parked", "topic {{topic}}"),
-            ("eventstore_projection_parked_keys", "table {{instance}}"),
+            ("eventstore_projection_parked_keys", "table {{instance}} {{projection}}"),
         ],
     ),
-    ("Lag of projections", "s", [("eventstore_projection_lag_seconds", "{{instance}}")]),
+    ("Lag of projections", "s", [("eventstore_projection_lag_seconds", "{{instance}} {{projection}}")]),
     ("Lag of publishing", "s", [("eventstore_publish_lag_seconds", "{{instance}}")]),
     ("Commands handled", "ops", [("rate(eventstore_commands_handled_total[1m])", "{{instance}} {{shard}}")]),
     (

@@ -16,7 +16,7 @@ from eventstore.alarms.alarm_metrics import ALARM, NODE_ALARM
 from eventstore.alarms.built_in_rules import BUILT_IN
 from eventstore.metrics import LabelledMetric, Metric, labels_of
 from eventstore.server.metric_subjects import LABELLED, METRICS_BY_SUBJECT
-from eventstore.server.projection_watch import PROJECTION_METRICS
+from eventstore.server.projection_watch import PROJECTION_LABELLED, PROJECTION_METRICS, PROJECTION_WAITING
 from eventstore.server.prometheus import exported_name, figure_name
 from eventstore.settings.server import ServerSettings
 from eventstore.settings.setting_declaration import DeclaredSetting, settings_by_group
@@ -62,7 +62,8 @@ Of the shards that a [node](CLUSTER.md) runs, beside what each of them says, whi
 _PROJECTION_METRICS = """\
 ### Projections
 
-Of a projector, on the address that `eventstore project --http` names.
+Of a projector, on the address that `eventstore project --http` names. With several projections (`--all`), each figure has the
+label `projection`, and there is `eventstore_projection_waiting`.
 """
 _LABELLED = (*LABELLED, ALARM)
 _OF_NODES = (*SHARD_METRICS, *NODE_FIGURES, NODE_ALARM)
@@ -73,6 +74,7 @@ DECLARED = (
     *REPLICA_LABELLED,
     LEADER_CHANGES,
     *_OF_NODES,
+    *PROJECTION_LABELLED,
     *PROJECTION_METRICS,
 )
 """All metrics that there are."""
@@ -131,7 +133,7 @@ def _metrics() -> Iterator[str]:
 
 def _projection_metrics() -> Iterator[str]:
     yield _PROJECTION_METRICS
-    yield from _metric_table(PROJECTION_METRICS)
+    yield from _metric_table((*PROJECTION_METRICS, PROJECTION_WAITING))
 
 
 def _alarms() -> Iterator[str]:
@@ -146,10 +148,14 @@ def _alarms() -> Iterator[str]:
     )
 
 
-def _metric_table(declared: Iterable[Metric[Any]]) -> Iterator[str]:
+def _metric_table(declared: Iterable[Metric[Any] | LabelledMetric]) -> Iterator[str]:
     yield from _table(
         ("metric", "kind", "what", "look at it when"),
-        ((_exported(each), each.kind, each.help, each.watch) for each in declared if each.kind != "text"),
+        (
+            (_exported(each), each.kind, each.help, each.watch if isinstance(each, Metric) else "")
+            for each in declared
+            if each.kind != "text"
+        ),
     )
 
 

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 
 from eventstore.errors import Diverged, EventStoreError, copy_error
 from eventstore.following.follower import EventBatch, whole_commits
-from eventstore.following.log import PASSED_EVENTS, Followable, Wanted
+from eventstore.following.log import PASSED_EVENTS, Followable, WantedEvents
 from eventstore.following.parts import Part
 from eventstore.model import FILTER_TYPES_MAX, VERSION_MAX, CaughtUp, Event
 from eventstore.position import END, After
@@ -48,7 +48,7 @@ class Feed:
         self.caught_up = self.ended = False
         self._error: Exception | None = None
 
-    def tap(self, wanted: Wanted) -> Tap:
+    def tap(self, wanted: WantedEvents) -> Tap:
         """Returns what a follower takes its events from."""
         tap = Tap(self, self._store, wanted, self.position)
         self._taps.append(tap)
@@ -154,7 +154,7 @@ class Feed:
 class Tap:
     """The events of one follower of a feed. `since`: everything of its own after it, up to the feed's position, is kept."""
 
-    def __init__(self, feed: Feed, store: Followable, wanted: Wanted, since: int) -> None:
+    def __init__(self, feed: Feed, store: Followable, wanted: WantedEvents, since: int) -> None:
         self.wanted = wanted
         self.since = since
         self._feed = feed
@@ -231,7 +231,7 @@ class Tap:
 class Feeds:
     """A feed for each part of a log, from the first follower on that wants it; a new one when that has ended."""
 
-    def __init__(self, tasks: TaskGroup, wanted: Mapping[str, Wanted]) -> None:
+    def __init__(self, tasks: TaskGroup, wanted: Mapping[str, WantedEvents]) -> None:
         """`wanted`: what the followers want that there may be, by their names. The feeds run in `tasks`."""
         self._tasks, self._wanted = tasks, wanted
         self._running: dict[int | None, tuple[Feed, dict[str, Tap]]] = {}

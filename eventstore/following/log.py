@@ -22,7 +22,7 @@ PASSED_EVENTS: Final = 65_536
 that who begins again there has one page to examine once more, and a place is not written for each such event."""
 
 
-class Wanted(NamedTuple):
+class WantedEvents(NamedTuple):
     """Which events a follower wants: of these types, None: of all; and of aggregates whose ids start with this prefix."""
 
     types: tuple[str, ...] | None = None

@@ -23,7 +23,7 @@ from eventstore.server.aggregate_snapshots import SNAPSHOT_DIFFERS, SNAPSHOT_MET
 from eventstore.server.logs import LINES_A_MINUTE
 from eventstore.server.net import scheduler
 from eventstore.server.net.connection import BOUND_MAX, LIGHT_MAX
-from eventstore.server.projection_watch import PROJECTION_METRICS
+from eventstore.server.projection_watch import PROJECTION_METRICS, PROJECTION_WAITING
 from eventstore.server.prometheus import exported_name
 from eventstore.server.work.worked_shards import WORKER_METRICS
 from eventstore.settings.server import ServerSettings
@@ -151,8 +151,8 @@ def test_every_metric_is_explained(serve: Serve) -> None:
     with urllib.request.urlopen(f"http://{server.opened['http']}/metrics", timeout=10) as answer:
         served = {line.split()[2] for line in answer.read().decode().splitlines() if line.startswith("# TYPE ")}
     declared: tuple[Any, ...] = (
-        *PROJECTION_METRICS, *REPLICA_METRICS, *REPLICA_LABELLED, LEADER_CHANGES, *SHARD_METRICS, *NODE_FIGURES, NODE_ALARM,
-        *ACCESS_METRICS, *TLS_METRICS, *WORKER_METRICS, *SNAPSHOT_METRICS, SNAPSHOT_DIFFERS,
+        *PROJECTION_METRICS, PROJECTION_WAITING, *REPLICA_METRICS, *REPLICA_LABELLED, LEADER_CHANGES, *SHARD_METRICS,
+        *NODE_FIGURES, NODE_ALARM, *ACCESS_METRICS, *TLS_METRICS, *WORKER_METRICS, *SNAPSHOT_METRICS, SNAPSHOT_DIFFERS,
     )  # fmt: skip
     of_others = {
         f"{exported_name(each.name)}{'_total' if each.kind == 'counter' else ''}" for each in declared if each.kind != "text"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import eventstore as es
+from eventstore.domain.encoding.event_type import event_type
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.testing import rows_of, sent_by, stored
 
@@ -18,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "DOMAIN.md"
 @pytest.fixture(scope="module")
 def shown() -> ModuleType:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     module = sys.modules["domain_page"] = ModuleType("domain_page")
     exec("\n\n".join(blocks), vars(module))  # our own page
     return module
@@ -27,6 +31,20 @@ def shown() -> ModuleType:
 def test_the_projection_of_the_page_counts(shown: ModuleType) -> None:
     projection: Projection[int] = shown.Balances()
     assert rows_of(projection, stored(shown.Deposited(3), shown.Deposited(4))) == {"aggregate-1": {"cents": 7}}
+
+
+async def test_the_projections_of_the_page_keep_their_tables(
+    shown: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    events = shown.Deposited(3), shown.Enrolled("c1", "s1"), shown.Enrolled("c1", "s2"), shown.Deposited(4)
+    async with es.open_store("data") as store:
+        for event in events:
+            await store.append("acc-1", [event_type(type(event)).encode(event)], es.ANY)
+        assert await shown.keep_tables(store, until_caught_up=True) == {"balances": 4, "places": 4}
+    with closing(sqlite3.connect("read.db")) as connection:
+        assert connection.execute("SELECT key, cents FROM balances").fetchall() == [("acc-1", 7)]
+        assert connection.execute("SELECT key, taken FROM places").fetchall() == [("c1", 2)]
 
 
 async def test_the_command_id_of_the_page_is_what_is_sent(shown: ModuleType) -> None:

@@ -13,7 +13,7 @@ import trio
 import eventstore as es
 from eventstore.following import feed as module
 from eventstore.following.feed import Feed, Tap
-from eventstore.following.log import PASSED_EVENTS, Wanted
+from eventstore.following.log import PASSED_EVENTS, WantedEvents
 from eventstore.model import FILTER_TYPES_MAX
 from tests.waiting import DEADLINE_SECONDS
 
@@ -65,7 +65,9 @@ async def test_each_follower_gets_its_own_events_and_learns_once_that_it_has_cau
     async with opened(tmp_path) as store:
         await append(store, "A", "B")
         feed = Feed(store)  # type: ignore[arg-type]
-        a, b, all_of_x = (feed.tap(each) for each in (Wanted(("A",)), Wanted(("B", "C")), Wanted(("A", "B"), "x-")))
+        a, b, all_of_x = (
+            feed.tap(each) for each in (WantedEvents(("A",)), WantedEvents(("B", "C")), WantedEvents(("A", "B"), "x-"))
+        )
         async with running(feed):
             assert await next_of(a, 2, caught_up=False) == ([], 2, True)
             await append(store, "A", "B", "C")
@@ -84,7 +86,7 @@ async def test_one_that_is_behind_reads_its_own_events_until_it_has_reached_the_
     async with opened(tmp_path) as store:
         await append(store, *"ABABABAB")
         feed = Feed(store)  # type: ignore[arg-type]
-        a, b = feed.tap(Wanted(("A",))), feed.tap(Wanted(("B",)))
+        a, b = feed.tap(WantedEvents(("A",))), feed.tap(WantedEvents(("B",)))
         async with running(feed):
             assert await next_of(b, 8, caught_up=False) == ([], 8, True)
             assert await next_of(a, 0, 3, caught_up=False) == ([1, 3, 5], 5, False)
@@ -101,7 +103,7 @@ async def test_a_slow_one_reads_what_is_no_longer_kept_and_an_idle_one_reads_not
     async with opened(tmp_path) as store:
         monkeypatch.setattr(module, "_EVENTS_KEPT", 4)
         feed = Feed(store)  # type: ignore[arg-type]
-        slow, quick, idle = feed.tap(Wanted(("A",))), feed.tap(Wanted(("B",))), feed.tap(Wanted(("C",)))
+        slow, quick, idle = feed.tap(WantedEvents(("A",))), feed.tap(WantedEvents(("B",))), feed.tap(WantedEvents(("C",)))
         async with running(feed):
             assert await next_of(quick, 0, caught_up=False) == ([], 0, True)
             await append(store, "A", "A")
@@ -126,7 +128,7 @@ async def test_commits_stay_whole_for_each_follower(tmp_path: Path, monkeypatch:
         await store.store.commit(writes(0))
         await store.store.commit(writes(1))
         feed = Feed(store)  # type: ignore[arg-type]
-        a, ac, b = feed.tap(Wanted(("A",))), feed.tap(Wanted(("A", "C"))), feed.tap(Wanted(("B",)))
+        a, ac, b = feed.tap(WantedEvents(("A",))), feed.tap(WantedEvents(("A", "C"))), feed.tap(WantedEvents(("B",)))
         async with running(feed):
             assert await next_of(ac, 0, 1, caught_up=False) == ([1, 2, 5, 6], 6, False), (
                 "a page that is smaller than the commit"
@@ -143,7 +145,7 @@ async def test_commits_stay_whole_for_each_follower(tmp_path: Path, monkeypatch:
 async def test_the_subscription_asks_for_what_all_want(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
 
-        async def filter_of(*wanted: Wanted) -> object:
+        async def filter_of(*wanted: WantedEvents) -> object:
             feed = Feed(store)  # type: ignore[arg-type]
             taps = [feed.tap(each) for each in wanted]
             async with running(feed):
@@ -151,21 +153,23 @@ async def test_the_subscription_asks_for_what_all_want(tmp_path: Path) -> None:
             return store.filters[-1]
 
         many = tuple(f"T{number:03}" for number in range(FILTER_TYPES_MAX))
-        assert await filter_of(Wanted(("B", "A")), Wanted(("B", "C"))) == (["A", "B", "C"], None)
-        assert await filter_of(Wanted(("A",), "order-1"), Wanted(("A",), "order-2"), Wanted(("A",), "orders")) == (
+        assert await filter_of(WantedEvents(("B", "A")), WantedEvents(("B", "C"))) == (["A", "B", "C"], None)
+        assert await filter_of(
+            WantedEvents(("A",), "order-1"), WantedEvents(("A",), "order-2"), WantedEvents(("A",), "orders")
+        ) == (
             ["A"],
             "order",
         )
-        assert await filter_of(Wanted(("A",), "order-1"), Wanted(("A",), "bill-")) == (["A"], None)
-        assert await filter_of(Wanted(None, "x"), Wanted(("A",), "xy")) == (None, "x")
-        assert await filter_of(Wanted(many)) == (list(many), None)
-        assert await filter_of(Wanted(many), Wanted(("A",))) == (None, None), "more than a filter has"
+        assert await filter_of(WantedEvents(("A",), "order-1"), WantedEvents(("A",), "bill-")) == (["A"], None)
+        assert await filter_of(WantedEvents(None, "x"), WantedEvents(("A",), "xy")) == (None, "x")
+        assert await filter_of(WantedEvents(many)) == (list(many), None)
+        assert await filter_of(WantedEvents(many), WantedEvents(("A",))) == (None, None), "more than a filter has"
 
 
 async def test_what_passes_over_is_told_of_rarely(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         feed = Feed(store)  # type: ignore[arg-type]
-        wanted, idle = feed.tap(Wanted(("A",))), feed.tap(Wanted(("B",)))
+        wanted, idle = feed.tap(WantedEvents(("A",))), feed.tap(WantedEvents(("B",)))
         async with running(feed):
             assert await next_of(wanted, 0, caught_up=False) == ([], 0, True)
             many, count = [es.NewEvent("A", b"")] * 1_000, 0

@@ -27,7 +27,7 @@ from eventstore.domain.projections.decimal_column import DecimalColumn
 from eventstore.errors import DomainRefused, EventStoreError, ProjectionFailed
 from eventstore.failures import described, is_fault
 from eventstore.fields import check_text, shown
-from eventstore.following.log import Wanted
+from eventstore.following.log import WantedEvents
 from eventstore.json_values import exact_json_text
 from eventstore.model import Event
 from eventstore.stopped_clock import declared_class, plain, real_class
@@ -267,9 +267,9 @@ def _takes_stored(method: Callable[..., object]) -> bool:
     return sum(each.kind in by_place for each in inspect.signature(method).parameters.values()) >= with_stored
 
 
-def wanted_by(projection: Projection[Any]) -> Wanted:
+def wanted_by(projection: Projection[Any]) -> WantedEvents:
     """Returns which events the projection subscribes to."""
-    return Wanted(projection.wanted_types, projection.aggregate_prefix)
+    return WantedEvents(projection.wanted_types, projection.aggregate_prefix)
 
 
 def event_for_key(projection: Projection[Any], event: Event) -> Event:

@@ -92,7 +92,7 @@ class Projecting(NamedTuple):
 
 
 class ProjectedTable:
-    """The table of a projection, on its way: a line for each part of the log. `parked_retried`: once is enough."""
+    """The table of a projection under way: a line for each part of the log."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class ProjectedTable:
         self._turn = turn
         self._on_progress = on_progress
         self._lines = dict[int | None, Line]()
-        self._parked_retried = False
+        self._parked_retried = False  # once is enough
 
     @property
     def sequence(self) -> int:

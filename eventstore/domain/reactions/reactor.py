@@ -25,7 +25,7 @@ from eventstore.fields import check_int, encodable
 from eventstore.following.checkpoint import Checkpoint
 from eventstore.following.feed import Feed, Tap
 from eventstore.following.follower import Follower
-from eventstore.following.log import PASSED_EVENTS, Followable, Wanted, event_at, last_sequence, nothing_until
+from eventstore.following.log import PASSED_EVENTS, Followable, WantedEvents, event_at, last_sequence, nothing_until
 from eventstore.following.parking import ParkedEvents, Parking
 from eventstore.import_marks import NO_REACTIONS, is_marked
 from eventstore.model import Committed, Event
@@ -113,7 +113,7 @@ class Reactor:
                 _log.error("%s", run.follower.failed(error, refused=True))
         going = [run.follower.through for run in self.runs.values() if run.follower.state != "refused"]
         self.feed = Feed(self._store, max(going, default=0))
-        taps = {run: self.feed.tap(Wanted((run.reaction.event.name,))) for run in self.runs.values()}
+        taps = {run: self.feed.tap(WantedEvents((run.reaction.event.name,))) for run in self.runs.values()}
         for run, tap in taps.items():
             run.tap = tap
         self._error, self._resumed = None, False
