@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing
@@ -234,6 +235,64 @@ async def test_one_that_fails_holds_up_no_other_and_continues_once_it_can(
             await seen.until(lambda: checkpoint(path, "stops") >= 4)
         assert len(store.subscriptions) == 1
     assert table(path, "stops")["b"] == (7, 7)
+
+
+class Blocked(d.SQLiteTarget):
+    """A database that does not answer until it may."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.may = threading.Event()
+        self.waits = threading.Event()
+
+    def read(self, keys: Sequence[str]) -> dict[str, str]:
+        self.waits.set()
+        assert self.may.wait(DEADLINE_SECONDS)
+        return super().read(keys)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_one_whose_database_is_slow_holds_up_no_other_and_reads_what_it_has_missed(kind: str, tmp_path: Path) -> None:
+    path, seen = tmp_path / "rows.db", Seen()
+    slow = Blocked(tmp_path / "slow.db")
+    tables = [(Sums("slow", ["A"]), slow), (Sums("quick", ["A"]), d.SQLiteTarget(path))]
+    async with opened(kind, tmp_path / "store") as store:
+        async with running(partial(d.project_all, store, tables, events_max=1_000, on_progress=seen.on_progress)):
+            await seen.until(lambda: len(seen.caught_up) == 2)
+            await append(store, "a", "A", 1)
+            await trio.to_thread.run_sync(slow.waits.wait, DEADLINE_SECONDS)
+            try:
+                for _ in range(20):
+                    await append(store, "a", "A", *[1] * 150)
+                    await seen.until(lambda: seen.events["quick"] % 150 == 1)
+                await seen.until(lambda: seen.events["quick"] == 3_001)
+                assert seen.events["slow"] == 0
+            finally:
+                reads = store.reads
+                slow.may.set()  # its thread cannot be cancelled
+            await seen.until(lambda: seen.events["slow"] == 3_001)
+            assert reads < store.reads < reads + 10, "pages of its own"
+            reads = store.reads
+            await append(store, "a", "A", 1)
+            await seen.until(lambda: seen.events["slow"] == seen.events["quick"] == 3_002)
+            assert (store.reads, len(store.subscriptions)) == (reads, 1), "it shares the subscription again"
+    assert table(path, "quick") == table(tmp_path / "slow.db", "slow") == {"a": (3_002, 3_002)}
+
+
+async def test_what_is_parked_is_retried_once_and_a_table_without_a_checkpoint_is_refused_alone(tmp_path: Path) -> None:
+    path, seen = tmp_path / "rows.db", Seen()
+    mended = Parking("parks")
+    mended.apply = lambda state, event: [9, 9]  # type: ignore[method-assign]
+    async with opened("embedded", tmp_path / "store") as store:
+        await append(store, "a", "A", 1, -1)
+        await d.project_all(store, [(Parking("parks"), d.SQLiteTarget(path))], until_caught_up=True)
+        assert table(path, "parks") == {"a": (1, 1)}
+        tables = [(each, d.SQLiteTarget(path)) for each in (Sums("new"), mended)]
+        run = partial(d.project_all, store, tables, until_caught_up=True, on_failure=seen.on_failure)
+        with pytest.raises(es.DomainRefused, match="'new' has no checkpoint"):
+            await run(begins=False, retry_parked=True)
+    assert table(path, "parks") == {"a": (9, 9)}
+    assert [(name, again) for name, _, again in seen.failures] == [("new", False)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
