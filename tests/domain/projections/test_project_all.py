@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import anyio
 import pytest
 import trio
 
@@ -403,6 +404,39 @@ async def test_a_store_that_is_closed_ends_all(tmp_path: Path) -> None:
             await seen.until(lambda: len(seen.caught_up) == 2)
     assert errors
     assert seen.failures == [], "none of them has failed"
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_it_runs_on_either_event_loop_and_closes_its_tables_when_it_is_cancelled(tmp_path: Path, backend: str) -> None:
+    path, done = tmp_path / "rows.db", 0
+
+    async def run() -> None:
+        more = anyio.Event()
+
+        def on_progress(name: str, progress: d.Progress) -> None:
+            nonlocal done
+            done += progress.events
+            if done == 40:
+                more.set()
+
+        async with es.connect(server.address) as store:
+            await append(store, "a", "A", *range(10))
+            tables = [(Sums(name), d.SQLiteTarget(path)) for name in ("one", "two")]
+            assert await d.project_all(store, tables, events_max=3, until_caught_up=True) == {"one": 10, "two": 10}
+            assert not path.with_name("rows.db-wal").exists(), "a table was not closed"
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(d.project_all, store, tables, on_progress=on_progress))
+                await append(store, "a", "A", *range(20))
+                with anyio.fail_after(DEADLINE_SECONDS):
+                    await more.wait()
+                await append(store, "a", "A", *range(20))
+                group.cancel_scope.cancel()
+            assert not path.with_name("rows.db-wal").exists(), "a table was not closed"
+            await d.project_all(store, tables, until_caught_up=True)
+
+    with ServerThread(tmp_path / "store") as server:
+        anyio.run(run, backend=backend)
+    assert table(path, "one") == table(path, "two") == {"a": (45 + 190 + 190, 50)}
 
 
 async def test_names_are_those_of_tables(tmp_path: Path) -> None:
