@@ -30,6 +30,7 @@ from eventstore.following.feed import Feeds
 from eventstore.following.follower import Follower
 from eventstore.following.log import Followable
 from eventstore.following.parts import Part, Parts
+from eventstore.records.event_filter import event_filter
 
 _PAUSE_S: Final = 5.0
 _PAUSE_S_MAX: Final = 60.0
@@ -58,7 +59,7 @@ async def project_all(
     is begun again.
 
     Raises:
-        InvalidArgument: there is no projection, or two have the same name.
+        InvalidArgument: there is no projection, two have the same name, or the filter of one is wrong.
         ConnectionLost, Closed: the store is gone.
         Others as `project`: no projection follows any longer, and this was the first error; the log has the others.
     """
@@ -95,6 +96,7 @@ class _Tables:
                 value=name,
             )
         projection.check_states()
+        event_filter(*wanted_by(projection))  # a wrong one would end the subscription of all
         turn = self._turns.setdefault(getattr(target, "file", object()), anyio.Lock())
         self._tables[name] = ProjectedTable(projection, target, turn, partial(self._advanced, name))
         self._followers[name] = Follower(_PAUSE_S, _PAUSE_S_MAX)

@@ -439,11 +439,14 @@ def test_it_runs_on_either_event_loop_and_closes_its_tables_when_it_is_cancelled
     assert table(path, "one") == table(path, "two") == {"a": (45 + 190 + 190, 50)}
 
 
-async def test_names_are_those_of_tables(tmp_path: Path) -> None:
+async def test_what_cannot_be_run_together_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     async with es.open_store(tmp_path / "store") as store:
         with pytest.raises(es.InvalidArgument, match="there is no projection"):
             await d.project_all(store, [])
         twice = [(Sums("one"), d.SQLiteTarget(tmp_path / name)) for name in ("rows.db", "others.db")]
         with pytest.raises(es.InvalidArgument, match="two projections have the name 'one'"):
             await d.project_all(store, twice)
+        many = Sums("many", [f"T{number}" for number in range(257)])
+        with pytest.raises(es.InvalidArgument, match="257 event types, the limit is 256"):
+            await d.project_all(store, [(many, d.SQLiteTarget(tmp_path / "rows.db"))])
     assert not (tmp_path / "rows.db").exists()
