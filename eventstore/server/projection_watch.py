@@ -97,10 +97,9 @@ class ProjectionWatch:
 
     async def _oldest(self, shard: int | None, part: Followable, end: int) -> list[int]:
         checkpoint = self.parts.get(shard, ShardLag()).sequence
-        after = max(checkpoint, self._nothing.pop(shard, 0))
+        after = max(checkpoint, self._nothing.get(shard, 0))
         if after >= end:
-            if end > checkpoint:
-                self._nothing[shard] = end
+            self._nothing[shard] = end  # which may be less: of another store
             return []
         read = part.read_all(after, *wanted_by(self.projection), limit=1)
         async for event in read:

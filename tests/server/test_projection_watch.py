@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import pytest
 import trio
@@ -51,6 +51,36 @@ async def test_the_lag_is_that_of_the_oldest_event_of_its_types_that_is_not_fold
     assert (watch.sequence, watch.events, watch.rows) == (3, 2, 2)
     assert watch.attention is not None
     assert "2 keys are parked" in watch.attention
+
+
+async def test_what_was_looked_at_is_not_read_again(tmp_path: Path) -> None:
+    watch, afters = ProjectionWatch(ByOwner()), list[int]()
+    async with es.open_store(tmp_path / "data") as store:
+
+        class Counted:
+            shards: ClassVar[dict[int, Any]] = {}
+            stats = store.stats
+
+            def read_all(self, after: int, *arguments: Any, **options: Any) -> Any:
+                afters.append(after)
+                return store.read_all(after, *arguments, **options)
+
+        counted: Any = Counted()
+        for kind, reads, lag in (
+            ("Other", [0], 0),
+            (None, [], 0),
+            ("Other", [1], 0),
+            ("Opened", [2], 3),
+            (None, [2], 3),
+        ):
+            if kind is not None:
+                await store.append("a", [es.NewEvent(kind, {})], es.ANY)
+            afters.clear()
+            await watch.look(counted)
+            assert (afters, watch.lag_events) == (reads, lag)
+        watch.take(Progress(1, 1, 3, caught_up=True))
+        await watch.look(counted)
+        assert watch.lag_events == 0
 
 
 async def test_the_server_says_what_connected_projectors_tell_it_and_how_late_they_are_by_now(server: ServerThread) -> None:
