@@ -100,7 +100,8 @@ class JointCommitBatcher:
             if isinstance(error, Elsewhere):
                 raise error
             raw = cast("RawJointCommit", refused([raw], error)[0])  # a split may have separated them since they were written
-        self._order.switch_to(self)
+        if self._order.collecting is not self:
+            self._order.switch_to(self)
         self._gate.owe(connection)
         self._commits.append(_Commit(connection, request_id, raw, connection.request_bytes))
 
