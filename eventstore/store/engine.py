@@ -40,7 +40,7 @@ from eventstore.store.read.aggregate_list import AggregateLister
 from eventstore.store.read.aggregate_lookups import AggregateLookups
 from eventstore.store.read.checked_reads import read_records
 from eventstore.store.read.conditions import Conditions, look_ahead
-from eventstore.store.read.reader_place import commit_end
+from eventstore.store.read.reader_place import place_of_commit_end
 from eventstore.store.read.replay import AggregateReader, ReplayPage, replay_many
 from eventstore.store.read.scan import LogScanner, ScanPage
 from eventstore.store.read.sorted_places import SortedPlaces
@@ -233,7 +233,7 @@ class StoreEngine:
             Diverged: the place is beyond the end, or of another history.
             Corrupt, ReadFailed
         """
-        place = commit_end(self.scan, at, self.visible_sequence)
+        place = place_of_commit_end(self.scan, at, self.visible_sequence)
 
         def replay(aggregate_id: str, from_version: int, left: int) -> ReplayPage:
             return self.replay(aggregate_id, from_version, None, False, left, through=place.sequence)

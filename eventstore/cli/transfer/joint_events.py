@@ -6,14 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from eventstore.cli.transfer.event_lines import JointMark
-from eventstore.model import LEFT_SHIFT, Event
+from eventstore.model import Event
+from eventstore.records.event_page import commit_end
 
 Marked: TypeAlias = tuple[Event, int | None, JointMark | None]
-
-
-def end_of_commit(event: Event) -> int:
-    """Returns the sequence of the last event of the event's joint commit; its own if none of that follow."""
-    return event.sequence + (event[8] >> LEFT_SHIFT)
 
 
 def marked_events(events: Iterable[Event], shard_of: Callable[[], int | None]) -> Iterator[Marked]:
@@ -25,7 +21,7 @@ def marked_events(events: Iterable[Event], shard_of: Callable[[], int | None]) -
     for event in events:
         shard = shard_of()
         found = held.get(shard)
-        if found is not None and event.sequence > end_of_commit(found[0]):  # a filter has left out its last event
+        if found is not None and event.sequence > commit_end(found[0]):  # a filter has left out its last event
             yield from _together(held.pop(shard), shard)
             found = None
         if found is None:
@@ -34,7 +30,7 @@ def marked_events(events: Iterable[Event], shard_of: Callable[[], int | None]) -
                 continue
             found = held[shard] = []
         found.append(event)
-        if event.sequence == end_of_commit(found[0]):
+        if event.sequence == commit_end(found[0]):
             yield from _together(held.pop(shard), shard)
     for shard, found in held.items():
         yield from _together(found, shard)
@@ -43,6 +39,6 @@ def marked_events(events: Iterable[Event], shard_of: Callable[[], int | None]) -
 def _together(events: list[Event], shard: int | None) -> Iterator[Marked]:
     """Yields what was found of a joint commit. Of one aggregate it is a commit as others are."""
     is_joint = len({event.aggregate_id for event in events}) > 1
-    mark = JointMark(end_of_commit(events[0]), len(events)) if is_joint else None
+    mark = JointMark(commit_end(events[0]), len(events)) if is_joint else None
     for event in events:
         yield event, shard, mark

@@ -51,8 +51,10 @@ class Conditions:
         query, by_tags, commits = unless.query, unless.query.by_tags, 0
         for file, first in self._files_after(after):
             commits += file.tagged_max(query, first) if by_tags else len(file.offsets) - first
-        if not commits or commits > _RECORDS_MAX:
-            return not commits
+        if not commits:
+            return True
+        if commits > _RECORDS_MAX:
+            return False
         events = size = 0
         for file, ordinals in self._candidates(query, after):
             for ordinal in ordinals:

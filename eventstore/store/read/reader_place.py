@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from eventstore.event_identity import LogPosition, check_identity, check_start
-from eventstore.model import LEFT_SHIFT, Event
+from eventstore.model import Event
 from eventstore.records.event_filter import EVERYTHING
-from eventstore.records.event_page import decode_page
+from eventstore.records.event_page import commit_end, decode_page
 from eventstore.store.read.scan import ScanPage
 
 _NEXT_STEP: Final = "what was derived from its events may hold some that are gone: derive it again, from the first event"
@@ -35,7 +35,7 @@ def placed(scan: Callable[..., ScanPage], page: ScanPage) -> ScanPage:
     return page if event is None else replace(page, identity=LogPosition.at(event).identity)
 
 
-def commit_end(scan: Callable[..., ScanPage], place: LogPosition | None, visible: int) -> LogPosition:
+def place_of_commit_end(scan: Callable[..., ScanPage], place: LogPosition | None, visible: int) -> LogPosition:
     """Returns where the commit ends that has the event at a place, with all its aggregates; None: the last one, whose event has
     the sequence `visible`. Reads two records of the log at most. For threads.
 
@@ -50,8 +50,8 @@ def commit_end(scan: Callable[..., ScanPage], place: LogPosition | None, visible
     if place is not None:
         check_place(scan, place)
     last = _commit_at(scan, sequence)[-1]
-    if left := last[8] >> LEFT_SHIFT:
-        last = _commit_at(scan, min(last.sequence + left, visible))[-1]
+    if (end := commit_end(last)) > last.sequence:
+        last = _commit_at(scan, min(end, visible))[-1]
     return LogPosition.at(last)
 
 

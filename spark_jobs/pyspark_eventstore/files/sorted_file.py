@@ -133,12 +133,7 @@ class SortedFile:
         first = max(wanted.sequences.low - base, 0)
         last = min(wanted.sequences.high - base + 1, rows)
         chosen = np.sort(self._index.checked("permutation")[first : max(last, first)]).astype(np.int64)
-        self._touched.rows_examined += len(chosen)
-        mask = self._mask(chosen, wanted)
-        if mask is not None:
-            chosen = chosen[mask]
-        if len(chosen):
-            yield chosen
+        yield from self._filtered(chosen, wanted)
 
     def _having_tags(self, extents: list[tuple[int, int]], wanted: Wanted) -> Iterator[Ints]:
         """Yields the wanted rows that may have the tags: they are looked up by hashes, so the record decides."""
@@ -147,12 +142,15 @@ class SortedFile:
             begin, end = np.searchsorted(tagged, (first, last)).tolist()
             for start in range(begin, end, _STEP_ROWS):
                 chosen = tagged[start : min(start + _STEP_ROWS, end)]
-                self._touched.rows_examined += len(chosen)
-                mask = self._mask(chosen, wanted)
-                if mask is not None:
-                    chosen = chosen[mask]
-                if len(chosen):
-                    yield chosen
+                yield from self._filtered(chosen, wanted)
+
+    def _filtered(self, rows: Ints, wanted: Wanted) -> Iterator[Ints]:
+        """Examines rows that were looked up; yields those that are wanted, unless none is."""
+        self._touched.rows_examined += len(rows)
+        mask = self._mask(rows, wanted)
+        found = rows if mask is None else rows[mask]
+        if len(found):
+            yield found
 
     def _tagged(self, tags: Sequence[str]) -> Ints:
         if self._rows_with_tags is None:
