@@ -8,11 +8,6 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
-# Failed tests run a second time, alone, only to tell a flaky test from a broken one: the run has failed either way.
-FAILED_AGAIN := { echo "The failed tests run once more, one at a time:"; \
-	$(BIN)/python -m pytest --verbose --last-failed --last-failed-no-failures none \
-	| sed 's/PASSED/FLAKY: failed in the run, passed alone/'; exit 1; }
-
 .PHONY: help venv demo demo-cluster test test-quick test-long fuzz wheel check generate bench clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,7 +44,7 @@ demo-cluster: $(VENV)/.cluster ## three nodes over an etcd, of which one is kill
 	$(BIN)/python docs/examples/demo_cluster
 
 test: $(VENV)/.installed ## run the test suite, on all processors
-	$(PYTEST) -m 'not long' || { [ $$? = 1 ] && $(FAILED_AGAIN); }
+	$(PYTEST) -m 'not long' || { [ $$? = 1 ] && $(BIN)/python .ci/failed_again.py; }
 
 test-quick: $(VENV)/.installed ## run every test that is not marked heavy
 	$(PYTEST) -m 'not heavy and not long'
