@@ -230,6 +230,9 @@ def test_a_topic_is_created_and_deleted_and_a_policy_set_by_clicks(serve: Any, p
         page.click("button:has-text('Set retry policy')")
         sure("billing has a retry policy of its own")
         assert store.broker.retries("billing").delays == (1.0, 2.0)
+        page.click('a:has-text("Use the server\'s retry policy")')
+        sure("billing has the retry policy of the server")
+        assert store.broker.retries("billing").delays != (1.0, 2.0)
         page.fill("#to", "2026-01-01T12:00")
         page.click("button:has-text('Reset offsets')")
         sure("billing is at offset 0 of queue 0")
@@ -238,6 +241,34 @@ def test_a_topic_is_created_and_deleted_and_a_policy_set_by_clicks(serve: Any, p
         page.click("button:has-text('Delete topic')")
         sure("the topic bills is deleted")
         assert "bills" not in [each.name for each in store.broker.topics()]
+
+
+def test_an_alarm_is_silenced_and_rings_again_and_a_test_is_sent_by_clicks(serve: Any, page: Any) -> None:
+    server: ServerThread = serve(alarm_rules="many_topics: broker_topics > 0", alarm_interval_s=0.05)
+    with es.blocking.connect(server.address) as store:
+
+        def sure(said: str) -> None:
+            page.wait_for_selector("text=Are you sure?")
+            assert page.evaluate(CHECKS) == []
+            page.click("button.danger")
+            page.wait_for_selector(f"text={said}")
+            assert page.evaluate(CHECKS) == []
+
+        store.broker.create_topic("orders")
+        wait_until(lambda: store.stats()["alarms"] == "many_topics", "it is raised")
+        page.goto(f"{server.http}/console")
+        page.click("nav >> text=Alarms")
+        page.click("a:has-text('Silence many_topics for 8 hours')")
+        page.fill("#why", "known")
+        sure("many_topics is silenced for 8 hours")
+        (silenced,) = [each for each in store.alarms.list() if each.silenced_by is not None]
+        assert (silenced.name, silenced.silenced_because) == ("many_topics", "known")
+        page.click("a:has-text('End the silence of many_topics')")
+        page.fill("#why", "over")
+        sure("many_topics is not silenced any more")
+        assert not [each for each in store.alarms.list() if each.silenced_by is not None]
+        page.click("a:has-text('Send a test')")
+        sure("no way is set up by which alarms are sent")
 
 
 def test_without_script_all_but_live_figures_works(filled: ServerThread, browser: Any) -> None:

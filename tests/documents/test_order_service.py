@@ -278,33 +278,29 @@ def _end(pid: int) -> None:
     wait_until(lambda: not Path(f"/proc/{pid}/stat").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text(), "it has ended")
 
 
-@pytest.mark.heavy
-def test_tasks_of_celery_place_each_order_once_however_often_they_run(tmp_path: Path) -> None:
-    pytest.importorskip("celery")
-    for name in ("queue", "control", "results"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "queued.py").write_text(
+def celery_tasks(service: Service, name: str) -> subprocess.Popen[bytes]:
+    """Starts processes of Celery that carry out the tasks, with their queue and results in files."""
+    folder = service.folder
+    for each in ("queue", "control", "results"):
+        (folder / each).mkdir(exist_ok=True)
+    (folder / "queued.py").write_text(
         "import pathlib\n"
         "from order_service.tasks import app\n"
         "from tests.client.forks.whole_files import keep_in_files\n"
-        f"keep_in_files(app, pathlib.Path({str(tmp_path)!r}))\n"
+        f"keep_in_files(app, pathlib.Path({str(folder)!r}))\n"
     )
+    service.environment["PYTHONPATH"] += os.pathsep + str(folder)
+    options = "--pool prefork --concurrency 3 --without-gossip --without-mingle --without-heartbeat --loglevel INFO"
+    return service.start(name, "celery", "-A", "queued", "worker", "-n", f"{name}@%h", *options.split(), said=" ready.")
+
+
+@pytest.mark.heavy
+def test_tasks_of_celery_place_each_order_once_however_often_they_run(tmp_path: Path) -> None:
+    pytest.importorskip("celery")
     with ExitStack() as stack:
         service = Service(tmp_path, stack, "sqlite:read.db")
-        service.environment["PYTHONPATH"] += os.pathsep + str(tmp_path)
         service.work(0)
-        pool = [
-            "--pool",
-            "prefork",
-            "--concurrency",
-            "3",
-            "--without-gossip",
-            "--without-mingle",
-            "--without-heartbeat",
-            "--loglevel",
-            "INFO",
-        ]
-        tasks = service.start("celery", "celery", "-A", "queued", "worker", *pool, said=" ready.")
+        tasks = celery_tasks(service, "celery")
         program = (
             "from queued import app\n"
             "task = app.tasks['order_service.tasks.place_order']\n"
@@ -319,3 +315,78 @@ def test_tasks_of_celery_place_each_order_once_however_often_they_run(tmp_path: 
         assert tasks.wait(PATIENCE_S) == 0
         with es.blocking.connect(service.store.address) as store:
             assert {row.aggregate_id: row.version for row in store.aggregates("o-")} == {f"o-{n}": 1 for n in range(1, 13)}
+
+
+SENDS_TASKS: Final = """
+import itertools
+import pathlib
+import sys
+import threading
+
+from queued import app
+
+task = app.tasks["order_service.tasks.place_order"]
+stop = pathlib.Path("stop")
+
+
+def send(sender):
+    for number in itertools.count(1):
+        order = f"o-{sender}-{number}"
+        sent = [task.apply_async((order, f"c-{sender}", number), task_id=f"place-{order}") for _ in range(2)]
+        print(f"sent {order}\\n", end="", flush=True)
+        print(f"placed {order} {[each.get(timeout=60, interval=0.02) for each in sent]}\\n", end="", flush=True)
+        if stop.exists():
+            return
+
+
+senders = [threading.Thread(target=send, args=(number,)) for number in range(4)]
+for each in senders:
+    each.start()
+for each in senders:
+    each.join()
+large = task.apply_async(("large", "c", 1_500_000), task_id="large")
+print("placed large", [large.get(timeout=60, interval=0.02)], flush=True)
+"""
+
+
+@pytest.mark.long
+def test_tasks_of_celery_are_right_through_a_deployment(tmp_path: Path) -> None:
+    pytest.importorskip("celery")
+    (tmp_path / "load.py").write_text(SENDS_TASKS)
+    with ExitStack() as stack:
+        service = Service(tmp_path, stack, "sqlite:read.db")
+        old = service.work(0)
+        tasks = celery_tasks(service, "celery-1")
+        load = service.start("load", "load", said="placed")
+
+        def more(rounds: int) -> None:
+            until = service.log("load").count("placed") + rounds
+            wait_until(
+                lambda: service.log("load").count("placed") >= until or load.poll() is not None,
+                "tasks are done",
+                2 * PATIENCE_S,
+            )
+            assert load.poll() is None, service.log("load")[-3000:]
+
+        more(ENOUGH)
+        service.deploy()
+        service.work(1)
+        more(ENOUGH // 4)
+        old.terminate()
+        assert old.wait(PATIENCE_S) == 0
+        service.work(0)
+        celery_tasks(service, "celery-2")
+        more(ENOUGH // 4)
+        tasks.terminate()
+        assert tasks.wait(PATIENCE_S) == 0
+        more(ENOUGH)
+        (tmp_path / "stop").touch()
+        assert load.wait(2 * PATIENCE_S) == 0, service.log("load")[-3000:]
+        lines = service.log("load").splitlines()
+        orders = [line.split()[1] for line in lines if line.startswith("sent ")]
+        assert {line for line in lines if line.startswith("placed ")} == {f"placed {each} [1, 1]" for each in orders} | {
+            "placed large [1]"
+        }
+        with es.blocking.connect(service.store.address) as store:
+            for order in [*orders, "large"]:
+                assert [event.type for event in store.read(order)] == ["OrderPlaced"], order
