@@ -138,7 +138,7 @@ def check_number(field: str, value: object, low: float = -math.inf, high: float 
     if not low <= value <= high:
         limit = low if value < low else high
         raise InvalidArgument(
-            f"{field} is {value:g}, allowed are {low:g} to {high:g}", field=field, limit=f"{limit:g}", value=f"{value:g}"
+            f"{field} is {shown(value)}, allowed are {low:g} to {high:g}", field=field, limit=f"{limit:g}", value=shown(value)
         )
     return value
 

@@ -17,6 +17,7 @@ from eventstore.http_api.declaration import JSON, Endpoint, Operation, Requested
 from eventstore.http_api.description import openapi
 from eventstore.http_api.operations import API, OPERATIONS, SCHEMAS
 from eventstore.http_api.problems import MEDIA_TYPE, details_of_status, fail, refuse
+from eventstore.http_api.topics import TOPIC_OPERATIONS, TOPIC_SCHEMAS
 
 _STRANGE: Final = details_of_status(421, "this is for this machine: ask localhost or 127.0.0.1")
 
@@ -30,8 +31,9 @@ def http_api(subject: Subject) -> tuple[Clients, App]:
     async def describe(asked: Requested) -> Response:
         return Response(document, media_type=JSON)
 
-    operations = (*OPERATIONS, Operation("GET", "/openapi.json", "This document.", describe, answers={200: ("it", {JSON: {}})}))
-    document = json.dumps(openapi(API, operations, SCHEMAS), indent=1).encode()
+    own = Operation("GET", "/openapi.json", "This document.", describe, answers={200: ("it", {JSON: {}})})
+    operations = (*OPERATIONS, *TOPIC_OPERATIONS, own)
+    document = json.dumps(openapi(API, operations, {**SCHEMAS, **TOPIC_SCHEMAS}), indent=1).encode()
     routes = [_route(clients, each) for each in operations]
     app = Starlette(routes=routes, exception_handlers={HTTPException: refuse, Exception: fail})
     app.router.redirect_slashes = False

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import trio
 from starlette.requests import Request
 
 from eventstore.console.subject import Subject
 from eventstore.console.visitors import Visitor, Visitors
 from eventstore.errors import Overloaded
 from eventstore.fields import size_text
+from eventstore.http_api.group_members import GroupMembers
 
 HELD_BYTES_MAX: Final = 128 * 1024 * 1024
 """Bodies and pages of all requests together; beyond it requests are refused."""
@@ -50,6 +52,7 @@ class Clients:
         self.subject = subject
         self.visitors = Visitors(subject, "http")
         self.held_bytes = 0
+        self.members = GroupMembers(self)
         self._streams: Counter[str | None] = Counter()
 
     def who(self, request: Request) -> Visitor:
@@ -75,5 +78,6 @@ class Clients:
             self._streams[name] -= 1
 
     async def run(self) -> None:
-        """Keeps the connections of clients to the store, until cancelled."""
-        await self.visitors.run()
+        """Keeps the connections of clients to the store, and their members of groups, until cancelled."""
+        async with trio.open_nursery() as self.members.nursery:
+            await self.visitors.run()

@@ -79,7 +79,7 @@ class Operation:
         refuses: errors that it may raise, beside those of every request.
     """
 
-    method: Literal["GET", "POST"]
+    method: Literal["GET", "POST", "PUT"]
     path: str
     says: str
     answer: Callable[[Requested], Awaitable[Response]]

@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from eventstore.errors import InvalidArgument
@@ -30,6 +31,7 @@ from eventstore.model import (
 from eventstore.position import After, Position
 from eventstore.query import ITEMS_MAX, Query, QueryItem
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EVENT: Final = frozenset({"type", "data", "data_base64", "metadata", "metadata_base64", "tags"})
 _NAMED: Final[dict[object, ExpectedVersion]] = {"any": ANY, "exists": EXISTS}
 
@@ -41,8 +43,8 @@ def new_events(value: object, where: str = "events") -> list[NewEvent]:
 
 def _new_event(value: object, where: str) -> NewEvent:
     given = members(value, where, _EVENT)
-    data = _payload(given, "data", where) if {"data", "data_base64"} & given.keys() else b""
-    metadata = _payload(given, "metadata", where)
+    data = json_payload(given, "data", where) if {"data", "data_base64"} & given.keys() else b""
+    metadata = json_payload(given, "metadata", where)
     tags = elements(given.get("tags", []), f"{where}.tags", COMMIT_EVENTS_MAX)
     try:
         return NewEvent(given["type"], data, metadata, tags)
@@ -52,8 +54,8 @@ def _new_event(value: object, where: str) -> NewEvent:
         raise InvalidArgument(f"{where}: {error.message}", **error.fields) from None
 
 
-def _payload(given: dict[str, Any], name: str, where: str) -> object:
-    """Returns a payload: a value of JSON, or bytes. Raises InvalidArgument."""
+def json_payload(given: dict[str, Any], name: str, where: str) -> object:
+    """Returns the member `name`, a value of JSON, or the bytes of NAME_base64. Raises InvalidArgument."""
     text = given.get(f"{name}_base64")
     if text is None:
         return given.get(name)
@@ -122,13 +124,15 @@ def event_line(event: Event, shard: int | None = None) -> str:
     """
     parts = [
         f'"aggregate_id":{_text(event.aggregate_id)},"version":{event.version},"type":{_text(event.type)}',
-        _stored("data", event.data, is_json=event.is_json),
+        stored_payload("data", event.data, is_json=event.is_json),
     ]
     if event.metadata is not None:
-        parts.append(_stored("metadata", event.metadata, is_json=bool(event[8] & METADATA_IS_JSON)))
+        parts.append(stored_payload("metadata", event.metadata, is_json=bool(event[8] & METADATA_IS_JSON)))
     if tags := event.tags:
         parts.append(f'"tags":{_text(tags)}')
-    parts.append(f'"command_id":{_text(event.command_id)},"timestamp":{_time(event)},"sequence":{event.sequence}')
+    parts.append(
+        f'"command_id":{_text(event.command_id)},"timestamp":{_text(time_text(event.timestamp))},"sequence":{event.sequence}'
+    )
     if shard is not None:
         parts.append(f'"shard":{shard}')
     return "{" + ",".join(parts) + "}"
@@ -148,20 +152,33 @@ def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _stored(name: str, payload: bytes, *, is_json: bool) -> str:
+def stored_payload(name: str, payload: bytes, *, is_json: bool) -> str:
+    """Returns the member of an object that holds a payload. `is_json`: whether it may be JSON, which is looked at."""
     if is_json:
         try:
             parsed(payload)  # a client said that it is JSON, and nothing has checked it
             text = payload.decode()
-            if "\ufeff" not in text[:1]:  # in JSON a line can break between values only
+            if "\ufeff" not in text[:1] and not _has_constant(text):  # in JSON a line can break between values only
                 return f'"{name}":{text.replace(chr(10), " ").replace(chr(13), " ")}'
         except (ValueError, RecursionError):
             pass
     return f'"{name}_base64":"{base64.b64encode(payload).decode()}"'
 
 
-def _time(event: Event) -> str:
+def _has_constant(text: str) -> bool:
+    """Whether it has NaN or Infinity as a value, which Python takes for JSON and nothing else does."""
+    if "NaN" not in text and "Infinity" not in text:
+        return False
+    found: list[str] = []
+    json.loads(text, parse_constant=found.append)
+    return bool(found)
+
+
+def time_text(microseconds: int) -> str | int:
+    """Returns a time as ISO 8601 in UTC; outside the years 1 to 9999, which takes a client with a wrong clock, as it is given:
+    in microseconds since 1970.
+    """
     try:
-        return f'"{event.time.isoformat(timespec="microseconds")}"'
-    except OverflowError:  # outside the years 1 to 9999, which takes a client with a wrong clock
-        return str(event.timestamp)
+        return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds")
+    except OverflowError:
+        return microseconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -10,28 +11,34 @@ import pytest
 
 from eventstore.http_api import event_streams
 from eventstore.http_api.operations import OPERATIONS
+from eventstore.http_api.topics import TOPIC_OPERATIONS
 from tests.documents.pages import output_of, session, text_of, without_times
 from tests.http_api.asking import Api
 from tests.server_thread import ServerThread
 
 PAGE = text_of("docs/HTTP.md")
 ADDRESS = "http://127.0.0.1:7702"
+RECEIPT = "zBuMkGhWLW5E-1"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 async def test_the_examples_of_the_page_print_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_streams, "HEARTBEAT_S", 0.2)  # curl notices with the next that nobody reads what it prints
+    receipt = RECEIPT
     with ServerThread(tmp_path / "data", http="127.0.0.1:0", http_api=True) as server:
-        for name in ("http", "http-read", "http-stream", "http-commit"):
+        for name in ("http", "http-read", "http-stream", "http-commit", "http-messages"):
             for command, expected in session(name, PAGE):
-                given = command.replace(ADDRESS, server.http)
+                given = command.replace(ADDRESS, server.http).replace(RECEIPT, receipt)
                 assert given != command
                 printed = await output_of(["sh", "-c", given], tmp_path, PATH=os.environ["PATH"])
+                if found := re.search(r'"receipt":"([^"]+)"', printed):
+                    receipt = found[1]
+                printed = printed.replace(receipt, RECEIPT)
                 assert without_times(printed.rstrip("\n")) == without_times("\n".join(expected).rstrip("\n")), command
 
 
 def test_the_page_names_every_operation() -> None:
-    for each in OPERATIONS:
+    for each in (*OPERATIONS, *TOPIC_OPERATIONS):
         path = each.path.replace("{aggregate_id}", "{id}")
         assert f"`{each.method} /api{path}`" in PAGE
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,3 +50,16 @@ def test_a_stream_of_a_node_has_the_events_of_all_shards_and_continues(node: Nod
         names = {each.json["aggregate_id"] for each in some + rest}
         assert names == {f"a-{each}" for each in range(20)}
         assert stream.next().name == "caught-up"
+
+
+def test_messages_of_all_shards_are_pulled_and_finished_at_a_node(node: NodeProcess) -> None:
+    api = Api(node)
+    assert api.ask("PUT", "/api/topics/orders", b'{"queues": 1}', Content_Type="application/json").status == 201
+    sent = api.post("/api/topics/orders/messages", {"messages": [{"body": n, "key": f"k-{n}"} for n in range(20)]}, None).json
+    assert {each["shard"] for each in sent["messages"]} == {0, 1}
+    pulled: list[Any] = []
+    while len(pulled) < 20:
+        pulled += api.post("/api/groups/billing/pull", {"topics": ["orders"], "limit": 7}, None).json["messages"]
+    assert sorted(each["body"] for each in pulled) == list(range(20))
+    receipts = [each["receipt"] for each in pulled]
+    assert api.post("/api/groups/billing/finish", {"done": receipts}, None).json == {"finished": 20, "unknown": []}

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from eventstore.http_api.operations import OPERATIONS
+from eventstore.http_api.topics import TOPIC_OPERATIONS
 from tests.http_api.asking import Api
 
 
@@ -22,7 +23,9 @@ def test_the_document_describes_every_operation(api: Api) -> None:
     document = answer.json
     assert document["openapi"] == "3.1.0"
     described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert described == {(each.method, f"/api{each.path}") for each in OPERATIONS} | {("GET", "/api/openapi.json")}
+    assert described == {(each.method, f"/api{each.path}") for each in (*OPERATIONS, *TOPIC_OPERATIONS)} | {
+        ("GET", "/api/openapi.json")
+    }
     names = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]
     assert len(set(names)) == len(names)
     for path, methods in document["paths"].items():
