@@ -43,7 +43,10 @@ def http_api(subject: Subject) -> tuple[Clients, App]:
 
 
 def _route(clients: Clients, operation: Operation) -> Route:
-    path = operation.path.replace("}", ":path}")  # an id may hold a slash, written as %2F
+    path = operation.path
+    for each in operation.parameters:
+        if each.where == "path" and "pattern" not in each.schema:  # an id may hold a slash, written as %2F
+            path = path.replace(f"{{{each.name}}}", f"{{{each.name}:path}}")
     route = Route(API + path, Endpoint(clients, operation), methods=[operation.method])
     route.methods = {operation.method}  # without HEAD, which would have a stream without an end
     return route

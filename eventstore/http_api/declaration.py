@@ -4,6 +4,7 @@ part of the OpenAPI document follow from that.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ class Parameter:
             raise InvalidArgument(f"{self.name} is missing: {self.says}", field=self.name)
         if not given:
             return self.schema.get("default")
+        if (pattern := self.schema.get("pattern")) is not None and not re.fullmatch(pattern, given[0]):
+            raise InvalidArgument(f"{self.name} is {shown(given[0])}, allowed is {pattern}", field=self.name)
         if self.schema["type"] == "string":
             return check_text(self.name, given[0], self.schema.get("minLength", 0))
         number = read_number(given[0])
@@ -77,6 +80,7 @@ class Operation:
         body: the JSON Schema of the object that it takes; None: it takes none.
         answers: what it returns, by status: a few words, and by media type the JSON Schema.
         refuses: errors that it may raise, beside those of every request.
+        refuses_by_status: what HTTP alone refuses of it, beside what it refuses of every request.
     """
 
     method: Literal["GET", "POST", "PUT"]
@@ -87,6 +91,7 @@ class Operation:
     body: Mapping[str, Any] | None = None
     answers: Mapping[int, tuple[str, Mapping[str, Mapping[str, Any]]]] = field(default_factory=dict)
     refuses: Sequence[type[EventStoreError]] = ()
+    refuses_by_status: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

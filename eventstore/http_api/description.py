@@ -62,7 +62,7 @@ def _operation(each: Operation) -> dict[str, Any]:
         str(status): {"description": says, "content": {kind: {"schema": schema} for kind, schema in content.items()}}
         for status, (says, content) in each.answers.items()
     }
-    found["responses"] = answers | _refusals(each)
+    found["responses"] = answers | _refusals(each) | _statuses(each)
     return found
 
 
@@ -73,8 +73,21 @@ def _refusals(each: Operation) -> dict[str, Any]:
         by_status.setdefault(str(int(STATUSES[kind])), []).append(kind.__name__)
     if errors.VersionConflict in each.refuses and any(parameter.name == "If-Match" for parameter in each.parameters):
         by_status["412"] = [errors.VersionConflict.__name__]
-    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {status: {"description": ", ".join(names), "content": content} for status, names in by_status.items()}
+    return {status: _problem(", ".join(names)) for status, names in by_status.items()}
+
+
+def _statuses(each: Operation) -> dict[str, Any]:
+    """Returns what HTTP alone refuses, by status."""
+    says = dict(each.refuses_by_status)
+    if each.method != "GET":
+        says |= {408: "the body is too slow", 413: "the body is too large", 415: "the body is of another media type"}
+    if any(len(content) > 1 for _, content in each.answers.values()):
+        says[406] = "Accept names none of the media types"
+    return {str(status): _problem(text) for status, text in says.items()}
+
+
+def _problem(says: str) -> dict[str, Any]:
+    return {"description": says, "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 
 
 def _parameter(each: Parameter) -> dict[str, Any]:
@@ -82,5 +95,4 @@ def _parameter(each: Parameter) -> dict[str, Any]:
 
 
 def _response(kind: type[EventStoreError]) -> dict[str, Any]:
-    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {"description": " ".join((inspect.getdoc(kind) or "").split()), "content": content}
+    return _problem(" ".join((inspect.getdoc(kind) or "").split()))

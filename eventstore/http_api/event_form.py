@@ -56,13 +56,12 @@ def _new_event(value: object, where: str) -> NewEvent:
 
 def json_payload(given: dict[str, Any], name: str, where: str) -> object:
     """Returns the member `name`, a value of JSON, or the bytes of NAME_base64. Raises InvalidArgument."""
-    text = given.get(f"{name}_base64")
-    if text is None:
+    if f"{name}_base64" not in given:
         return given.get(name)
     if name in given:
         raise InvalidArgument(f"{where} has both {name} and {name}_base64; give one", field=name)
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode(given[f"{name}_base64"], validate=True)
     except (binascii.Error, TypeError, ValueError) as error:
         raise InvalidArgument(f"{where}.{name}_base64 is not base 64: {error}", field=f"{name}_base64") from None
 

@@ -334,6 +334,7 @@ OPERATIONS: Final = (
         _object(["events"], events={"type": "array", "items": _ref("NewEvent"), "minItems": 1}, expected_version=_VERSION),
         {201: ("appended", _OUTCOME), 200: ("the command was stored before", _OUTCOME)},
         (errors.VersionConflict, errors.CommandIdReused, errors.NotEnoughReplicas, errors.StorageFull),
+        {428: "there is no condition: expected_version, If-Match or If-None-Match"},
     ),
     Operation(
         "GET",
@@ -361,6 +362,7 @@ OPERATIONS: Final = (
             ["writes"],
             writes={
                 "type": "array",
+                "minItems": 1,
                 "items": _object(
                     ["aggregate_id", "events", "expected_version"],
                     aggregate_id=_NAME,
@@ -375,6 +377,7 @@ OPERATIONS: Final = (
             },
             unless={
                 "type": "array",
+                "minItems": 1,
                 "description": "a query: nothing is written if an event after `after` passes one of its items",
                 "items": _object(types=_NAMES, tags=_NAMES),
             },

@@ -13,7 +13,7 @@ from eventstore import errors
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.consumer.delivery import Delivery
 from eventstore.client.consumer.member_options import Order, tags_by_topic
-from eventstore.client.session.message_rows import NewMessage, SendResult
+from eventstore.client.session.message_rows import NewMessage, SendResult, encode_message
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import check_int, check_number, check_text, shown
 from eventstore.http_api.declaration import CALL_S, JSON, Operation, Parameter, Requested
@@ -22,7 +22,7 @@ from eventstore.http_api.group_members import GroupMember, Wanted, finish_all, t
 from eventstore.http_api.json_bodies import elements, members
 from eventstore.http_api.problems import problem_of
 from eventstore.json_values import json_text
-from eventstore.protocol.limits import REASON_BYTES_MAX
+from eventstore.protocol.limits import QUEUES_MAX, REASON_BYTES_MAX
 
 MESSAGES_MAX: Final = 1_000
 """Of one request, or of one answer."""
@@ -35,9 +35,14 @@ _LIMIT: Final = 10
 _ANSWER_FACTOR: Final = 2  # a message as it is held, and as it is sent
 
 _NAME: Final = {"type": "string", "minLength": 1}
-_TEXT: Final = {"type": ["string", "null"]}
-_PROPERTIES: Final = {"type": "object", "additionalProperties": {"type": "string"}}
-_BYTES: Final = {"type": "string", "contentEncoding": "base64"}
+_BROKER_NAME: Final = {"type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}$"}
+_TEXT: Final = {"type": ["string", "null"], "minLength": 1, "maxLength": 255}
+_PROPERTIES: Final = {"type": ["object", "null"], "additionalProperties": {"type": "string"}}
+_BYTES: Final = {
+    "type": "string",
+    "contentEncoding": "base64",
+    "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(==|[A-Za-z0-9+/]=))?$",
+}
 
 
 def _object(required: Sequence[str] = (), **properties: Any) -> dict[str, Any]:
@@ -52,7 +57,7 @@ _BODIES: Final[Mapping[str, Any]] = {
     "properties": _PROPERTIES,
 }
 TOPIC_SCHEMAS: Final[Mapping[str, Any]] = {
-    "NewMessage": _object(**_BODIES),
+    "NewMessage": {**_object(**_BODIES), "not": {"required": ["body", "body_base64"]}},
     "SentMessage": _object(
         message_id={"type": "string"},
         queue={"type": "integer"},
@@ -115,7 +120,12 @@ def _new_message(value: object, where: str) -> NewMessage:
     if not isinstance(body, bytes):
         body = json_text(body).encode()
     properties = None if given.get("properties") is None else members(given["properties"], f"{where}.properties")
-    return NewMessage(body, given.get("key"), given.get("tag"), properties)
+    message = NewMessage(body, given.get("key"), given.get("tag"), properties)
+    try:
+        encode_message(message.body, message.key, message.tag, message.properties, None)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{where}: {error.message}", **error.fields) from None
+    return message
 
 
 def _sent(done: SendResult | EventStoreError) -> dict[str, Any]:
@@ -221,15 +231,22 @@ def _answer(value: Mapping[str, Any], status: int) -> Response:
 
 
 _CREATED: Final = {JSON: _object(["topic", "new"], topic=_NAME, new={"type": "boolean"})}
-_GROUP: Final = Parameter("group", "the consumer group", _NAME, "path", True)
+_GROUP: Final = Parameter("group", "the consumer group", _BROKER_NAME, "path", True)
 TOPIC_OPERATIONS: Final = (
     Operation(
         "PUT",
         "/topics/{topic}",
         "Create a topic, unless it is there; one that is there keeps its queues.",
         create_topic,
-        (Parameter("topic", "the topic", _NAME, "path", True),),
-        _object(queues={"type": ["integer", "null"], "description": "how many, 1 to 256; by default the server's setting"}),
+        (Parameter("topic", "the topic", _BROKER_NAME, "path", True),),
+        _object(
+            queues={
+                "type": ["integer", "null"],
+                "minimum": 1,
+                "maximum": QUEUES_MAX,
+                "description": "how many; by default the server's setting",
+            }
+        ),
         {201: ("created", _CREATED), 200: ("it was there", _CREATED)},
     ),
     Operation(
@@ -237,7 +254,7 @@ TOPIC_OPERATIONS: Final = (
         "/topics/{topic}/messages",
         "Send messages to a topic, in this order; durable when this answers. Sent again they are stored again.",
         send_messages,
-        (Parameter("topic", "the topic, which exists", _NAME, "path", True),),
+        (Parameter("topic", "the topic, which exists", _BROKER_NAME, "path", True),),
         _object(
             ["messages"],
             messages={
@@ -271,8 +288,14 @@ TOPIC_OPERATIONS: Final = (
             topics={
                 "description": "names, or an object of tags by name, such as paid | cancelled; null: all messages",
                 "oneOf": [
-                    {"type": "array", "items": _NAME, "minItems": 1, "maxItems": _TOPICS_MAX},
-                    {"type": "object", "additionalProperties": _TEXT, "minProperties": 1, "maxProperties": _TOPICS_MAX},
+                    {"type": "array", "items": _BROKER_NAME, "minItems": 1, "maxItems": _TOPICS_MAX},
+                    {
+                        "type": "object",
+                        "propertyNames": _BROKER_NAME,
+                        "additionalProperties": _TEXT,
+                        "minProperties": 1,
+                        "maxProperties": _TOPICS_MAX,
+                    },
                 ],
             },
             limit={"type": "integer", "minimum": 1, "maximum": MESSAGES_MAX, "default": _LIMIT},
