@@ -52,7 +52,7 @@ class Clients:
         self.subject = subject
         self.visitors = Visitors(subject, "http")
         self.held_bytes = 0
-        self.members = GroupMembers(self)
+        self.members = GroupMembers(self.visitors)
         self._streams: Counter[str | None] = Counter()
 
     def who(self, request: Request) -> Visitor:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import trio
 
@@ -21,11 +21,8 @@ from eventstore.client.aio.consumer import Consumer
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.consumer.delivery import Delivery
 from eventstore.client.consumer.member_options import Order
-from eventstore.console.visitors import Visitor, first_error
+from eventstore.console.visitors import Visitor, Visitors, first_error
 from eventstore.errors import EventStoreError, Overloaded, TimedOut
-
-if TYPE_CHECKING:
-    from eventstore.http_api.clients import Clients
 
 MEMBERS_MAX: Final = 60
 """Of all clients together."""
@@ -69,8 +66,8 @@ _Key: TypeAlias = tuple[Visitor, Wanted]
 class GroupMembers:
     """All members. `nursery`: in which they run; None: the API does not run."""
 
-    def __init__(self, clients: Clients) -> None:
-        self._clients = clients
+    def __init__(self, visitors: Visitors) -> None:
+        self._visitors = visitors
         self._members: dict[_Key, GroupMember] = {}
         self._joining = trio.Lock()
         self.nursery: trio.Nursery | None = None
@@ -115,7 +112,7 @@ class GroupMembers:
             task_status.started()
 
         try:
-            await self._clients.visitors.ask(visitor, partial(member.run, joined))
+            await self._visitors.ask(visitor, partial(member.run, joined))
         except* EventStoreError as failed:
             if key not in self._members:
                 raise first_error(failed) from None
