@@ -24,13 +24,23 @@ RECEIPT = "zBuMkGhWLW5E-1"
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 async def test_the_examples_of_the_page_print_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_streams, "HEARTBEAT_S", 0.2)  # curl notices with the next that nobody reads what it prints
+    await follow(tmp_path, PAGE, "http", "http-read", "http-stream", "http-commit", "http-messages")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+async def test_the_example_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
+    await follow(tmp_path, text_of("README.md"), "http")
+
+
+async def follow(folder: Path, page: str, *sessions: str) -> None:
+    """Runs what a page shows on a new server, and compares what is printed."""
     receipt = RECEIPT
-    with ServerThread(tmp_path / "data", http="127.0.0.1:0", http_api=True) as server:
-        for name in ("http", "http-read", "http-stream", "http-commit", "http-messages"):
-            for command, expected in session(name, PAGE):
+    with ServerThread(folder / "data", http="127.0.0.1:0", http_api=True) as server:
+        for name in sessions:
+            for command, expected in session(name, page):
                 given = command.replace(ADDRESS, server.http).replace(RECEIPT, receipt)
                 assert given != command
-                printed = await output_of(["sh", "-c", given], tmp_path, PATH=os.environ["PATH"])
+                printed = await output_of(["sh", "-c", given], folder, PATH=os.environ["PATH"])
                 if found := re.search(r'"receipt":"([^"]+)"', printed):
                     receipt = found[1]
                 printed = printed.replace(receipt, RECEIPT)
