@@ -29,6 +29,7 @@ from eventstore.errors import Rejected
 
 if TYPE_CHECKING:
     from eventstore.domain import testing as testing
+    from eventstore.domain.projections.exchange import Exchange as Exchange
     from eventstore.domain.projections.project_all import project_all as project_all
     from eventstore.domain.projections.projector import Progress as Progress
     from eventstore.domain.projections.projector import project as project
@@ -45,6 +46,7 @@ __all__ = [
     "Decision",
     "DecisionHandler",
     "Domain",
+    "Exchange",
     "FileCheckpoint",
     "Handled",
     "HandledJointly",
@@ -81,6 +83,7 @@ __all__ = [
 ]
 
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "Exchange": ("eventstore.domain.projections.exchange", "Exchange"),
     "FileCheckpoint": ("eventstore.domain.reactions.checkpoint", "FileCheckpoint"),
     "PostgresTarget": ("eventstore.domain.projections.targets.postgres", "PostgresTarget"),
     "Progress": ("eventstore.domain.projections.projector", "Progress"),

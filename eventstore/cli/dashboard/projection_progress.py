@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _REDRAW_SECONDS: Final = 0.2
 _LINE_SECONDS: Final = 10.0
+_SPEED_SECONDS: Final = 1.0
 
 
 class ProjectionProgress:
@@ -34,6 +35,7 @@ class ProjectionProgress:
         self._checkpoint: int | None = None
         self._ends: dict[int, int] = {}  # the checkpoints of shards, which have no sequence in common
         self._caught_up = self._dirty = False
+        self._since: tuple[float, int] | None = None  # when and where the first batch was written
         self._began = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -53,12 +55,13 @@ class ProjectionProgress:
         self._events += progress.events
         self._rows += progress.rows
         self._checkpoint, self._dirty, self._parked = progress.checkpoint, True, progress.parked_keys
+        self._since = self._since or (time.monotonic(), progress.checkpoint)
         if progress.shard is not None:
             self._ends[progress.shard] = progress.sequence
         for key, sequence, error in progress.parked:
             print_note(f"{self.name}: parked key {key!r} at sequence {sequence}{of_shard(progress.shard)}: {error}")
         self._total = max(self._total, progress.checkpoint)
-        if progress.caught_up:
+        if progress.caught_up and not progress.beside:
             self._caught_up, self._total = True, progress.checkpoint
             if self._follows and not self._drawn:
                 print_note(f"{self.name}: caught up at {self._place()}; following (Ctrl-C ends)")
@@ -93,4 +96,13 @@ class ProjectionProgress:
         count = f"{self._checkpoint or 0:,} of {self._total:,}"
         position = "" if self._caught_up else f", {count} events" if self._ends else f", at sequence {count}"
         parked = f", {counted(self._parked, 'key')} parked (--retry-parked)" if self._parked else ""
-        return f"{counted(self._events, 'event')}{speed}, {counted(self._rows, 'row')} written{position}{parked}"
+        return f"{counted(self._events, 'event')}{speed}, {counted(self._rows, 'row')} written{position}{self._left()}{parked}"
+
+    def _left(self) -> str:
+        """Returns in how many seconds it will have caught up, at the speed so far."""
+        if self._caught_up or self._since is None or self._checkpoint is None:
+            return ""
+        seconds, done = time.monotonic() - self._since[0], self._checkpoint - self._since[1]
+        if seconds < _SPEED_SECONDS or done <= 0 or self._checkpoint >= self._total:
+            return ""
+        return f", about {seconds * (self._total - self._checkpoint) / done:,.0f} s left"

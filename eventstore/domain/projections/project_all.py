@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import anyio
 
+from eventstore.domain.projections.exchange import Exchange
 from eventstore.domain.projections.projection import Projection, wanted_by
 from eventstore.domain.projections.projector import EVENTS_MAX, EVENTS_MAX_MAX, Progress, ProjectedTable, Projecting
 from eventstore.domain.projections.targets.base import Target
@@ -46,6 +47,7 @@ async def project_all(
     until_caught_up: bool = False,
     begins: bool = True,
     retry_parked: bool = False,
+    exchange: Exchange | None = None,
     on_progress: Callable[[str, Progress], None] | None = None,
     on_failure: Callable[[str, Exception, bool], None] | None = None,
 ) -> dict[str, int]:
@@ -64,7 +66,7 @@ async def project_all(
         Others as `project`: no projection follows any longer, and this was the first error; the log has the others.
     """
     check_int("events_max", events_max, 1, EVENTS_MAX_MAX)
-    how = Projecting(events_max, until_caught_up, begins, retry_parked)
+    how = Projecting(events_max, until_caught_up, begins, retry_parked, exchange)
     running = _Tables(Parts(store), how, on_progress, on_failure)
     for projection, target in tables:
         running.add(projection, target)

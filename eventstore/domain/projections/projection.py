@@ -42,6 +42,8 @@ CHECKPOINTS: Final = "eventstore_checkpoints"
 """The table with the checkpoints of all projections in a target."""
 PARKED: Final = "eventstore_parked"
 """The table with the parked keys of all projections in a target."""
+KEPT: Final = "eventstore_kept"
+"""The table that says how long the tables of versions are kept that others have taken over from."""
 KEY_BYTES_MAX: Final = 1024
 _WHOLE_FLOAT_MAX: Final = 2**53
 """Up to here a float holds every whole number."""
@@ -199,7 +201,7 @@ class Projection(Generic[S], metaclass=EventMethods):
             raise DomainRefused(
                 f"projection {place}: its name is {shown(name)}, but must be a table name that matches {_IDENTIFIER.pattern}"
             )
-        if name in (CHECKPOINTS, PARKED):
+        if name in (CHECKPOINTS, PARKED, KEPT):
             raise DomainRefused(f"projection {place}: {name!r} is the name of a table of the projector; use another name")
         if not isinstance(columns, Mapping) or not columns:
             raise DomainRefused(

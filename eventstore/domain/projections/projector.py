@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import anyio
 
+from eventstore.domain.projections.exchange import Exchange, drop_when_due
 from eventstore.domain.projections.line import Line
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.targets.base import ParkedKey, Target
@@ -19,6 +20,8 @@ from eventstore.following.parts import Part, Parts
 
 EVENTS_MAX = 1_000
 EVENTS_MAX_MAX = 100_000
+_BUILDING_EVENTS_MAX: Final = 20_000
+"""Of a batch while a table is built that nobody reads: a sync of the disk for each."""
 
 
 class Progress(NamedTuple):
@@ -26,7 +29,7 @@ class Progress(NamedTuple):
 
     `checkpoint`: the sequence up to which the table is complete; over several shards, the sum of theirs. `parked`: the keys
     that this batch parked. `parked_keys`: how many are parked now. `shard`, `sequence`, `parked_of_shard`: whose events these
-    were, its checkpoint, and its part of `parked_keys`.
+    were, its checkpoint, and its part of `parked_keys`. `beside`: they went into a table that is not served yet.
     """
 
     events: int
@@ -38,6 +41,7 @@ class Progress(NamedTuple):
     shard: int | None = None
     sequence: int = 0
     parked_of_shard: int = 0
+    beside: bool = False
 
 
 async def project(
@@ -49,6 +53,7 @@ async def project(
     until_caught_up: bool = False,
     begins: bool = True,
     retry_parked: bool = False,
+    exchange: Exchange | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> int:
     """Brings the target up to date from its checkpoint, then follows the store until cancelled; with `until_caught_up`, returns
@@ -56,6 +61,7 @@ async def project(
 
     Returns the checkpoint. A batch has at most `events_max` events. Opens and closes the target. If `begins` is false, the
     target must have a checkpoint. `retry_parked`: first folds what parked keys have skipped; those that fail again stay parked.
+    `exchange`: how a table that another version of the projection has made is exchanged first; None: it is refused.
 
     Over several shards, each has a checkpoint of its own, and the events of different shards come in no order. All must be
     there at the start; one that goes away later is waited for, and the log says so, while the others continue. A new shard
@@ -77,7 +83,7 @@ async def project(
     check_int("events_max", events_max, 1, EVENTS_MAX_MAX)
     projection.check_states()
     table, parts = ProjectedTable(projection, target, anyio.Lock(), on_progress), Parts(store)
-    how = Projecting(events_max, until_caught_up, begins, retry_parked)
+    how = Projecting(events_max, until_caught_up, begins, retry_parked, exchange)
     await parts.run(partial(table.follow, parts, how, None))
     return table.sequence
 
@@ -89,6 +95,8 @@ class Projecting(NamedTuple):
     until_caught_up: bool
     begins: bool
     retry_parked: bool
+    exchange: Exchange | None = None
+    beside: bool = False
 
 
 class ProjectedTable:
@@ -116,7 +124,21 @@ class ProjectedTable:
 
     async def follow(self, parts: Parts[Followable], how: Projecting, feeds: Feeds | None, now: list[Part[Followable]]) -> None:
         """Opens the target, follows these parts, and closes it. `feeds`: shared with other tables. Raises as `project`."""
-        target = self._target
+        if how.exchange is not None:
+
+            async def follow(target: Target, until_caught_up: bool) -> None:
+                building = max(how.events_max, _BUILDING_EVENTS_MAX)
+                ends = until_caught_up or how.until_caught_up
+                unseen = how._replace(events_max=building, until_caught_up=ends, begins=True, beside=True)
+                await self._follow(target, parts, unseen, feeds, now)
+
+            if not await how.exchange.run(self.projection, self._target, self._turn, follow):
+                return
+        await self._follow(self._target, parts, how, feeds, now)
+
+    async def _follow(
+        self, target: Target, parts: Parts[Followable], how: Projecting, feeds: Feeds | None, now: list[Part[Followable]]
+    ) -> None:
         try:
             self._lines = {}
             for part in now:
@@ -126,7 +148,11 @@ class ProjectedTable:
             for line in self._lines.values():
                 await line.take_up(retry=how.retry_parked and not self._parked_retried)
             self._parked_retried = True
-            await parts.follow(now, partial(self._follow_part, how, feeds))
+            follow = partial(parts.follow, now, partial(self._follow_part, how, feeds))
+            if how.beside:
+                await follow()
+            else:
+                await beside(follow, partial(drop_when_due, self.projection, target, self._turn))
         finally:
             target.close()
 
@@ -141,9 +167,10 @@ class ProjectedTable:
             if self._on_progress is not None:
                 parked_keys = sum(each.parked_keys for each in self._lines.values())
                 of_part = part.number, line.checkpoint.sequence, line.parked_keys
-                self._on_progress(Progress(events, rows, self.sequence, caught_up, parked, parked_keys, *of_part))
+                self._on_progress(Progress(events, rows, self.sequence, caught_up, parked, parked_keys, *of_part, how.beside))
             return not (how.until_caught_up and line.caught_up)
 
         tap = None if feeds is None else partial(feeds.tap, part, self.projection.name)
         follow = partial(line.follow, how.events_max, on_batch, tap, again=was_away)
-        await (follow() if how.until_caught_up else beside(follow, line.answer_waits))
+        unseen = how.until_caught_up or how.beside
+        await (follow() if unseen else beside(follow, line.answer_waits))

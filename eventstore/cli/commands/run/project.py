@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 import typer
 
 from eventstore.cli.dashboard.projection_progress import ProjectionProgress
+from eventstore.cli.terminal.durations import seconds_of
 from eventstore.cli.terminal.output import print_note
 from eventstore.cli.terminal.settings_options import Assignments, ConfigFile, parse_assignments
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, ShowProgress, StoreAddress, Wait
 
 if TYPE_CHECKING:
     from eventstore.client.aio.store import NetworkStore
+    from eventstore.domain.projections.difference import Difference
+    from eventstore.domain.projections.exchange import Exchange
     from eventstore.domain.projections.projection import Projection
     from eventstore.domain.projections.projector import Progress
+    from eventstore.domain.projections.targets.versions import TakenOver
     from eventstore.errors import EventStoreError
     from eventstore.server.alarms.projector_alarms import ProjectorAlarms
     from eventstore.server.projection_watch import ProjectionWatches
@@ -55,6 +59,19 @@ def project(
             "--retry-parked", help="First fold the skipped events of parked keys; a key that fails again stays parked."
         ),
     ] = False,
+    exchange: Annotated[
+        bool,
+        typer.Option(
+            "--exchange",
+            help="If a table is of another version, build a new one beside it, compare, and have it take over once it is as far.",
+        ),
+    ] = False,
+    keep: Annotated[
+        str, typer.Option(metavar="TIME", help="How long a table stays that another took over from: 90s, 30m, 12h, 7d.")
+    ] = "1d",
+    beside: Annotated[
+        bool, typer.Option("--beside", help="As --exchange, but without taking over: build the new table, and follow.")
+    ] = False,
     http: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve /metrics and /health of this projector here.")
     ] = None,
@@ -72,6 +89,10 @@ def project(
     Several projections share one subscription. One that fails is begun again after a while, and the others continue; one that
     is behind catches up alone. The exit code is 1 or 2 if one has ended, such as one that runs elsewhere as well.
 
+    With --exchange, a table of another version is read and kept up to date, by its own projector, until the new one takes over
+    in one transaction. Then that projector ends; the table of before is kept as NAME:VERSION, and the earlier code with
+    --exchange brings it back. `eventstore diff` compares both.
+
     \b
     Example:
       eventstore project --projection bank:Balances --to sqlite:balances.db
@@ -83,13 +104,14 @@ def project(
     from eventstore.domain.projections.projector import project as project_events
     from eventstore.domain.projections.targets.open import target_at
 
+    wanted_exchange = _exchange(keep, takes_over=not beside) if exchange or beside else None
     loaded, alone = _loaded(projection or [], all_of or [])
     watched = None if until_caught_up and http is None else _watched(loaded, config, assignments)
     ended = list[Exception]()
     with _Shown(loaded, progress if alone else False, follows=not until_caught_up) as shown, _served(watched, http):
 
         def on_progress(name: str, written: Progress) -> None:
-            if watched is not None:
+            if watched is not None and not written.beside:
                 watched[0].by_name[name].take(written)
             shown.by_name[name].advance(written)
 
@@ -103,6 +125,7 @@ def project(
             "until_caught_up": until_caught_up,
             "begins": not from_checkpoint,
             "retry_parked": retry_parked,
+            "exchange": wanted_exchange,
         }
         run: Callable[[NetworkStore], Awaitable[object]]
         if alone:
@@ -135,6 +158,26 @@ def _loaded(projection: list[str], all_of: list[str]) -> tuple[list[Projection[A
     if not loaded:
         raise InvalidArgument("no projection is named: give --projection MODULE:NAME, or --all MODULE", field="projection")
     return loaded, not all_of and len(loaded) == 1
+
+
+def _exchange(keep: str, *, takes_over: bool) -> Exchange:
+    """Returns an exchange that says what it does."""
+    from eventstore.domain.projections.exchange import Exchange
+
+    def on_beside(name: str, table: str, served: int) -> None:
+        print_note(f"{name}: version {served} is served; {table} is built beside it")
+
+    def on_compared(name: str, found: Difference) -> None:
+        for line in found.told():
+            print_note(f"{name}: {line}")
+
+    def on_taken_over(name: str, taken: TakenOver) -> None:
+        print_note(
+            f"{name}: version {taken.version} has taken over at sequence {taken.sequence:,}; version {taken.before} is kept as "
+            f"{taken.aside} for {keep}"
+        )
+
+    return Exchange(seconds_of("keep", keep), takes_over, on_beside, on_compared, on_taken_over)
 
 
 class _Shown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from eventstore.domain.projections.decimal_column import DecimalColumn
+from eventstore.domain.projections.difference import Difference, between, compare
 from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, PARKED, STATE_COLUMN, Projection
 from eventstore.domain.projections.targets.base import (
     ParkedKey,
@@ -28,6 +30,17 @@ from eventstore.domain.projections.targets.base import (
     row_of,
 )
 from eventstore.domain.projections.targets.inheriting import in_postgres, inherit
+from eventstore.domain.projections.targets.versions import (
+    ROWS_OF,
+    Database,
+    TakenOver,
+    drop_expired,
+    keep,
+    rows_of,
+    served_version,
+    table_of,
+    take_over,
+)
 from eventstore.errors import DomainRefused, ProjectionFailed
 from eventstore.extras import advice
 from eventstore.following.checkpoint import Checkpoint, Origin
@@ -43,6 +56,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from psycopg import Connection
 
+_log = logging.getLogger(__name__)
 _KINDS: Final = {
     str: "text",
     int: "bigint",
@@ -60,6 +74,8 @@ _ADDED_COLUMNS: Final = {"identity": "text", "generation": "bigint NOT NULL DEFA
 _UNSTORABLE: Final = (UnicodeEncodeError, OverflowError)  # half a character; a time out of range
 _NUL: Final = "\0"  # the one character of keys that no text of PostgreSQL can hold
 _CONNECT_SECONDS_MAX: Final = 10
+_LOCK_MILLISECONDS_MAX: Final = 2_000  # while an exchange waits for a table, so do all that come to read it
+_ROWS_AT_ONCE: Final = 10_000
 _CREATE_LOCK: Final = 7_701_001  # advisory lock for creating tables: CREATE TABLE IF NOT EXISTS alone may race
 
 
@@ -79,6 +95,7 @@ class PostgresTarget:
             ) from _missing
         self._conninfo = conninfo
         self._connection: Connection[tuple[Any, ...]] | None = None
+        self._beside: int | None = None
         self._name = ""
         self._row = ""
         self._shard: int | None = None
@@ -94,12 +111,13 @@ class PostgresTarget:
 
     def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
         """See `Target.open`."""
-        self._name, self._row = projection.name, row_of(projection.name, self._shard)
+        self._name = projection.name if self._beside is None else table_of(projection.name, self._beside)
+        self._row = row_of(self._name, self._shard)
         columns = table_columns(projection)
         self._prepare(columns)
         with self._translated_errors():
             if self._connection is None:
-                self._connection = psycopg.connect(self._conninfo, autocommit=True, connect_timeout=_CONNECT_SECONDS_MAX)
+                self._connection = self._connect()
             with self._connection.transaction():
                 existed = create_tables(self._connection, self._name, columns, self._row)
                 self._prepare_parking(self._connection, creates=projection.on_failure == "park")
@@ -113,15 +131,22 @@ class PostgresTarget:
                 check_table(self._name, furthest, existed=existed)
                 check_rows(self._name, self._shard, rows)
                 if check_store(self._name, recorded.store, store):
-                    keep = sql.SQL("UPDATE {} SET store = %s WHERE projection = %s").format(sql.Identifier(CHECKPOINTS))
-                    self._connection.execute(keep, (store, self._row))
+                    self._connection.execute(f"UPDATE {CHECKPOINTS} SET store = %s WHERE projection = %s", (store, self._row))
                 if check_version(self._name, checkpoint.sequence, recorded.version, projection.version):
-                    keep = sql.SQL("UPDATE {} SET version = %s WHERE projection = %s").format(sql.Identifier(CHECKPOINTS))
-                    self._connection.execute(keep, (projection.version, self._row))
+                    record = f"UPDATE {CHECKPOINTS} SET version = %s WHERE projection = %s"
+                    self._connection.execute(record, (projection.version, self._row))
                 self._forget_parked(self._connection)
+                if self._beside is not None:
+                    keep(served_tables(self._connection), self._name)
                 if self._shard is not None:
                     self._set_generation(self._connection, new_generation())
                 return checkpoint
+
+    def beside(self, version: int) -> PostgresTarget:
+        """See `VersionedTarget.beside`."""
+        other = copy(self)
+        other._connection, other._beside = None, version
+        return other
 
     def _rows(self, connection: Connection[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Returns all checkpoints of the table."""
@@ -139,7 +164,7 @@ class PostgresTarget:
                 f"CREATE TABLE IF NOT EXISTS {PARKED} (projection text, key text, sequence bigint NOT NULL, "
                 "error text NOT NULL, generation bigint NOT NULL, PRIMARY KEY (projection, key))"
             )
-        self._parks = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (PARKED,)).fetchone() == (True,)
+        self._parks = _exists(connection, PARKED)
 
     def _forget_parked(self, connection: Connection[tuple[Any, ...]]) -> None:
         """Forgets keys that were parked in a table that was rebuilt since."""
@@ -205,6 +230,67 @@ class PostgresTarget:
         self._set_generation(connection, new_generation() if retried else self._generation)
         add = f"INSERT INTO {PARKED} (projection, key, sequence, error, generation) VALUES (%s, %s, %s, %s, %s)"
         connection.cursor().executemany(add, [(self._row, _escaped(key), *rest, self._generation) for key, *rest in parked])
+
+    def served(self, projection: Projection[Any]) -> int | None:
+        """See `VersionedTarget.served`."""
+        with self._administration(projection) as connection:
+            return served_version(in_postgres(connection.execute), projection.name)
+
+    def take_over(self, projection: Projection[Any], kept_until: int) -> TakenOver | None:
+        """See `VersionedTarget.take_over`."""
+        try:
+            with self._administration(projection) as connection:
+                connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MILLISECONDS_MAX}")
+                taken = take_over(served_tables(connection), projection.name, projection.version, kept_until)
+                if taken is None:
+                    raise psycopg.Rollback
+                return taken
+        except ProjectionFailed as error:
+            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                raise
+        return None  # a reader had the table for long; those that came after it wait no longer
+
+    def drop_expired(self, projection: Projection[Any], now: int) -> int | None:
+        """See `VersionedTarget.drop_expired`."""
+        connection = self._open()
+        try:
+            with connection.transaction():
+                connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MILLISECONDS_MAX}")
+                return drop_expired(served_tables(connection), projection.name, now)
+        except psycopg.Error as error:
+            _log.warning("%s: a table that is no longer kept cannot be dropped: %s", projection.name, " ".join(str(error).split()))
+        return None
+
+    def difference(self, projection: Projection[Any], before: str, after: str) -> Difference:
+        """See `VersionedTarget.difference`."""
+        with self._administration(projection) as connection:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            columns = [
+                list(_columns_of(connection, table)) if _exists(connection, table) else [] for table in (before, after)
+            ]
+            found, common = between(before, after, *columns)
+            of_both = f"SELECT projection, sequence FROM {CHECKPOINTS} WHERE {' OR '.join([ROWS_OF] * 2)}"
+            found.places = dict(in_postgres(connection.execute)(of_both, (*rows_of(before), *rows_of(after))).fetchall())
+            key = sql.Identifier(KEY_COLUMN)
+            values = [key, *(sql.SQL("{}::text").format(sql.Identifier(name)) for name in common)]
+            query = sql.SQL('SELECT {} FROM {} ORDER BY {} COLLATE "C"')
+            with connection.cursor("before") as one, connection.cursor("after") as other:
+                for cursor, table in ((one, before), (other, after)):
+                    cursor.itersize = _ROWS_AT_ONCE  # of the server's cursor, which hands out rows in parts
+                    cursor.execute(query.format(sql.SQL(", ").join(values), sql.Identifier(table), key))
+                return compare(found, common, one, other)
+
+    @contextmanager
+    def _administration(self, projection: Projection[Any]) -> Iterator[Connection[tuple[Any, ...]]]:
+        """Opens a connection for one transaction, about tables of all versions."""
+        self._name = self._name or projection.name
+        with self._translated_errors(), self._connect() as connection:
+            _create_checkpoints(connection)
+            with connection.transaction():
+                yield connection
+
+    def _connect(self) -> Connection[tuple[Any, ...]]:
+        return psycopg.connect(self._conninfo, autocommit=True, connect_timeout=_CONNECT_SECONDS_MAX)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -288,7 +374,7 @@ def create_tables(connection: Connection[tuple[Any, ...]], name: str, columns: d
     """
     connection.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
     _create_checkpoints(connection)
-    existed = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{name}"',)).fetchone() == (True,)
+    existed = _exists(connection, name)
     primary = sql.SQL(" PRIMARY KEY")
     defined = [
         sql.SQL("{} {}{}").format(sql.Identifier(each), sql.SQL(kind), primary if each == KEY_COLUMN else sql.SQL(""))
@@ -314,6 +400,10 @@ def _create_checkpoints(connection: Connection[tuple[Any, ...]]) -> None:
             connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(table, sql.Identifier(name), sql.SQL(kind)))
 
 
+def _exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
+    return connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{table}"',)).fetchone() == (True,)
+
+
 def _columns_of(connection: Connection[tuple[Any, ...]], table: str) -> dict[str, str]:
     found = connection.execute(
         "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
@@ -321,3 +411,61 @@ def _columns_of(connection: Connection[tuple[Any, ...]], table: str) -> dict[str
         (f'"{table}"',),
     )
     return dict(found.fetchall())
+
+
+def served_tables(connection: Connection[tuple[Any, ...]]) -> Database:
+    """Returns the tables of a transaction, for an exchange of their names."""
+
+    def exchange(served: str, aside: str, beside: str) -> None:
+        views, grants = _views_on(connection, served), _grants_on(connection, served)
+        rename = sql.SQL("ALTER TABLE {} RENAME TO {}")
+        for before, after in ((served, aside), (beside, served)):
+            connection.execute(rename.format(sql.Identifier(before), sql.Identifier(after)))
+        for statement in (*views, *grants):
+            connection.execute(sql.SQL(statement))  # type: ignore[arg-type] # which the database itself has made
+
+    def drop(table: str) -> None:
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(table)))
+
+    return Database(in_postgres(connection.execute), lambda table: _exists(connection, table), exchange, drop)
+
+
+def _views_on(connection: Connection[tuple[Any, ...]], table: str) -> list[str]:
+    """Returns the statements that make the views on a table again: a view reads from a table, whatever that is called.
+
+    Raises:
+        DomainRefused: what refers to the table cannot be made again like this.
+    """
+    found = connection.execute(
+        "SELECT DISTINCT c.oid::regclass::text, c.relkind::text, array_to_string(c.reloptions, ', '), pg_get_viewdef(c.oid) "
+        "FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid "
+        "JOIN pg_class c ON c.oid = r.ev_class WHERE d.refobjid = %s::regclass AND c.oid <> d.refobjid",
+        (f'"{table}"',),
+    ).fetchall()
+    keys = connection.execute(
+        "SELECT conname, conrelid::regclass::text FROM pg_constraint WHERE contype = 'f' AND confrelid = %s::regclass",
+        (f'"{table}"',),
+    ).fetchall()
+    fixed = [f"materialized view {name}" for name, kind, *_ in found if kind != "v"]
+    fixed += [f"foreign key {name} of {owner}" for name, owner in keys]
+    if fixed:
+        raise DomainRefused(
+            f"table {table!r} cannot be exchanged: {fixed[0]} refers to it, and would keep the table of before; drop it and make "
+            "it again afterwards, or rebuild the table in its place (eventstore-spark rebuild --replace)",
+            projection=table,
+        )
+    return [
+        f"CREATE OR REPLACE VIEW {name} {f'WITH ({options})' if options else ''} AS {query}" for name, _, options, query in found
+    ]
+
+
+def _grants_on(connection: Connection[tuple[Any, ...]], table: str) -> list[str]:
+    """Returns the statements that give another table of this name what others may do with this one."""
+    found = connection.execute(
+        "SELECT format('GRANT %%s ON %%I TO %%s%%s', a.privilege_type, %s::text, "
+        "CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END, "
+        "CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END) "
+        "FROM pg_class c, aclexplode(c.relacl) a WHERE c.oid = %s::regclass AND a.grantee <> c.relowner",
+        (table, f'"{table}"'),
+    )
+    return [statement for (statement,) in found.fetchall()]

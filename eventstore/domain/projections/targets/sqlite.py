@@ -15,6 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from eventstore.domain.projections.decimal_column import DecimalColumn
+from eventstore.domain.projections.difference import Difference, between, compare
 from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, PARKED, STATE_COLUMN, Projection
 from eventstore.domain.projections.targets.base import (
     ParkedKey,
@@ -32,6 +33,17 @@ from eventstore.domain.projections.targets.base import (
     row_of,
 )
 from eventstore.domain.projections.targets.inheriting import inherit
+from eventstore.domain.projections.targets.versions import (
+    ROWS_OF,
+    Database,
+    TakenOver,
+    drop_expired,
+    keep,
+    rows_of,
+    served_version,
+    table_of,
+    take_over,
+)
 from eventstore.errors import ProjectionFailed
 from eventstore.following.checkpoint import Checkpoint, Origin
 from eventstore.stopped_clock import real_class
@@ -75,6 +87,7 @@ class SQLiteTarget:
         self._path = str(path)
         self.file = str(Path(path).resolve())
         self._connection: sqlite3.Connection | None = None
+        self._beside: int | None = None
         self._name = ""
         self._row = ""
         self._shard: int | None = None
@@ -92,7 +105,8 @@ class SQLiteTarget:
         """See `Target.open`."""
         if not begins and not Path(self._path).exists():
             check_checkpoint(projection.name, 0, begins=False)  # connecting would create the file
-        self._name, self._row = projection.name, row_of(projection.name, self._shard)
+        self._name = projection.name if self._beside is None else table_of(projection.name, self._beside)
+        self._row = row_of(self._name, self._shard)
         columns = {
             KEY_COLUMN: "TEXT",
             **{name: "TEXT" if isinstance(kind, DecimalColumn) else _KINDS[kind] for name, kind in projection.columns.items()},
@@ -100,13 +114,7 @@ class SQLiteTarget:
         }
         self._upsert = _upsert(self._name, list(columns))
         with self._translated_errors():
-            if self._connection is None:
-                # Used by one worker thread after the other, never by two at once.
-                self._connection = sqlite3.connect(
-                    self._path, timeout=_LOCKED_SECONDS_MAX, isolation_level=None, check_same_thread=False
-                )
-                _write_ahead(self._connection)
-                self._connection.execute("PRAGMA synchronous = FULL")
+            self._connect()
             with self._transaction() as connection:
                 existed = self._create_tables(connection, columns)
                 self._prepare_parking(connection, creates=projection.on_failure == "park")
@@ -121,12 +129,21 @@ class SQLiteTarget:
                 if check_store(self._name, recorded.store, store):
                     connection.execute(f"UPDATE {CHECKPOINTS} SET store = ? WHERE projection = ?", (store, self._row))
                 if check_version(self._name, checkpoint.sequence, recorded.version, projection.version):
-                    keep = f"UPDATE {CHECKPOINTS} SET version = ? WHERE projection = ?"
-                    connection.execute(keep, (projection.version, self._row))
+                    connection.execute(
+                        f"UPDATE {CHECKPOINTS} SET version = ? WHERE projection = ?", (projection.version, self._row)
+                    )
                 self._forget_parked(connection)
+                if self._beside is not None:
+                    keep(_database(connection), self._name)
                 if self._shard is not None:
                     self._set_generation(connection, new_generation())
         return checkpoint
+
+    def beside(self, version: int) -> SQLiteTarget:
+        """See `VersionedTarget.beside`."""
+        other = copy(self)
+        other._connection, other._beside = None, version
+        return other
 
     def _rows(self, connection: sqlite3.Connection) -> list[tuple[str, int]]:
         """Returns all checkpoints of the table."""
@@ -158,13 +175,7 @@ class SQLiteTarget:
 
     def _create_tables(self, connection: sqlite3.Connection, columns: dict[str, str]) -> bool:
         """Creates what is missing; returns whether the projection's table existed."""
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {CHECKPOINTS} (projection TEXT PRIMARY KEY, sequence INTEGER NOT NULL, store TEXT)"
-        )
-        there = {row[1] for row in connection.execute(f"PRAGMA table_info({CHECKPOINTS})")}
-        for name, kind in _ADDED_COLUMNS.items():
-            if name not in there:
-                connection.execute(f"ALTER TABLE {CHECKPOINTS} ADD COLUMN {name} {kind}")
+        _create_checkpoints(connection)
         existed = bool(connection.execute(f'PRAGMA table_info("{self._name}")').fetchone())
         defined = ", ".join(
             f'"{name}" {kind}' + (" PRIMARY KEY NOT NULL" if name == KEY_COLUMN else "") for name, kind in columns.items()
@@ -239,6 +250,54 @@ class SQLiteTarget:
         add = f"INSERT OR REPLACE INTO {PARKED} (projection, key, sequence, error, generation) VALUES (?, ?, ?, ?, ?)"
         connection.executemany(add, ((self._row, *each, self._generation) for each in parked))
 
+    def served(self, projection: Projection[Any]) -> int | None:
+        """See `VersionedTarget.served`."""
+        if not Path(self._path).exists():
+            return None  # connecting would create the file
+        with self._administration(projection) as connection:
+            return served_version(connection.execute, projection.name)
+
+    def take_over(self, projection: Projection[Any], kept_until: int) -> TakenOver | None:
+        """See `VersionedTarget.take_over`."""
+        with self._administration(projection) as connection:
+            taken = take_over(_database(connection), projection.name, projection.version, kept_until)
+            if taken is None:
+                connection.execute("ROLLBACK")
+            return taken
+
+    def drop_expired(self, projection: Projection[Any], now: int) -> int | None:
+        """See `VersionedTarget.drop_expired`."""
+        with self._translated_errors(), self._transaction() as connection:
+            return drop_expired(_database(connection), projection.name, now)
+
+    def difference(self, projection: Projection[Any], before: str, after: str) -> Difference:
+        """See `VersionedTarget.difference`."""
+        with self._administration(projection, begin="BEGIN") as connection:
+            columns = [
+                [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')] for table in (before, after)
+            ]
+            found, common = between(before, after, *columns)
+            of_both = f"SELECT projection, sequence FROM {CHECKPOINTS} WHERE {' OR '.join([ROWS_OF] * 2)}"
+            found.places = dict(connection.execute(of_both, (*rows_of(before), *rows_of(after))))
+            listed = ", ".join(f'"{name}"' for name in (KEY_COLUMN, *common))
+            rows = (connection.execute(f'SELECT {listed} FROM "{table}" ORDER BY "key"') for table in (before, after))
+            return compare(found, common, *rows)
+
+    @contextmanager
+    def _administration(self, projection: Projection[Any], begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        """Opens a connection for one transaction, about tables of all versions."""
+        other = copy(self)
+        other._connection, other._name = None, projection.name
+        with self._translated_errors():
+            try:
+                connection = other._connect()
+                connection.execute("PRAGMA legacy_alter_table = ON")  # views keep the names that they read from
+                with other._transaction(begin):
+                    _create_checkpoints(connection)
+                    yield connection
+            finally:
+                other.close()
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
@@ -248,13 +307,24 @@ class SQLiteTarget:
         assert self._connection is not None, "the target was not opened"
         return self._connection
 
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is None:
+            # Used by one worker thread after the other, never by two at once.
+            self._connection = sqlite3.connect(
+                self._path, timeout=_LOCKED_SECONDS_MAX, isolation_level=None, check_same_thread=False
+            )
+            _write_ahead(self._connection)
+            self._connection.execute("PRAGMA synchronous = FULL")
+        return self._connection
+
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
         connection = self._open()
-        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(begin)
         try:
             yield connection
-            connection.execute("COMMIT")
+            if connection.in_transaction:
+                connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -278,6 +348,30 @@ class SQLiteTarget:
         if Path(self._path).is_dir():
             return "; it is a folder: name a file"
         return _NEXT_STEPS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "")
+
+
+def _create_checkpoints(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        f"CREATE TABLE IF NOT EXISTS {CHECKPOINTS} (projection TEXT PRIMARY KEY, sequence INTEGER NOT NULL, store TEXT)"
+    )
+    there = {row[1] for row in connection.execute(f"PRAGMA table_info({CHECKPOINTS})")}
+    for name, kind in _ADDED_COLUMNS.items():
+        if name not in there:
+            connection.execute(f"ALTER TABLE {CHECKPOINTS} ADD COLUMN {name} {kind}")
+
+
+def _database(connection: sqlite3.Connection) -> Database:
+    def exists(table: str) -> bool:
+        return bool(connection.execute(f'PRAGMA table_info("{table}")').fetchone())
+
+    def exchange(served: str, aside: str, beside: str) -> None:
+        connection.execute(f'ALTER TABLE "{served}" RENAME TO "{aside}"')
+        connection.execute(f'ALTER TABLE "{beside}" RENAME TO "{served}"')
+
+    def drop(table: str) -> None:
+        connection.execute(f'DROP TABLE IF EXISTS "{table}"')
+
+    return Database(connection.execute, exists, exchange, drop)
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
