@@ -46,6 +46,7 @@ from eventstore.server.broker.beside import broker_beside
 from eventstore.server.broker.service import BrokerService
 from eventstore.server.console_subject import check_http_api, console_subject
 from eventstore.server.feature import Feature, begin, routes_of_all, wind_down
+from eventstore.server.kept_commands import check_keep_commands, kept_commands
 from eventstore.server.logs import get_logger
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, embedded_access, make_mailboxes
@@ -134,6 +135,7 @@ async def serve(
     domain = Domain() if settings.domain is None else load(settings.domain)
     refuse_asyncio(domain, reactions=True)
     check_publish(settings.publish, domain, with_broker=settings.broker)
+    check_keep_commands(settings.keep_commands, with_broker=settings.broker)
     security = security or Security(settings)
     check_http_api(settings)
     alarms_of(settings)  # to name what is wrong before the folder is made
@@ -219,7 +221,9 @@ async def _listening(
             None if slots is None else slots.across,
             access.decisions(settings.mailbox_options),
         )
-        mailboxes = make_mailboxes(runtime, access, settings.mailbox_options, replies.answer)
+        kept = kept_commands(settings.keep_commands, broker, lambda: store.engine.visible_sequence)
+        answer = replies.answer if kept is None else kept.after(replies.answer)
+        mailboxes = make_mailboxes(runtime, access, settings.mailbox_options, answer)
         await nursery.start(mailboxes.run)
         door = security.doorkeeper(gate, store)
         appends = appends_of(slots, door)(gate, mailboxes, replies, order)
@@ -264,6 +268,7 @@ async def _listening(
             commands.feature,
             joint.feature,
             replies.feature,
+            *(() if kept is None else (kept.feature,)),
             Feature(drain=lambda _: store.committer.drain()),
             maps.feature,
             reads.feature,

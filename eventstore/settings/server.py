@@ -72,6 +72,16 @@ class ServerSettings:
         ),
     ] = None
 
+    keep_commands: Annotated[
+        str | None,
+        Setting(
+            "Keep the commands that are sent, and what became of them, in this topic of the broker, without their personal "
+            "fields, for [`eventstore replay`](CHANGING.md#what-if).",
+            "Server",
+            metavar="TOPIC",
+        ),
+    ] = None
+
     security: Annotated[SecuritySettings, SettingsPart()] = field(default_factory=SecuritySettings)
 
     store_settings: Annotated[StoreSettings, SettingsPart()] = field(default_factory=StoreSettings)

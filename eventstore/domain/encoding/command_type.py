@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import Final, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -22,12 +22,13 @@ _ATTRIBUTE: Final = "__eventstore_command__"
 
 
 class CommandType(Generic[C]):
-    """A command class. Its codec is built at first use."""
+    """A command class. Its codec is built at first use. `personal`: the fields that are not kept (`keep_commands`)."""
 
-    def __init__(self, cls: type[C], name: str, id_field: str) -> None:
+    def __init__(self, cls: type[C], name: str, id_field: str, personal: Sequence[str] = ()) -> None:
         self.cls = cls
         self.name = name
         self.id_field = id_field
+        self.personal = tuple(personal)
         self._id_of: Callable[[C], object] = attrgetter(id_field)
 
     @cached_property
@@ -123,12 +124,15 @@ class CommandType(Generic[C]):
         )
 
 
-def command(name: str | None = None, *, id: str | None = None) -> Callable[[type[C]], type[C]]:  # `id`: the domain's word
+def command(
+    name: str | None = None, *, id: str | None = None, personal: Sequence[str] = ()
+) -> Callable[[type[C]], type[C]]:  # `id`: the domain's word
     """Marks a frozen dataclass as a command, sent under `name` (default: the name of the class). `id` is the field with the id
-    of the aggregate (default: the first).
+    of the aggregate (default: the first). `personal`: fields that a server leaves out where it keeps commands; a command that
+    is replayed has their defaults.
 
     Raises:
-        DomainRefused: it is not a frozen dataclass, or has no such field.
+        DomainRefused: it is not a frozen dataclass, or has no such field, or a personal one has no default, or is the id.
     """
 
     def register(cls: type[C]) -> type[C]:
@@ -137,12 +141,32 @@ def command(name: str | None = None, *, id: str | None = None) -> Callable[[type
             raise DomainRefused(
                 f"{class_path(cls)} has its name already; put @command above it, and once", name=class_path(cls)
             )
-        setattr(cls, _ATTRIBUTE, _new_type(cls, cls.__name__ if name is None else name, id))
+        kind = _new_type(cls, cls.__name__ if name is None else name, id)
+        kind.personal = _checked_personal(cls, kind.id_field, personal)
+        setattr(cls, _ATTRIBUTE, kind)
         return cls
 
     if isinstance(name, type):
         raise DomainRefused(f"@command above {name.__name__} needs parentheses: @command()", name=name.__name__)
     return register
+
+
+def _checked_personal(cls: type, id_field: str, personal: Sequence[str]) -> tuple[str, ...]:
+    missing = dataclasses.MISSING
+    fields = {each.name: each for each in dataclasses.fields(cls)}
+    if isinstance(personal, str):
+        raise DomainRefused(f"command {class_path(cls)}: personal is the text {personal!r}, but must be a tuple of names")
+    for name in personal:
+        found, why = fields.get(name), None
+        if found is None:
+            why = "is none of its fields"
+        elif name == id_field:
+            why = "is its aggregate's id, which cannot be left out; use an id that names nobody"
+        elif found.default is missing and found.default_factory is missing:
+            why = "has no default, which it would have in a command that is replayed; add one"
+        if why is not None:
+            raise DomainRefused(f"command {class_path(cls)}: the personal field {name!r} {why}", name=class_path(cls), field=name)
+    return tuple(personal)
 
 
 def command_type(cls: type[C], id: str | None = None) -> CommandType[C]:  # `id`: the domain's word

@@ -47,8 +47,8 @@ class Doubled(Sums):
         return {"total": state, "label": key.upper()}
 
 
-async def append(store: Any, key: str, number: int) -> None:
-    await store.append(key, [es.NewEvent("Added", str(number).encode())], expected_version=es.ANY)
+async def append(store: Any, key: str, number: int) -> Any:
+    return await store.append(key, [es.NewEvent("Added", str(number).encode())], expected_version=es.ANY)
 
 
 async def filled(store: Any, rounds: int = 3) -> None:
@@ -136,6 +136,7 @@ async def test_beside_is_built_and_followed_and_answers_nobody(place: Place, tmp
         async with es.connect(server.address) as store:
             await filled(store)
             await run(store, Sums(), place)
+            done = await append(store, "a", 0)
             caught_up = anyio.Event()
 
             def on_progress(progress: d.Progress) -> None:
@@ -151,7 +152,7 @@ async def test_beside_is_built_and_followed_and_answers_nobody(place: Place, tmp
                 tasks.start_soon(follow)
                 await caught_up.wait()
                 with pytest.raises(es.TimedOut):
-                    await store.wait_for("sums", 9, timeout=0.5)
+                    await store.wait_for("sums", done, timeout=0.5)
                 tasks.cancel_scope.cancel()
             assert served(place) == {"a": 3, "b": 3, "gone": 3}
             assert dict(place.query('SELECT key, total FROM "sums:2"')) == {"a": 3, "b": 6}
