@@ -116,7 +116,7 @@ async def test_a_process_that_is_killed_at_any_statement_leaves_a_whole_table_an
 
 @pytest.mark.heavy
 def test_readers_see_a_whole_table_while_two_versions_are_killed_in_turns(place: Place, tmp_path: Path) -> None:
-    stopped, events, failed = threading.Event(), [0], list[BaseException]()
+    stopped, events = threading.Event(), [0]
     with ServerThread(tmp_path / "store") as server:
 
         def append() -> None:
@@ -143,7 +143,7 @@ def test_readers_see_a_whole_table_while_two_versions_are_killed_in_turns(place:
             return version == wanted and sequence > beyond
 
         first = process(server, place, 1, exchange=False, ends=False)
-        wait_until(lambda: "counts" in place.tables() and bool(place.query("SELECT * FROM counts")), "the first has begun")
+        wait_until(lambda: "counts" in place.tables(), "the first has begun")
         appender = threading.Thread(target=append)
         appender.start()
         old = first
@@ -168,4 +168,3 @@ def test_readers_see_a_whole_table_while_two_versions_are_killed_in_turns(place:
             appender.join()
             old.kill()
             old.wait(DEADLINE_SECONDS)
-    assert not failed

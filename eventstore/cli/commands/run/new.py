@@ -19,6 +19,8 @@ _TEMPLATES: Final = {
     "api.py": "api",
     "test_{name}.py": "tests",
     "pyproject.toml": "pyproject",
+    "Containerfile": "containerfile",
+    "compose.yml": "compose",
     "README.md": "readme",
 }
 _OTHERS: Final = ("read_model", "api")
@@ -29,7 +31,7 @@ def new(
 ) -> None:
     """Write a project to begin with.
 
-    It has a domain, its tests, a table and a web API. Nothing that exists is changed.
+    It has a domain, its tests, a table, a web API, and a compose file that runs them. Nothing that exists is changed.
 
     \b
     Example:

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,63 @@ def test_a_new_project_passes_its_tests_and_is_formatted(tmp_path: Path) -> None
     done = subprocess.run(command, cwd=folder, env=CLEAN, capture_output=True, text=True, timeout=200, check=False)
     assert "4 passed" in done.stdout, done.stdout
     assert sorted(path.name for path in folder.iterdir() if path.is_file()) == [
-        "README.md", "api.py", "pyproject.toml", "read_model.py", "tea_shop.py", "test_tea_shop.py",
+        "Containerfile", "README.md", "api.py", "compose.yml", "pyproject.toml", "read_model.py", "tea_shop.py",
+        "test_tea_shop.py",
     ]  # fmt: skip
     checked = subprocess.run(
         [sys.executable, "-m", "ruff", "format", "--check", "."], cwd=folder, capture_output=True, check=False
     )
     assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.heavy
+def test_the_services_of_its_compose_file_work_together(tmp_path: Path) -> None:
+    """Each with its own command, here as processes: only addresses and folders are those of this machine."""
+    yaml = pytest.importorskip("yaml")
+    folder, port, http, api = made(tmp_path), free_port(), free_port(), free_port()
+    services = yaml.safe_load((folder / "compose.yml").read_text())["services"]
+    here = {
+        "0.0.0.0:7701": f"127.0.0.1:{port}", "0.0.0.0:7702": f"127.0.0.1:{http}", "tcp://store:7701": f"tcp://127.0.0.1:{port}",
+        "0.0.0.0": "127.0.0.1", "8000": str(api), "/data": str(tmp_path / "data"), "sqlite:/tables/orders.db": "sqlite:orders.db",
+        "/tables/orders.db": "orders.db",
+    }  # fmt: skip
+    path = os.pathsep.join([str(EXAMPLES.parents[1]), str(EXAMPLES.parents[1] / "mailbox"), str(folder)])
+    started = list[subprocess.Popen[bytes]]()
+
+    def begin(name: str) -> subprocess.Popen[bytes]:
+        service = services[name]
+        own = {key: here.get(value, value) for key, value in service.get("environment", {}).items()}
+        command = [sys.executable, "-m", *(here.get(each, each) for each in service["command"])]
+        with open(tmp_path / f"{name}.log", "wb") as log:
+            environment = {**CLEAN, "PYTHONPATH": path, **own}
+            started.append(subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log))
+        return started[-1]
+
+    try:
+        begin("store")
+        wait_until(lambda: "serving" in (tmp_path / "store.log").read_text(), "the store serves")
+        begin("tables")
+        begin("api")
+        with es.blocking.connect(f"tcp://127.0.0.1:{port}", reconnect_timeout=60, timeout=120) as store:
+            wait_until(lambda: _sent(store, "o-1", 450) == "version 1", "the store takes an order")
+        address = f"http://127.0.0.1:{api}/orders"
+        wait_until(lambda: _got(address) == [{"key": "o-1", "item": "tea", "cents": 450}], "the API shows its row")
+    finally:
+        for each in started:
+            each.terminate()
+        for each in started:
+            each.wait(60)
+    tests = begin("tests")
+    assert tests.wait(200) == 0, (tmp_path / "tests.log").read_text()
+    assert services["tests"]["profiles"] == ["tests"]
+
+
+def _got(address: str) -> object:
+    try:
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            return json.load(answer)
+    except OSError:
+        return None
 
 
 @pytest.mark.parametrize(
