@@ -17,6 +17,7 @@ import typer.core
 from eventstore import __version__
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument
 from pyspark_eventstore.jobs import compact as compacting
+from pyspark_eventstore.jobs import diff as comparing
 from pyspark_eventstore.jobs import export as exporting
 from pyspark_eventstore.jobs import rebuild as rebuilding
 from pyspark_eventstore.jobs import ship as shipping
@@ -79,6 +80,7 @@ app.command("export", cls=SparkCommand)(exporting.export)
 app.command("compact", cls=SparkCommand)(compacting.compact)
 app.command("verify", cls=SparkCommand)(verifying.verify)
 app.command("rebuild", cls=SparkCommand)(rebuilding.rebuild)
+app.command("diff", cls=SparkCommand)(comparing.diff)
 app.command("ship", cls=SparkCommand)(shipping.ship)
 
 

@@ -42,6 +42,17 @@ class Balances(Projection[dict[str, Any]]):
         return {**columns, "last": last, "raw": key.encode()}
 
 
+class OtherBalances(Balances):
+    """Adds other amounts for some aggregates, and leaves one out."""
+
+    def row(self, key: str, state: dict[str, Any]) -> Row:
+        row = super().row(key, state)
+        return {**row, "amount": state["amount"] + 1} if key.endswith("1") else row
+
+    def apply(self, state: dict[str, Any], event: Event) -> dict[str, Any] | None:
+        return None if event.aggregate_id == "acc-002" else super().apply(state, event)
+
+
 class ByType(Projection[int]):
     """Another key than the aggregate's id: how many events of each type."""
 
@@ -59,6 +70,11 @@ class ByType(Projection[int]):
 
     def row(self, key: str, state: int) -> Row:
         return {"events": state}
+
+
+class TwiceByType(ByType):
+    def row(self, key: str, state: int) -> Row:
+        return {"events": 2 * state}
 
 
 class Raises(ByType):

@@ -24,7 +24,7 @@ def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == (shown, "")
 
 
-@pytest.mark.parametrize("command", ["export", "compact", "verify", "rebuild", "ship"])
+@pytest.mark.parametrize("command", ["export", "compact", "verify", "rebuild", "diff", "ship"])
 def test_help_shows_no_types_of_python(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--help"]) == 0
     shown = capsys.readouterr().out

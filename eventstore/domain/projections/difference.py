@@ -60,6 +60,7 @@ class Difference:
     samples: list[DifferentRow] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
     places: dict[str, int] = field(default_factory=dict)
+    _sampled: Counter[str] = field(default_factory=Counter)
 
     @property
     def differs(self) -> bool:
@@ -149,7 +150,8 @@ def note(
     if kind not in found.counts and len(found.counts) >= _KINDS_MAX:
         kind = f"changed: {_OTHER_COLUMNS}"
     found.counts[kind] += rows
-    if found.counts[kind] <= SAMPLES_OF_KIND and len(found.samples) < SAMPLES_MAX:
+    if found._sampled[kind] < SAMPLES_OF_KIND and len(found.samples) < SAMPLES_MAX:
+        found._sampled[kind] += 1
         one, other = (None if each is None else dict(zip(columns, each[1:], strict=True)) for each in (before, after))
         row = before or after
         assert row is not None

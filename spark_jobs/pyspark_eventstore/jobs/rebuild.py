@@ -52,6 +52,12 @@ def rebuild(
     projection: Annotated[str, typer.Option(help="The projection, as module:Class.", metavar="MODULE:CLASS")],
     to: Annotated[str, typer.Option(help="parquet:FOLDER or postgresql://USER@HOST/DATABASE.", metavar="TARGET")],
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing read model.")] = False,
+    beside: Annotated[
+        bool,
+        typer.Option(
+            "--beside", help="PostgreSQL: build the table of another version beside the served one, for project --exchange."
+        ),
+    ] = False,
     master: Master = "",
 ) -> None:
     """Rebuild a read model from all events.
@@ -62,17 +68,23 @@ def rebuild(
     """
     started = time.monotonic()
     place = ProjectionReference(projection, os.getcwd())
-    check_rebuild(data, place, to, replace=replace)
+    check_rebuild(data, place, to, replace=replace, beside=beside)
     spark = session("rebuild", master)
     try:
-        result = rebuild_once(spark, data, place, to, replace=replace)
+        result = rebuild_once(spark, data, place, to, replace=replace, beside=beside)
     finally:
         spark.stop()
     print(result.told(time.monotonic() - started))
 
 
 def rebuild_once(
-    spark: SparkSession, paths: list[str], place: ProjectionReference, to: str, *, replace: bool = False
+    spark: SparkSession,
+    paths: list[str],
+    place: ProjectionReference,
+    to: str,
+    *,
+    replace: bool = False,
+    beside: bool = False,
 ) -> Rebuilt:
     """Builds the read model of a projection.
 
@@ -87,10 +99,12 @@ def rebuild_once(
     source = source_at(paths)
     if folder is not None:
         return _to_folder(spark, projection, source, place, folder, replace=replace)
-    return _to_table(spark, projection, source, place, to, replace=replace)
+    return _to_table(spark, projection, source, place, to, replace=replace, beside=beside)
 
 
-def check_rebuild(paths: list[str], place: ProjectionReference, to: str, *, replace: bool) -> None:
+def check_rebuild(
+    paths: list[str], place: ProjectionReference, to: str, *, replace: bool, beside: bool = False
+) -> None:  # fmt: skip
     """Reports mistakes before Java starts, which takes seconds.
 
     Raises:
@@ -105,7 +119,9 @@ def check_rebuild(paths: list[str], place: ProjectionReference, to: str, *, repl
     projection = load_projection(place.name, place.folder)
     if folder is None:
         checkpoint_rows(projection.name, data_folders)
-        RebuiltTable(projection, to).check(replace=replace)
+        RebuiltTable(projection, to, beside=beside).check(replace=replace)
+    elif beside:
+        raise InvalidArgument(f"--beside is for a table of PostgreSQL, and --to is {to!r}", field="beside", value=to)
 
 
 def _folder_of(to: str) -> str | None:
@@ -173,16 +189,17 @@ def _to_table(
     conninfo: str,
     *,
     replace: bool,
+    beside: bool,
 ) -> Rebuilt:
     from eventstore.following.checkpoint import Checkpoint
     from pyspark_eventstore.folds.counts import new_counts, total
     from pyspark_eventstore.jobs.rebuilt_table import RebuiltTable
     from pyspark_eventstore.source.identities import ends_of
 
-    rows_of = checkpoint_rows(projection.name, [each.data_folder for each in source.snapshots])
+    table = RebuiltTable(projection, conninfo, beside=beside)
+    rows_of = checkpoint_rows(table.name, [each.data_folder for each in source.snapshots])
     ends = ends_of(source.snapshots)
     checkpoints = {rows_of[store]: (store, ends.get(store, Checkpoint(sequence))) for store, sequence in source.upto.items()}
-    table = RebuiltTable(projection, conninfo)
     table.check(replace=replace)
     counts = new_counts(spark)
     frame = _for_copy(folded(spark, source, projection, place, counts), projection).persist()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN
 from eventstore.domain.projections.targets.base import new_generation
-from eventstore.errors import FolderRefused, ProjectionFailed
+from eventstore.errors import DomainRefused, FolderRefused, ProjectionFailed
 from eventstore.following.checkpoint import Checkpoint
 from pyspark_eventstore.jobs.references import still_referenced
 
@@ -33,17 +33,20 @@ _STAGING: Final = "rows being rebuilt"  # temporary: of this connection alone; n
 
 
 class RebuiltTable:
-    """The table of a projection in the database at `conninfo`.
+    """The table of a projection in the database at `conninfo`. `beside`: that of its version, which is not served yet.
 
     Raises:
         DomainRefused: psycopg is not installed.
     """
 
-    def __init__(self, projection: Projection[Any], conninfo: str) -> None:
+    def __init__(self, projection: Projection[Any], conninfo: str, *, beside: bool = False) -> None:
+        from eventstore.domain.projections.targets.versions import table_of
         from eventstore.domain.projections.targets.postgres import PostgresTarget, table_columns
 
         PostgresTarget(conninfo)  # refuses without psycopg
         self._projection = projection
+        self.name = table_of(projection.name, projection.version) if beside else projection.name
+        self._beside = beside
         self._conninfo = conninfo
         self._columns = table_columns(projection)
 
@@ -55,14 +58,16 @@ class RebuiltTable:
             DomainRefused: the table has other columns than the projection.
             ProjectionFailed: the database cannot be reached, or does not let this user create or change the table.
         """
-        name = self._projection.name
+        name = self.name
+        if self._beside:
+            self._check_served()
         with self._connected() as connection:
             found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{name}"',)).fetchone()
             if found == (True,) and not replace:
                 raise FolderRefused(f"table {name}", "exists; use --replace to replace it")
             self._stage(connection)
             with connection.transaction(force_rollback=True):
-                self._begin(connection, {self._projection.name: ("", Checkpoint(0))})
+                self._begin(connection, {name: ("", Checkpoint(0))})
                 for statement in self._swap():
                     connection.execute(sql.SQL("EXPLAIN {}").format(statement))  # checks privileges, changes nothing
 
@@ -80,9 +85,9 @@ class RebuiltTable:
             try:
                 self._replace(connection, upto)
             except psycopg.errors.IntegrityError as error:
-                if error.diag.table_name in (None, self._projection.name):  # not a row of another table
+                if error.diag.table_name in (None, self.name):  # not a row of another table
                     raise
-                raise still_referenced(connection, self._projection.name, _STAGING, error) from error
+                raise still_referenced(connection, self.name, _STAGING, error) from error
         return count
 
     def _replace(self, connection: Connection[tuple[Any, ...]], upto: Mapping[str, tuple[str, Checkpoint]]) -> None:
@@ -103,7 +108,7 @@ class RebuiltTable:
         """
         from eventstore.domain.projections.targets.postgres import create_tables
 
-        name = self._projection.name
+        name = self.name
         for row, (store, checkpoint) in upto.items():
             create_tables(connection, name, self._columns, row)
             connection.execute(
@@ -118,7 +123,7 @@ class RebuiltTable:
 
     def _swap(self) -> list[sql.Composed]:
         """Returns the statements that give the table the staged rows, and leave alone what is the same."""
-        table, staging, key = map(sql.Identifier, (self._projection.name, _STAGING, KEY_COLUMN))
+        table, staging, key = map(sql.Identifier, (self.name, _STAGING, KEY_COLUMN))
         names = list(self._columns)
         values = sql.SQL(", ").join(map(sql.Identifier, names))
         there, new = (sql.SQL(", ").join(self._compared(owner, name) for name in names) for owner in (None, "excluded"))
@@ -135,9 +140,19 @@ class RebuiltTable:
 
     def _compared(self, owner: str | None, name: str) -> sql.Composed:
         """Returns a column of the table (None) or of the new row in a form that shows each difference."""
-        column = sql.SQL("{}.{}").format(sql.Identifier(owner or self._projection.name), sql.Identifier(name))
+        column = sql.SQL("{}.{}").format(sql.Identifier(owner or self.name), sql.Identifier(name))
         as_text = self._columns[name].startswith(("json", "numeric"))  # json has no equality, and 1.5 equals 1.50
         return sql.SQL("{}::text").format(column) if as_text else column
+
+    def _check_served(self) -> None:
+        """Raises DomainRefused unless another version is served, which this one may take over from."""
+        from eventstore.domain.projections.targets.postgres import PostgresTarget
+
+        name, version = self._projection.name, self._projection.version
+        served = PostgresTarget(self._conninfo).served(self._projection)
+        if served is None or served == version:
+            what = "there is no table yet" if served is None else f"version {version} is served already"
+            raise DomainRefused(f"--beside: {what} of projection {name!r}; rebuild it without --beside", projection=name)
 
     @contextmanager
     def _connected(self) -> Iterator[Connection[tuple[Any, ...]]]:

@@ -70,6 +70,27 @@ def rebuilt(server: str, projection: Projection[Any], new: list[tuple[object, ..
     assert table.write(new, {"sums": (STORE, upto)}) == len(new)
 
 
+def test_beside_the_served_table_another_version_is_built_which_takes_over(
+    server: str, database: psycopg.Connection[tuple[Any, ...]]
+) -> None:  # fmt: skip
+    with pytest.raises(DomainRefused, match="version 1 is served already"):
+        RebuiltTable(Sums(), server, beside=True).check(replace=False)
+    table = RebuiltTable(Next(), server, beside=True)
+    table.check(replace=False)
+    assert table.write([("b", 20, "20"), ("c", 30, "30")], {table.name: (STORE, TableCheckpoint(3, "cd"))}) == 2
+    assert rows(database) == [("a", 1, "1"), ("b", 2, "2")]
+    target = PostgresTarget(server)
+    found = target.difference(Next(), "sums", "sums:2")
+    assert found.counts == {"only in sums": 1, "changed: cents": 1, "only in sums:2": 1}
+    taken = target.take_over(Next(), 0)
+    assert taken is not None
+    assert (taken.version, taken.sequence, taken.aside) == (2, 3, "sums:1")
+    assert rows(database) == [("b", 20, "20"), ("c", 30, "30")]
+    live = PostgresTarget(server)
+    assert live.open(Next(), store=STORE).sequence == 3
+    live.close()
+
+
 def test_grants_indexes_and_views_stay(server: str, database: psycopg.Connection[tuple[Any, ...]]) -> None:
     database.execute("DROP ROLE IF EXISTS reader")
     database.execute("CREATE ROLE reader")

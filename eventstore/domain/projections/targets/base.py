@@ -130,7 +130,7 @@ def parked_of(rows: Iterable[tuple[Any, ...]], keys: Sequence[str] | None) -> di
 
 def fenced(name: str, before: int) -> Fenced:
     return Fenced(
-        f"the checkpoint of projection {name!r} is no longer {before}, or its table was rebuilt: another projector is "
+        f"the checkpoint of projection {name!r} is no longer {before}, or its table was rebuilt or exchanged: another projector is "
         "running; stop one of them",
         name=name,
         checkpoint=before,
