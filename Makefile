@@ -76,6 +76,7 @@ bench: $(VENV)/.bench ## side by side with the peers that are installed
 	$(BIN)/python -m benchmarks.bank
 	$(BIN)/python -m benchmarks.broker
 	$(BIN)/python -m benchmarks.consumers
+	$(BIN)/python -m benchmarks.projections
 	$(BIN)/python -m benchmarks.neighbours
 	$(BIN)/python -m benchmarks.security
 	$(BIN)/python -m benchmarks.cluster

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from eventstore.domain.projections.projector import project as project
     from eventstore.domain.projections.targets.base import Target as Target
     from eventstore.domain.projections.targets.open import target_at as target_at
+    from eventstore.domain.projections.targets.open import targets_at as targets_at
     from eventstore.domain.projections.targets.postgres import PostgresTarget as PostgresTarget
     from eventstore.domain.projections.targets.sqlite import SQLiteTarget as SQLiteTarget
     from eventstore.domain.reactions.checkpoint import FileCheckpoint as FileCheckpoint
@@ -78,6 +79,7 @@ __all__ = [
     "restore",
     "restore_from",
     "target_at",
+    "targets_at",
     "testing",
     "upcast",
 ]
@@ -93,6 +95,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "project_all": ("eventstore.domain.projections.project_all", "project_all"),
     "react": ("eventstore.domain.reactions.reactor", "react"),
     "target_at": ("eventstore.domain.projections.targets.open", "target_at"),
+    "targets_at": ("eventstore.domain.projections.targets.open", "targets_at"),
     "testing": ("eventstore.domain.testing", None),
 }
 

@@ -23,7 +23,7 @@ from eventstore.model import FILTER_TYPES_MAX, VERSION_MAX, CaughtUp, Event
 from eventstore.position import END, After
 from eventstore.records.event_page import commit_end, settle
 
-_EVENTS_KEPT: Final = 1024
+_EVENTS_KEPT: Final = 16_384
 _BYTES_KEPT: Final = 4 * 1024 * 1024
 
 

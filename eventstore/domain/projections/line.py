@@ -67,10 +67,12 @@ class Line:
     async def take_up(self, *, retry: bool) -> None:
         """Retries the parked keys if wanted, and counts those that are parked."""
         target, projection = self._target, self._projection
-        parked = await on_worker_thread(target.parked, None)
+        async with self._turn:
+            parked = await on_worker_thread(target.parked, None)
         if parked and retry:
-            texts = await on_worker_thread(target.read, list(parked))
-            folded = await read_parked(self._store, projection, target, texts, parked, self.checkpoint)
+            async with self._turn:
+                texts = await on_worker_thread(target.read, list(parked))
+            folded = await read_parked(self._store, projection, target, self._turn, texts, parked, self.checkpoint)
             again = folded.parked
             write = partial(
                 target.write,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import anyio
+
 from eventstore.domain.projections.projection import Projection, keys_of, next_state, projection_failure, wanted_by
 from eventstore.domain.projections.targets.base import ParkedKey, StoredRow, Target
 from eventstore.domain.worker_thread import on_worker_thread
@@ -109,12 +111,13 @@ async def read_parked(
     store: Followable,
     projection: Projection[Any],
     target: Target,
+    turn: anyio.Lock,
     texts: dict[str, str],
     parked: dict[str, ParkedKey],
     upto: Checkpoint,
 ) -> Folded:
     """Folds the events that parked keys have skipped, up to the checkpoint. Keys that fail again are in `parked` of the
-    result, at the event that failed now.
+    result, at the event that failed now. `turn`: of all that use the target's connection.
     """
     folded, events = Folded(), list[Event]()
     first = min(each.sequence for each in parked.values())
@@ -134,6 +137,8 @@ async def read_parked(
             break
         events.append(event)
         if len(events) >= _EVENTS_AT_ONCE:
-            await on_worker_thread(fold_events)
-    await on_worker_thread(fold_events)
+            async with turn:
+                await on_worker_thread(fold_events)
+    async with turn:
+        await on_worker_thread(fold_events)
     return folded

@@ -20,6 +20,7 @@ import eventstore.domain as d
 from eventstore.domain.projections import project_all as module
 from eventstore.domain.projections.targets.base import ParkedKey, StoredRow, TableCheckpoint
 from eventstore.errors import EventStoreError
+from eventstore.following import feed
 from eventstore.following.log import PASSED_EVENTS
 from tests.server_thread import ServerThread
 from tests.waiting import DEADLINE_SECONDS
@@ -253,7 +254,10 @@ class Blocked(d.SQLiteTarget):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_one_whose_database_is_slow_holds_up_no_other_and_reads_what_it_has_missed(kind: str, tmp_path: Path) -> None:
+async def test_one_whose_database_is_slow_holds_up_no_other_and_reads_what_it_has_missed(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(feed, "_EVENTS_KEPT", 1024)
     path, seen = tmp_path / "rows.db", Seen()
     slow = Blocked(tmp_path / "slow.db")
     tables = [(Sums("slow", ["A"]), slow), (Sums("quick", ["A"]), d.SQLiteTarget(path))]
@@ -450,3 +454,25 @@ async def test_what_cannot_be_run_together_is_refused_before_anything_is_opened(
         with pytest.raises(es.InvalidArgument, match="257 event types, the limit is 256"):
             await d.project_all(store, [(many, d.SQLiteTarget(tmp_path / "rows.db"))])
     assert not (tmp_path / "rows.db").exists()
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+async def test_many_tables_in_postgresql_share_four_connections(place: Place, tmp_path: Path) -> None:
+    names = [f"shared_{number}" for number in range(12)]
+    counted = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tables'"
+    seen = set[int]()
+    address = f"{place.address}&application_name=tables"
+    async with es.open_store(tmp_path / "store") as store:
+        for number in range(20):
+            await append(store, f"a-{number % 5}", "A", 1)
+        tables = [(Sums(name, ["A"]), target) for name, target in zip(names, d.targets_at(address, 12), strict=True)]
+
+        def on_progress(name: str, progress: d.Progress) -> None:
+            seen.add(place.query(counted)[0][0])
+
+        found = await d.project_all(store, tables, until_caught_up=True, on_progress=on_progress)
+    assert found == dict.fromkeys(names, 20)
+    assert max(seen) <= 4
+    for name in names:
+        assert place.query(f"SELECT sum(total) FROM {name}") == [(20,)]
+    assert place.query(counted) == [(0,)]

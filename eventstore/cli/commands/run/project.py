@@ -102,7 +102,7 @@ def project(
 
     from eventstore.domain.projections.project_all import project_all
     from eventstore.domain.projections.projector import project as project_events
-    from eventstore.domain.projections.targets.open import target_at
+    from eventstore.domain.projections.targets.open import target_at, targets_at
 
     wanted_exchange = _exchange(keep, takes_over=not beside) if exchange or beside else None
     loaded, alone = _loaded(projection or [], all_of or [])
@@ -132,7 +132,7 @@ def project(
             options["on_progress"] = partial(on_progress, loaded[0].name)
             run = partial(project_events, projection=loaded[0], target=target_at(to), **options)
         else:
-            tables = [(each, target_at(to)) for each in loaded]
+            tables = list(zip(loaded, targets_at(to, len(loaded)), strict=True))
             run = partial(project_all, tables=tables, on_progress=on_progress, on_failure=on_failure, **options)
         try:
             stopped_by = trio.run(_project, store, wait, run, shown, watched)

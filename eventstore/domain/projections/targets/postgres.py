@@ -79,22 +79,55 @@ _ROWS_AT_ONCE: Final = 10_000
 _CREATE_LOCK: Final = 7_701_001  # advisory lock for creating tables: CREATE TABLE IF NOT EXISTS alone may race
 
 
+class PostgresConnection:
+    """A connection that several tables use in turns. It is there while one of them is open."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        self._users = set[object]()
+        self._open: Connection[tuple[Any, ...]] | None = None
+
+    def take(self, user: object) -> Connection[tuple[Any, ...]]:
+        """Returns the connection, a new one if it was lost."""
+        if self._open is None or self._open.closed:
+            self._open = connected(self._conninfo)
+        self._users.add(user)
+        return self._open
+
+    @property
+    def current(self) -> Connection[tuple[Any, ...]]:
+        assert self._open is not None, "the target was not opened"
+        return self._open
+
+    def leave(self, user: object) -> None:
+        """Closes it with its last user."""
+        self._users.discard(user)
+        if not self._users and self._open is not None:
+            self._open.close()
+            self._open = None
+
+
 class PostgresTarget:
     """Rows, states and checkpoint in the database that `conninfo` names, in the first schema of its search path.
 
     A batch is one transaction of at most four statements: rows travel as one array per column.
 
+    Attributes:
+        file: its connection; all tables on it have one writer at a time.
+
     Raises:
         DomainRefused: psycopg is not installed.
     """
 
-    def __init__(self, conninfo: str) -> None:
+    def __init__(self, conninfo: str, connection: PostgresConnection | None = None) -> None:
+        """`connection`: one to share with other tables of this database."""
         if _missing is not None:
             raise DomainRefused(
                 f"a target in PostgreSQL needs psycopg ({_missing}); {advice('postgres')}", target="postgresql"
             ) from _missing
         self._conninfo = conninfo
-        self._connection: Connection[tuple[Any, ...]] | None = None
+        self.file = connection or PostgresConnection(conninfo)
+        self._user = object()  # the same of all shards
         self._beside: int | None = None
         self._name = ""
         self._row = ""
@@ -116,36 +149,35 @@ class PostgresTarget:
         columns = table_columns(projection)
         self._prepare(columns)
         with self._translated_errors():
-            if self._connection is None:
-                self._connection = self._connect()
-            with self._connection.transaction():
-                existed = create_tables(self._connection, self._name, columns, self._row)
-                self._prepare_parking(self._connection, creates=projection.on_failure == "park")
+            connection = self.file.take(self._user)
+            with connection.transaction():
+                existed = create_tables(connection, self._name, columns, self._row)
+                self._prepare_parking(connection, creates=projection.on_failure == "park")
                 if self._shard is not None:
-                    run = in_postgres(self._connection.execute)
+                    run = in_postgres(connection.execute)
                     inherit(run, self._name, self._shard, self._origin, store, parks=self._parks)
                 checkpoint, recorded = self._checkpoint()
-                rows = self._rows(self._connection)
+                rows = self._rows(connection)
                 furthest = max(sequence for _, sequence in rows)
                 check_checkpoint(self._name, furthest, begins=begins)  # rolls back the tables just created
                 check_table(self._name, furthest, existed=existed)
                 check_rows(self._name, self._shard, rows)
                 if check_store(self._name, recorded.store, store):
-                    self._connection.execute(f"UPDATE {CHECKPOINTS} SET store = %s WHERE projection = %s", (store, self._row))
+                    connection.execute(f"UPDATE {CHECKPOINTS} SET store = %s WHERE projection = %s", (store, self._row))
                 if check_version(self._name, checkpoint.sequence, recorded.version, projection.version):
                     record = f"UPDATE {CHECKPOINTS} SET version = %s WHERE projection = %s"
-                    self._connection.execute(record, (projection.version, self._row))
-                self._forget_parked(self._connection)
+                    connection.execute(record, (projection.version, self._row))
+                self._forget_parked(connection)
                 if self._beside is not None:
-                    keep(served_tables(self._connection), self._name)
+                    keep(served_tables(connection), self._name)
                 if self._shard is not None:
-                    self._set_generation(self._connection, new_generation())
+                    self._set_generation(connection, new_generation())
                 return checkpoint
 
     def beside(self, version: int) -> PostgresTarget:
         """See `VersionedTarget.beside`."""
         other = copy(self)
-        other._connection, other._beside = None, version
+        other._user, other._beside = object(), version
         return other
 
     def _rows(self, connection: Connection[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -284,22 +316,16 @@ class PostgresTarget:
     def _administration(self, projection: Projection[Any]) -> Iterator[Connection[tuple[Any, ...]]]:
         """Opens a connection for one transaction, about tables of all versions."""
         self._name = self._name or projection.name
-        with self._translated_errors(), self._connect() as connection:
+        with self._translated_errors(), connected(self._conninfo) as connection:
             _create_checkpoints(connection)
             with connection.transaction():
                 yield connection
 
-    def _connect(self) -> Connection[tuple[Any, ...]]:
-        return psycopg.connect(self._conninfo, autocommit=True, connect_timeout=_CONNECT_SECONDS_MAX)
-
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self.file.leave(self._user)
 
     def _open(self) -> Connection[tuple[Any, ...]]:
-        assert self._connection is not None, "the target was not opened"
-        return self._connection
+        return self.file.current
 
     def _prepare(self, columns: dict[str, str]) -> None:
         """Builds the statements, which are the same for every batch."""
@@ -340,6 +366,10 @@ class PostgresTarget:
             raise ProjectionFailed(
                 f"projection {self._name!r} cannot use PostgreSQL: {text}", projection=self._name, target="postgresql"
             ) from error
+
+
+def connected(conninfo: str) -> Connection[tuple[Any, ...]]:
+    return psycopg.connect(conninfo, autocommit=True, connect_timeout=_CONNECT_SECONDS_MAX)
 
 
 def _possible(keys: Sequence[str]) -> list[str]:
