@@ -101,7 +101,7 @@ async def followed(projections: Sequence[Projection[int]], events: int) -> float
     with tempfile.TemporaryDirectory() as folder:
         async with es.open_store(Path(folder) / "store") as store, trio.open_nursery() as nursery:
             caught_up, folded, done = set[str](), 0, trio.Event()
-            wanted = events * len(projections) if len(projections[0].types or ()) == MANY else events
+            wanted = events * len(projections) if len([*(projections[0].types or ())]) == MANY else events
 
             def on_progress(name: str, progress: d.Progress) -> None:
                 nonlocal folded

@@ -76,8 +76,8 @@ def _printable(fields: Fields) -> Any:
 
 @dataclass
 class WhatIf:
-    """`same`: commands that are decided as before. `counts`: the others, by (command type, what). `samples`: up to five of each.
-    `skipped`: commands that were not replayed, by why.
+    """`same`: commands that are decided as before. `counts`: the others, by (command type, what). `samples`: up to five of
+    each. `skipped`: commands that were not replayed, by why.
     """
 
     same: int = 0

@@ -15,5 +15,7 @@ def seconds_of(option: str, text: str) -> int:
     """Returns the seconds. Raises InvalidArgument."""
     found = _FORM.fullmatch(text)
     if found is None:
-        raise InvalidArgument(f"--{option} is {text!r}, but must be a time such as 90s, 30m, 12h or 7d", field=option, value=text)
+        raise InvalidArgument(
+            f"--{option} is {text!r}, but must be a time such as 90s, 30m, 12h or 7d", field=option, value=text
+        )
     return int(found[1]) * _SECONDS[found[2]]

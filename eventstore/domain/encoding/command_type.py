@@ -165,7 +165,9 @@ def _checked_personal(cls: type, id_field: str, personal: Sequence[str]) -> tupl
         elif found.default is missing and found.default_factory is missing:
             why = "has no default, which it would have in a command that is replayed; add one"
         if why is not None:
-            raise DomainRefused(f"command {class_path(cls)}: the personal field {name!r} {why}", name=class_path(cls), field=name)
+            raise DomainRefused(
+                f"command {class_path(cls)}: the personal field {name!r} {why}", name=class_path(cls), field=name
+            )
     return tuple(personal)
 
 

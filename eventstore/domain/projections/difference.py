@@ -71,7 +71,8 @@ class Difference:
         if not self.counts:
             yield f"{self.before} and {self.after}: no row differs of {self.rows:,}"
         else:
-            yield f"{self.before} and {self.after}: {counted(self.counts.total(), 'row differs', 'rows differ')} of {self.rows:,}"
+            differing = counted(self.counts.total(), "row differs", "rows differ")
+            yield f"{self.before} and {self.after}: {differing} of {self.rows:,}"
         if len({*self.places.values()}) > 1:
             places = ", ".join(f"{table} {sequence:,}" for table, sequence in sorted(self.places.items()))
             yield f"  complete up to: {places}; rows of the events between differ for that alone"

@@ -51,8 +51,9 @@ class Exchange:
         check_int("keep_s", self.keep_s, 0, _KEEP_SECONDS_MAX)
 
     async def run(self, projection: Projection[Any], target: Target, turn: anyio.Lock, follow: FollowBeside) -> bool:
-        """Exchanges the table, if it is of another version. `turn`: of all that write to the same file or table. Returns whether
-        the projection's own version is served now.
+        """Exchanges the table, if it is of another version. `turn`: of all that write to the same file or table.
+
+        Returns whether the projection's own version is served now.
 
         Raises:
             DomainRefused: the target cannot do it; or as `VersionedTarget.take_over`.
@@ -88,8 +89,8 @@ def versioned(target: Target) -> VersionedTarget:
     """Returns the target, which has tables of several versions. Raises DomainRefused: it has not."""
     if not hasattr(target, "take_over"):
         raise DomainRefused(
-            f"{type(target).__name__} has one table for all versions of a projection: it has no method take_over; build the new "
-            "version under another name",
+            f"{type(target).__name__} has one table for all versions of a projection: it has no method take_over; build the "
+            "new version under another name",
             target=type(target).__name__,
         )
     return cast(VersionedTarget, target)

@@ -76,8 +76,8 @@ def diff_once(
         found.rows = joined.count()
         for kind, count in sorted(_counts(joined)):
             for place, row in enumerate(_samples(joined, kind)):
-                sides = [[row[KEY_COLUMN], *side] if side is not None else None for side in (row["before"], row["after"])]
-                note(found, columns, kind, *sides, rows=count if place == 0 else 0)
+                one, other = (None if row[side] is None else [row[KEY_COLUMN], *row[side]] for side in ("before", "after"))
+                note(found, columns, kind, one, other, count if place == 0 else 0)
     finally:
         joined.unpersist()
     return found, _events_of(spark, source, projections[1], after, [each.key for each in found.samples])

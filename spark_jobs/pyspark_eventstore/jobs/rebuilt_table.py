@@ -40,8 +40,8 @@ class RebuiltTable:
     """
 
     def __init__(self, projection: Projection[Any], conninfo: str, *, beside: bool = False) -> None:
-        from eventstore.domain.projections.targets.versions import table_of
         from eventstore.domain.projections.targets.postgres import PostgresTarget, table_columns
+        from eventstore.domain.projections.targets.versions import table_of
 
         PostgresTarget(conninfo)  # refuses without psycopg
         self._projection = projection

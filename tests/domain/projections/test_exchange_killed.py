@@ -1,5 +1,5 @@
-"""Processes that exchange a table are killed: at each statement, and at any moment while others write and read. There is a whole
-table under the name all the time, and what is begun again goes on.
+"""Processes that exchange a table are killed: at each statement, and at any moment while others write and read. There is a
+whole table under the name all the time, and what is begun again goes on.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from eventstore.domain.projections.targets.base import ParkedKey, StoredRow, Tab
 from eventstore.errors import EventStoreError
 from eventstore.following import feed
 from eventstore.following.log import PASSED_EVENTS
+from tests.domain.projections.conftest import Place
 from tests.server_thread import ServerThread
 from tests.waiting import DEADLINE_SECONDS
 

@@ -63,7 +63,7 @@ def project(
         bool,
         typer.Option(
             "--exchange",
-            help="If a table is of another version, build a new one beside it, compare, and have it take over once it is as far.",
+            help="If a table is of another version, build a new one beside it, which takes over once it is as far.",
         ),
     ] = False,
     keep: Annotated[

@@ -130,8 +130,8 @@ def parked_of(rows: Iterable[tuple[Any, ...]], keys: Sequence[str] | None) -> di
 
 def fenced(name: str, before: int) -> Fenced:
     return Fenced(
-        f"the checkpoint of projection {name!r} is no longer {before}, or its table was rebuilt or exchanged: another projector is "
-        "running; stop one of them",
+        f"the checkpoint of projection {name!r} is no longer {before}, or its table was rebuilt or exchanged: another "
+        "projector is running; stop one of them",
         name=name,
         checkpoint=before,
     )

@@ -290,16 +290,16 @@ class PostgresTarget:
                 connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MILLISECONDS_MAX}")
                 return drop_expired(served_tables(connection), projection.name, now)
         except psycopg.Error as error:
-            _log.warning("%s: a table that is no longer kept cannot be dropped: %s", projection.name, " ".join(str(error).split()))
+            _log.warning(
+                "%s: a table that is no longer kept cannot be dropped: %s", projection.name, " ".join(str(error).split())
+            )
         return None
 
     def difference(self, projection: Projection[Any], before: str, after: str) -> Difference:
         """See `VersionedTarget.difference`."""
         with self._administration(projection) as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            columns = [
-                list(_columns_of(connection, table)) if _exists(connection, table) else [] for table in (before, after)
-            ]
+            columns = [list(_columns_of(connection, table)) if _exists(connection, table) else [] for table in (before, after)]
             found, common = between(before, after, *columns)
             of_both = f"SELECT projection, sequence FROM {CHECKPOINTS} WHERE {' OR '.join([ROWS_OF] * 2)}"
             found.places = dict(in_postgres(connection.execute)(of_both, (*rows_of(before), *rows_of(after))).fetchall())
@@ -452,7 +452,7 @@ def served_tables(connection: Connection[tuple[Any, ...]]) -> Database:
         for before, after in ((served, aside), (beside, served)):
             connection.execute(rename.format(sql.Identifier(before), sql.Identifier(after)))
         for statement in (*views, *grants):
-            connection.execute(sql.SQL(statement))  # type: ignore[arg-type] # which the database itself has made
+            connection.execute(sql.SQL(statement))  # which the database itself has made
 
     def drop(table: str) -> None:
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(table)))
@@ -480,12 +480,13 @@ def _views_on(connection: Connection[tuple[Any, ...]], table: str) -> list[str]:
     fixed += [f"foreign key {name} of {owner}" for name, owner in keys]
     if fixed:
         raise DomainRefused(
-            f"table {table!r} cannot be exchanged: {fixed[0]} refers to it, and would keep the table of before; drop it and make "
-            "it again afterwards, or rebuild the table in its place (eventstore-spark rebuild --replace)",
+            f"table {table!r} cannot be exchanged: {fixed[0]} refers to it, and would keep the table of before; drop it and "
+            "make it again afterwards, or rebuild the table in its place (eventstore-spark rebuild --replace)",
             projection=table,
         )
     return [
-        f"CREATE OR REPLACE VIEW {name} {f'WITH ({options})' if options else ''} AS {query}" for name, _, options, query in found
+        f"CREATE OR REPLACE VIEW {name} {f'WITH ({options})' if options else ''} AS {query}"
+        for name, _, options, query in found
     ]
 
 

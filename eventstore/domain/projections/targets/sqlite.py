@@ -273,9 +273,7 @@ class SQLiteTarget:
     def difference(self, projection: Projection[Any], before: str, after: str) -> Difference:
         """See `VersionedTarget.difference`."""
         with self._administration(projection, begin="BEGIN") as connection:
-            columns = [
-                [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')] for table in (before, after)
-            ]
+            columns = [[row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')] for table in (before, after)]
             found, common = between(before, after, *columns)
             of_both = f"SELECT projection, sequence FROM {CHECKPOINTS} WHERE {' OR '.join([ROWS_OF] * 2)}"
             found.places = dict(connection.execute(of_both, (*rows_of(before), *rows_of(after))))

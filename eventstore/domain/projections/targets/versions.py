@@ -45,8 +45,8 @@ class VersionedTarget(Target, Protocol):
         """See `served_version`."""
 
     def take_over(self, projection: Projection[Any], kept_until: int) -> TakenOver | None:
-        """Exchanges the tables in one transaction: see `take_over`. What readers have beside the table goes with the name: views,
-        and in PostgreSQL grants. None: not now; nothing was changed.
+        """Exchanges the tables in one transaction: see `take_over`. What readers have beside the table goes with the name:
+        views, and in PostgreSQL grants. None: not now; nothing was changed.
 
         Raises:
             DomainRefused: something refers to the table that cannot go with its name.
@@ -99,7 +99,7 @@ def take_over(database: Database, name: str, version: int, kept_until: int) -> T
     """
     execute, beside = database.execute, table_of(name, version)
     before = served_version(execute, name)
-    assert before is not None and before != version, "the caller has asked"
+    assert before not in (None, version), "the caller has asked"
     aside = table_of(name, before)
     for each in (name, beside):
         for row, *_ in _rows(execute, each):

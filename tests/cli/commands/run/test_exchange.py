@@ -14,7 +14,7 @@ from tests.cli.commands.run.test_project import Projector
 from tests.cli.processes import Server, line, output, refused, run, wait_for
 
 Serve = Callable[..., Server]
-FIRST = '''
+FIRST = """
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -39,7 +39,7 @@ class Balances(d.Projection[int]):
 
     def row(self, key: str, state: int) -> dict[str, object]:
         return {"cents": state}
-'''
+"""
 SECOND = FIRST.replace('name = "balances"', 'name = "balances"\n    version = 2').replace(
     "state + event.cents", "state + max(event.cents, 0)"
 )

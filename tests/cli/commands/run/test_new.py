@@ -50,9 +50,9 @@ def test_the_services_of_its_compose_file_work_together(tmp_path: Path) -> None:
     folder, port, http, api = made(tmp_path), free_port(), free_port(), free_port()
     services = yaml.safe_load((folder / "compose.yml").read_text())["services"]
     here = {
-        "0.0.0.0:7701": f"127.0.0.1:{port}", "0.0.0.0:7702": f"127.0.0.1:{http}", "tcp://store:7701": f"tcp://127.0.0.1:{port}",
-        "0.0.0.0": "127.0.0.1", "8000": str(api), "/data": str(tmp_path / "data"), "sqlite:/tables/orders.db": "sqlite:orders.db",
-        "/tables/orders.db": "orders.db",
+        "0.0.0.0:7701": f"127.0.0.1:{port}", "0.0.0.0:7702": f"127.0.0.1:{http}", "0.0.0.0": "127.0.0.1", "8000": str(api),
+        "tcp://store:7701": f"tcp://127.0.0.1:{port}", "/data": str(tmp_path / "data"), "/tables/orders.db": "orders.db",
+        "sqlite:/tables/orders.db": "sqlite:orders.db",
     }  # fmt: skip
     path = os.pathsep.join([str(EXAMPLES.parents[1]), str(EXAMPLES.parents[1] / "mailbox"), str(folder)])
     started = list[subprocess.Popen[bytes]]()

@@ -13,7 +13,7 @@ from eventstore.commands import RawCommand
 from tests.cli.processes import Server, output, refused, run
 
 Serve = Callable[..., Server]
-OLD = '''
+OLD = """
 from dataclasses import dataclass
 
 import eventstore.domain as d
@@ -88,7 +88,7 @@ def move(command: Move, source: Account, target: Account) -> None:
         d.reject("not covered", code="not_covered")
     source.apply(Withdrawn(command.cents))
     target.apply(Deposited(command.cents))
-'''
+"""
 STRICTER = OLD.replace(
     "    if account.balance < command.cents:", "    if account.balance - 50 < command.cents:"
 ).replace("source.apply(Withdrawn(command.cents))", "source.apply(Withdrawn(command.cents + 1))")  # fmt: skip
