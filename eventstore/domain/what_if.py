@@ -32,7 +32,7 @@ Fields = Any
 """The fields of an event as JSON; bytes if it is no JSON."""
 
 
-class Decided(NamedTuple):
+class Verdict(NamedTuple):
     """What became of a command. `events`: (aggregate id, type, fields)."""
 
     outcome: str
@@ -50,8 +50,8 @@ class Otherwise(NamedTuple):
 
     command: KeptCommand
     what: str
-    before: Decided
-    after: Decided
+    before: Verdict
+    after: Verdict
     error: str | None = None
 
     def as_json(self, *, values: bool) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Otherwise(NamedTuple):
         return {**named, **sides, "error": self.error}
 
 
-def _side(decided: Decided, *, values: bool) -> dict[str, Any]:
+def _side(decided: Verdict, *, values: bool) -> dict[str, Any]:
     events = [
         {"aggregate_id": aggregate_id, "type": type, **({"fields": _printable(fields)} if values else {})}
         for aggregate_id, type, fields in decided.events
@@ -98,14 +98,14 @@ class WhatIf:
             self.samples.append(found)
 
 
-class History(Protocol):
+class PastStore(Protocol):
     """The part of a store that is needed here."""
 
     def read(self, aggregate_id: str) -> AsyncIterator[Event]: ...
 
 
 async def what_if(
-    store: History,
+    store: PastStore,
     domain: Domain,
     commands: Iterable[KeptCommand],
     *,
@@ -171,7 +171,7 @@ class _Past:
 
 
 class _Replay:
-    def __init__(self, store: History, domain: Domain, run_async: bool) -> None:
+    def __init__(self, store: PastStore, domain: Domain, run_async: bool) -> None:
         self.found = WhatIf()
         self._store, self._domain, self._run_async = store, domain, run_async
 
@@ -193,7 +193,7 @@ class _Replay:
             payload = json.dumps(kept.payload, ensure_ascii=False, separators=(",", ":")).encode()
             handler, command = self._domain.decode(kept.type, payload, kept.aggregate_id)
         except EventStoreError as error:
-            self._compare(kept, pasts, Decided("failed", type(error).__name__), text_of(error))
+            self._compare(kept, pasts, Verdict("failed", type(error).__name__), text_of(error))
             return
         if handler.is_decision or (handler.is_async and not self._run_async):
             why = "it is decided on a query" if handler.is_decision else "its handler is async (--run-async)"
@@ -208,17 +208,17 @@ class _Replay:
                 for kind, each in zip(handler.aggregates, pasts, strict=True)
             ]
         except EventStoreError as error:
-            self._compare(kept, pasts, Decided("failed", type(error).__name__), text_of(error))
+            self._compare(kept, pasts, Verdict("failed", type(error).__name__), text_of(error))
             return
         self._compare(kept, pasts, *await _decided(handler, command, aggregates))
 
-    def _compare(self, kept: KeptCommand, pasts: Sequence[_Past], after: Decided, error: str | None) -> None:
+    def _compare(self, kept: KeptCommand, pasts: Sequence[_Past], after: Verdict, error: str | None) -> None:
         events = [event for past in pasts for event in past.of_command(kept.command_id)]
         if kept.outcome == "committed" and not events:
             self.found.skipped["its events are not in the store"] += 1
             return
         stored = tuple((event.aggregate_id, event.type, self._fields(event)) for event in events)
-        before = Decided(kept.outcome, kept.reason, stored if kept.outcome == "committed" else ())
+        before = Verdict(kept.outcome, kept.reason, stored if kept.outcome == "committed" else ())
         what = _difference(before, after, types_only=bool(kept.left_out))
         if what is None:
             self.found.same += 1
@@ -236,7 +236,7 @@ class _Replay:
         return _parsed(event.data)
 
 
-async def _decided(handler: Handler, command: object, aggregates: Sequence[Aggregate]) -> tuple[Decided, str | None]:
+async def _decided(handler: Handler, command: object, aggregates: Sequence[Aggregate]) -> tuple[Verdict, str | None]:
     if handler.is_joint:
         jointly = await cast(JointHandler, handler).run_jointly_async(command, aggregates)
         error, parts = jointly.error, jointly.parts
@@ -245,16 +245,16 @@ async def _decided(handler: Handler, command: object, aggregates: Sequence[Aggre
         error, parts = handled.error, (handled,)
     if isinstance(error, Rejected):
         reason = error.fields.get("reason")
-        return Decided("rejected", type(error).__name__ if reason is None else str(reason)), text_of(error)
+        return Verdict("rejected", type(error).__name__ if reason is None else str(reason)), text_of(error)
     if error is not None:
         name = error.fields.get("error") if isinstance(error, HandlerFailed) else None
-        return Decided("failed", str(name or type(error).__name__)), text_of(error)
+        return Verdict("failed", str(name or type(error).__name__)), text_of(error)
     events = list[tuple[str, str, Fields]]()
     for aggregate, part in zip(aggregates, parts, strict=True):
         values = flat.decode_trusted(part.events, 4 * part.event_count)
         for place in range(0, len(values), 4):
             events.append((aggregate.id, cast(str, values[place + 1]), _parsed(cast(bytes, values[place + 2]))))
-    return (Decided("committed", None, tuple(events)) if events else Decided("unchanged")), None
+    return (Verdict("committed", None, tuple(events)) if events else Verdict("unchanged")), None
 
 
 def _parsed(data: bytes) -> Fields:
@@ -264,7 +264,7 @@ def _parsed(data: bytes) -> Fields:
         return data
 
 
-def _difference(before: Decided, after: Decided, *, types_only: bool) -> str | None:
+def _difference(before: Verdict, after: Verdict, *, types_only: bool) -> str | None:
     """Returns what differs, without values; None: nothing. `types_only`: fields of events are not compared."""
     if before.outcome != after.outcome or before.reason != after.reason:
         return f"{before} → {after}"

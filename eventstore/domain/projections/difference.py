@@ -47,7 +47,7 @@ class DifferentRow(NamedTuple):
 
 
 @dataclass
-class Difference:
+class TableDifference:
     """`counts`: rows by kind of difference: `only in TABLE`, or `changed: COLUMNS`. `samples`: up to 3 rows of each kind, 30 in
     all. `columns`: those that only one of the tables has, as `COLUMN only in TABLE`. `places`: up to where each table is
     complete, by table and, over shards, by shard.
@@ -102,7 +102,7 @@ def _told(event: Event) -> str:
     return f"sequence {event.sequence}, {event.aggregate_id} v{event.version}, {event.type} {shown(event.data)}"
 
 
-def between(before: str, after: str, columns: Sequence[str], columns_after: Sequence[str]) -> tuple[Difference, list[str]]:
+def between(before: str, after: str, columns: Sequence[str], columns_after: Sequence[str]) -> tuple[TableDifference, list[str]]:
     """Returns a comparison of two tables with these columns that is to be made, and the columns of both that readers see.
 
     Raises:
@@ -115,15 +115,15 @@ def between(before: str, after: str, columns: Sequence[str], columns_after: Sequ
                 field="table",
                 value=table,
             )
-    found = Difference(before, after)
+    found = TableDifference(before, after)
     found.columns = [f"{name} only in {before}" for name in columns if name not in columns_after]
     found.columns += [f"{name} only in {after}" for name in columns_after if name not in columns]
     return found, [name for name in columns if name in columns_after and name not in (KEY_COLUMN, STATE_COLUMN)]
 
 
 def compare(
-    found: Difference, columns: Sequence[str], before: Iterable[KeyedRow], after: Iterable[KeyedRow]
-) -> Difference:  # fmt: skip
+    found: TableDifference, columns: Sequence[str], before: Iterable[KeyedRow], after: Iterable[KeyedRow]
+) -> TableDifference:  # fmt: skip
     """Counts what differs between two tables, whose rows come in the order of their keys, by code points."""
     one, other = iter(before), iter(after)
     left, right = next(one, None), next(other, None)
@@ -145,7 +145,7 @@ def compare(
 
 
 def note(
-    found: Difference, columns: Sequence[str], kind: str, before: KeyedRow | None, after: KeyedRow | None, rows: int = 1
+    found: TableDifference, columns: Sequence[str], kind: str, before: KeyedRow | None, after: KeyedRow | None, rows: int = 1
 ) -> None:
     """Counts rows that differ in this way, and keeps this one if there is room."""
     if kind not in found.counts and len(found.counts) >= _KINDS_MAX:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import anyio
 
-from eventstore.domain.projections.difference import Difference
+from eventstore.domain.projections.difference import TableDifference
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.targets.base import Target
 from eventstore.domain.projections.targets.versions import TakenOver, VersionedTarget, table_of
@@ -44,7 +44,7 @@ class Exchange:
     keep_s: int = KEEP_SECONDS
     takes_over: bool = True
     on_beside: Callable[[str, str, int], None] | None = None
-    on_compared: Callable[[str, Difference], None] | None = None
+    on_compared: Callable[[str, TableDifference], None] | None = None
     on_taken_over: Callable[[str, TakenOver], None] | None = None
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from pyspark_eventstore.jobs.arguments import Master, Paths, load, session
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from eventstore.domain.projections.difference import Difference
+    from eventstore.domain.projections.difference import TableDifference
     from eventstore.domain.projections.projection import Projection
     from eventstore.model import Event
 
@@ -53,7 +53,7 @@ def diff(
 
 def diff_once(
     spark: SparkSession, paths: list[str], before: ProjectionReference, after: ProjectionReference
-) -> tuple[Difference, dict[str, list[Event]]]:
+) -> tuple[TableDifference, dict[str, list[Event]]]:
     """Compares both projections on what is durable now. Returns also the latest events of the rows in `samples`.
 
     Raises:
@@ -83,7 +83,7 @@ def diff_once(
     return found, _events_of(spark, source, projections[1], after, [each.key for each in found.samples])
 
 
-def _joined(frames: Sequence[DataFrame], found: Difference, columns: Sequence[str]) -> DataFrame:
+def _joined(frames: Sequence[DataFrame], found: TableDifference, columns: Sequence[str]) -> DataFrame:
     """Returns a row for each key: the columns of both sides as text, and the kind of difference, if there is one."""
     from pyspark.sql import functions as f
 

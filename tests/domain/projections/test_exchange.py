@@ -11,8 +11,9 @@ import pytest
 
 import eventstore as es
 import eventstore.domain as d
-from eventstore.domain.projections.difference import Difference
+from eventstore.domain.projections.difference import TableDifference
 from eventstore.domain.projections.projection import Projection
+from eventstore.domain.projections.targets.base import ParkedKey, TableCheckpoint
 from eventstore.domain.projections.targets.versions import TakenOver
 from tests.domain.projections.conftest import Place
 from tests.server_thread import ServerThread
@@ -66,7 +67,7 @@ async def run(store: Any, projection: Projection[int], place: Place, **options: 
 
 
 async def test_a_new_version_takes_over_with_all_its_rows_and_the_old_one_is_kept(place: Place, tmp_path: Path) -> None:
-    beside, compared, taken = list[Any](), list[Difference](), list[TakenOver]()
+    beside, compared, taken = list[Any](), list[TableDifference](), list[TakenOver]()
     exchange = d.Exchange(
         on_beside=lambda *said: beside.append(said),
         on_compared=lambda name, found: compared.append(found),
@@ -251,3 +252,57 @@ async def test_a_target_with_one_table_is_refused(tmp_path: Path) -> None:
     async with es.open_store(tmp_path / "store") as store:
         with pytest.raises(es.errors.DomainRefused, match="has no method take_over"):
             await d.project(store, Doubled(), Plain(), exchange=d.Exchange())  # type: ignore[arg-type] # it lacks more
+
+
+def test_over_shards_it_takes_over_once_it_is_as_far_in_each_and_parked_keys_go_with_the_name(place: Place) -> None:
+    stores = [f"00000000-0000-0000-0000-00000000000{shard}" for shard in range(2)]
+
+    class Parking(Sums):
+        on_failure = "park"
+
+    class ParkingDoubled(Doubled):
+        on_failure = "park"
+
+    def opened(target: Any, projection: Projection[int]) -> list[Any]:
+        shards = list[Any]()
+        for shard, store in enumerate(stores):
+            target = target.of_shard(shard)
+            target.open(projection, store=store)
+            shards.append(target)
+        return shards
+
+    old = opened(place.target(), Parking())
+    old[0].write([("a", 1, "1")], [], 0, checkpoint_at(3), [ParkedKey("x", 2, "old")])
+    old[1].write([("b", 1, "1")], [], 0, checkpoint_at(5))
+    target: Any = place.target()
+    new = opened(target.beside(2), ParkingDoubled())
+    new[0].write([("a", 2, "A", "2")], [], 0, checkpoint_at(4))
+    new[1].write([("b", 2, "B", "2")], [], 0, checkpoint_at(4), [ParkedKey("y", 3, "new")])
+    assert target.take_over(ParkingDoubled(), 0) is None, "it lacks an event of the second shard"
+    old[1].check(5)
+    new[1].write([], [], 4, checkpoint_at(5))
+    assert target.take_over(ParkingDoubled(), 10**10) == TakenOver(2, 9, 1, "sums:1")
+    with pytest.raises(es.Fenced):
+        old[0].write([("a", 9, "9")], [], 3, checkpoint_at(4))
+    with pytest.raises(es.Fenced):
+        new[0].check(4)
+    for each in (old[1], new[1]):
+        each.close()
+    again = opened(place.target(), ParkingDoubled())
+    assert [list(each.parked(None)) for each in again] == [[], ["y"]]
+    again[1].close()
+    assert served(place) == {"a": 2, "b": 2}
+    rows = place.query("SELECT projection, sequence FROM eventstore_checkpoints ORDER BY projection")
+    assert rows == [("sums:1@0", 3), ("sums:1@1", 5), ("sums@0", 4), ("sums@1", 5)]
+    assert place.query("SELECT projection, key FROM eventstore_parked ORDER BY key") == [("sums:1@0", "x"), ("sums@1", "y")]
+
+
+def checkpoint_at(sequence: int) -> TableCheckpoint:
+    return TableCheckpoint(sequence, "ab")
+
+
+def test_a_table_that_is_not_there_is_named(place: Place) -> None:
+    target: Any = place.target()
+    with pytest.raises(es.InvalidArgument, match="there is no table 'sums'"):
+        target.difference(Sums(), "sums", "sums:1")
+    assert target.served(Sums()) is None

@@ -24,7 +24,7 @@ def diff(
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Compare the table that readers see with that of another version.
+    """Compare two versions of a table of a projection.
 
     `eventstore project --beside` builds that one; one that was exchanged is there for a while. Printed are how many rows differ
     in which way (only in one table, or in these columns), and up to three of each with their latest events. States are not

@@ -20,7 +20,7 @@ from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, 
 
 if TYPE_CHECKING:
     from eventstore.client.aio.store import NetworkStore
-    from eventstore.domain.projections.difference import Difference
+    from eventstore.domain.projections.difference import TableDifference
     from eventstore.domain.projections.exchange import Exchange
     from eventstore.domain.projections.projection import Projection
     from eventstore.domain.projections.projector import Progress
@@ -167,7 +167,7 @@ def _exchange(keep: str, *, takes_over: bool) -> Exchange:
     def on_beside(name: str, table: str, served: int) -> None:
         print_note(f"{name}: version {served} is served; {table} is built beside it")
 
-    def on_compared(name: str, found: Difference) -> None:
+    def on_compared(name: str, found: TableDifference) -> None:
         for line in found.told():
             print_note(f"{name}: {line}")
 

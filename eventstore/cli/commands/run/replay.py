@@ -32,7 +32,7 @@ def replay(
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Replay commands with code before it is deployed, and report what it decides otherwise.
+    """Replay commands with code before it is deployed.
 
     Each command is decided on the events that were stored before it, in memory: nothing is written. Reported are other outcomes
     and other events. Commands that are decided on a query, and those of async handlers, are left out and counted. The exit code

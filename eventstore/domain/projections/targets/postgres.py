@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from eventstore.domain.projections.decimal_column import DecimalColumn
-from eventstore.domain.projections.difference import Difference, between, compare
+from eventstore.domain.projections.difference import TableDifference, between, compare
 from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, PARKED, STATE_COLUMN, Projection
 from eventstore.domain.projections.targets.base import (
     ParkedKey,
@@ -295,7 +295,7 @@ class PostgresTarget:
             )
         return None
 
-    def difference(self, projection: Projection[Any], before: str, after: str) -> Difference:
+    def difference(self, projection: Projection[Any], before: str, after: str) -> TableDifference:
         """See `VersionedTarget.difference`."""
         with self._administration(projection) as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

@@ -15,7 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from eventstore.domain.projections.decimal_column import DecimalColumn
-from eventstore.domain.projections.difference import Difference, between, compare
+from eventstore.domain.projections.difference import TableDifference, between, compare
 from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, PARKED, STATE_COLUMN, Projection
 from eventstore.domain.projections.targets.base import (
     ParkedKey,
@@ -270,8 +270,10 @@ class SQLiteTarget:
         with self._translated_errors(), self._transaction() as connection:
             return drop_expired(_database(connection), projection.name, now)
 
-    def difference(self, projection: Projection[Any], before: str, after: str) -> Difference:
+    def difference(self, projection: Projection[Any], before: str, after: str) -> TableDifference:
         """See `VersionedTarget.difference`."""
+        if not Path(self._path).exists():
+            between(before, after, (), ())  # connecting would create the file
         with self._administration(projection, begin="BEGIN") as connection:
             columns = [[row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')] for table in (before, after)]
             found, common = between(before, after, *columns)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
-from eventstore.domain.projections.difference import Difference
+from eventstore.domain.projections.difference import TableDifference
 from eventstore.domain.projections.projection import CHECKPOINTS, KEPT, PARKED, Projection
 from eventstore.domain.projections.targets.base import Target, new_generation
 from eventstore.domain.projections.targets.inheriting import Execute
@@ -55,7 +55,7 @@ class VersionedTarget(Target, Protocol):
     def drop_expired(self, projection: Projection[Any], now: int) -> int | None:
         """See `drop_expired`, for the target that is open. A table that cannot be dropped is named by the log, and stays."""
 
-    def difference(self, projection: Projection[Any], before: str, after: str) -> Difference:
+    def difference(self, projection: Projection[Any], before: str, after: str) -> TableDifference:
         """Compares two tables, as they are at one moment. Raises InvalidArgument: there is no such table."""
 
 
