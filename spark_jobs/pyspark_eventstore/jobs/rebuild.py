@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from eventstore.domain.projections.projection import Projection
+    from pyspark_eventstore.folds.counts import Counts
     from pyspark_eventstore.source.data_folders import DataFolder
     from pyspark_eventstore.source.source_options import Offsets
 
@@ -52,6 +54,12 @@ def rebuild(
     projection: Annotated[str, typer.Option(help="The projection, as module:Class.", metavar="MODULE:CLASS")],
     to: Annotated[str, typer.Option(help="parquet:FOLDER or postgresql://USER@HOST/DATABASE.", metavar="TARGET")],
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing read model.")] = False,
+    sql: Annotated[
+        Path | None,
+        typer.Option(
+            "--sql", metavar="FILE", help="A query over the view `events` that computes the rows, instead of the projection."
+        ),
+    ] = None,
     beside: Annotated[
         bool,
         typer.Option(
@@ -65,13 +73,15 @@ def rebuild(
     \b
     Example:
       eventstore-spark rebuild ./data --projection bank:Balances --to parquet:out/
+      eventstore-spark rebuild ./data --projection bank:Balances --sql balances.sql --to parquet:out/
     """
+    query = None if sql is None else sql.read_text(encoding="utf-8")
     started = time.monotonic()
     place = ProjectionReference(projection, os.getcwd())
     check_rebuild(data, place, to, replace=replace, beside=beside)
     spark = session("rebuild", master)
     try:
-        result = rebuild_once(spark, data, place, to, replace=replace, beside=beside)
+        result = rebuild_once(spark, data, place, to, replace=replace, beside=beside, sql=query)
     finally:
         spark.stop()
     print(result.told(time.monotonic() - started))
@@ -85,8 +95,9 @@ def rebuild_once(
     *,
     replace: bool = False,
     beside: bool = False,
+    sql: str | None = None,
 ) -> Rebuilt:
-    """Builds the read model of a projection.
+    """Builds the read model of a projection. `sql`: a query that computes its rows, see `sql_rows.computed`.
 
     Raises:
         InvalidArgument: the target is not valid, or cannot hold several stores.
@@ -98,8 +109,8 @@ def rebuild_once(
     folder = _folder_of(to)
     source = source_at(paths)
     if folder is not None:
-        return _to_folder(spark, projection, source, place, folder, replace=replace)
-    return _to_table(spark, projection, source, place, to, replace=replace, beside=beside)
+        return _to_folder(spark, projection, source, place, folder, replace=replace, sql=sql)
+    return _to_table(spark, projection, source, place, to, replace=replace, beside=beside, sql=sql)
 
 
 def check_rebuild(
@@ -166,6 +177,7 @@ def _to_folder(
     path: str,
     *,
     replace: bool,
+    sql: str | None,
 ) -> Rebuilt:
     from pyspark_eventstore.folds.counts import new_counts
     from pyspark_eventstore.jobs.rebuilt_folder import check_folder, write_folder
@@ -175,7 +187,7 @@ def _to_folder(
     target = TargetFolder(spark, path)
     before = check_folder(target, projection.name, replace=replace)
     counts = new_counts(spark)
-    frame = folded(spark, source, projection, place, counts)
+    frame = _rows(spark, source, projection, place, counts, sql, live=False)
     identities = {store: end.identity for store, end in ends_of(source.snapshots).items()}
     complete = {"version": projection.version, "upto": source.upto, "identities": identities}
     return Rebuilt(*write_folder(frame, target, projection.name, before, complete, counts), source.upto)
@@ -190,6 +202,7 @@ def _to_table(
     *,
     replace: bool,
     beside: bool,
+    sql: str | None,
 ) -> Rebuilt:
     from eventstore.following.checkpoint import Checkpoint
     from pyspark_eventstore.folds.counts import new_counts, total
@@ -202,7 +215,7 @@ def _to_table(
     checkpoints = {rows_of[store]: (store, ends.get(store, Checkpoint(sequence))) for store, sequence in source.upto.items()}
     table.check(replace=replace)
     counts = new_counts(spark)
-    frame = _for_copy(folded(spark, source, projection, place, counts), projection).persist()
+    frame = _for_copy(_rows(spark, source, projection, place, counts, sql, live=True), projection).persist()
     try:
         frame.count()  # all workers fold now; one connection then fetches the rows partition by partition
         rows = (tuple(row) for row in frame.toLocalIterator(prefetchPartitions=True))
@@ -210,6 +223,23 @@ def _to_table(
     finally:
         frame.unpersist()
     return Rebuilt(*total(counts), source.upto)
+
+
+def _rows(
+    spark: SparkSession,
+    source: FoldSource,
+    projection: Projection[Any],
+    place: ProjectionReference,
+    counts: Counts,
+    sql: str | None,
+    *,
+    live: bool,
+) -> DataFrame:
+    if sql is None:
+        return folded(spark, source, projection, place, counts)
+    from pyspark_eventstore.folds.sql_rows import computed
+
+    return computed(spark, source, projection, sql, counts, live=live)
 
 
 def _for_copy(frame: DataFrame, projection: Projection[Any]) -> DataFrame:

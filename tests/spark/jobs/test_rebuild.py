@@ -294,3 +294,59 @@ def test_two_shards_with_aggregates_of_their_own(spark: SparkSession, store: Mad
     assert in_folder(spark, tmp_path / "out") == comparable(wanted)
     assert done.events == store.sequence + other.sequence
     other.close()
+
+
+BY_TYPE = "SELECT type AS key, count(*) AS events, string(count(*)) AS state FROM events GROUP BY type"
+
+
+def test_a_query_makes_the_rows_that_the_fold_makes(spark: SparkSession, store: MadeStore, tmp_path: Path) -> None:
+    done = rebuild_once(spark, [str(store.path)], place("ByType"), f"parquet:{tmp_path}/sql", sql=BY_TYPE)
+    rebuild_once(spark, [str(store.path)], place("ByType"), f"parquet:{tmp_path}/fold")
+    assert done.events == len(store.events())
+    assert done.rows == 5
+
+    def rows(folder: str) -> list[tuple[Any, ...]]:
+        current = json.loads((tmp_path / folder / "current.json").read_text())
+        return sorted(map(tuple, spark.read.parquet(f"{tmp_path}/{folder}/{current['folder']}").collect()))
+
+    assert rows("sql") == rows("fold")
+
+
+def test_a_table_made_by_a_query_is_continued_by_a_projector(spark: SparkSession, tmp_path: Path, database: str) -> None:
+    made = three_states(tmp_path / "shard")
+    made.close()
+    rebuild_once(spark, [str(tmp_path / "shard")], place("ByType"), database, sql=BY_TYPE)
+
+    async def continue_it() -> int:
+        async with es.open_store(tmp_path / "shard") as store:
+            before = (await store.stats())["events"]
+            await store.append("acc-x", [NewEvent("Opened", {"amount": 1})], ANY)
+            await project(store, ByType(), PostgresTarget(database), until_caught_up=True)
+            return int(before or 0)
+
+    before = trio.run(continue_it)
+    with psycopg.connect(database) as connection:
+        found = dict(connection.execute("SELECT key, events FROM by_type").fetchall())
+    assert sum(found.values()) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("SELECT type AS key FROM events GROUP BY type", "--sql returns the columns key"),
+        ("SELECT type AS key, 1 AS events FROM events", "each key has one row"),
+        ("SELECT null AS key, 1 AS events", "rows with no key"),
+    ],
+)
+def test_a_query_that_makes_no_table_is_refused(
+    spark: SparkSession, store: MadeStore, tmp_path: Path, query: str, words: str
+) -> None:  # fmt: skip
+    with pytest.raises(InvalidArgument, match=words):
+        rebuild_once(spark, [str(store.path)], place("ByType"), f"parquet:{tmp_path}/out", sql=query)
+    assert not (tmp_path / "out" / "current.json").exists()
+
+
+def test_a_table_to_be_continued_needs_states(spark: SparkSession, store: MadeStore, database: str) -> None:
+    query = "SELECT type AS key, count(*) AS events FROM events GROUP BY type"
+    with pytest.raises(InvalidArgument, match="state, as JSON, is what a projector continues from"):
+        rebuild_once(spark, [str(store.path)], place("ByType"), database, sql=query, replace=True)
