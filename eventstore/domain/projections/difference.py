@@ -73,7 +73,8 @@ class TableDifference:
         else:
             differing = counted(self.counts.total(), "row differs", "rows differ")
             yield f"{self.before} and {self.after}: {differing} of {self.rows:,}"
-        if len({*self.places.values()}) > 1:
+        one, other = self._places(self.before), self._places(self.after)
+        if one != other:
             places = ", ".join(f"{table} {sequence:,}" for table, sequence in sorted(self.places.items()))
             yield f"  complete up to: {places}; rows of the events between differ for that alone"
         yield from (f"  column {each}" for each in self.columns)
@@ -83,6 +84,11 @@ class TableDifference:
                 if row.kind == kind:
                     yield f"    {row.told()}"
                     yield from (f"      {_told(event)}" for event in (events or {}).get(row.key, ()))
+
+    def _places(self, table: str) -> dict[str, int]:
+        """Returns up to where a table is complete, by what its checkpoints are called beside its name."""
+        rows = {row: row.removeprefix(table) for row in self.places if row == table or row.startswith(f"{table}@")}
+        return {part: self.places[row] for row, part in rows.items()}
 
     def as_json(self, events: dict[str, list[Event]]) -> dict[str, Any]:
         """Returns what a command prints as JSON. `events`: as `told`."""

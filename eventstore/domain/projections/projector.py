@@ -129,7 +129,7 @@ class ProjectedTable:
             async def follow(target: Target, until_caught_up: bool) -> None:
                 building = max(how.events_max, _BUILDING_EVENTS_MAX)
                 ends = until_caught_up or how.until_caught_up
-                unseen = how._replace(events_max=building, until_caught_up=ends, begins=True, beside=True)
+                unseen = how._replace(events_max=building, until_caught_up=ends, beside=True)
                 await self._follow(target, parts, unseen, feeds, now)
 
             if not await how.exchange.run(self.projection, self._target, self._turn, follow):

@@ -117,6 +117,11 @@ async def work(
         raise InvalidArgument("a worker needs a domain; name it with --domain MODULE:NAME", field="domain")
     if settings.http_api:
         raise InvalidArgument("http_api is on, and a worker does not serve it: switch it on at the server", field="http_api")
+    if settings.keep_commands is not None:
+        raise InvalidArgument(
+            "keep_commands is set, and a worker keeps none: send commands to a server that has the domain",
+            field="keep_commands",
+        )
     check_checkpoint_folder(checkpoint)
     domain = load(settings.domain)
     refuse_asyncio(domain, reactions=checkpoint is not None)

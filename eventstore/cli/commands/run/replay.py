@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eventstore.cli.terminal.output import meter, print_error, print_json, print_line
+from eventstore.cli.terminal.output import meter, print_error, print_json, print_line, print_note
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, ShowProgress, StoreAddress, parse_time
 from eventstore.fields import counted
 
@@ -23,6 +24,9 @@ def replay(
         str | None, typer.Option("--from", metavar="TIME", help="Only commands answered from this time on (ISO 8601).")
     ] = None,
     to: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Only commands answered up to this time.")] = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Replay the first N of them at most; they are held in memory.")
+    ] = 1_000_000,
     run_async: Annotated[
         bool, typer.Option("--run-async", help="Also run async handlers, which may do more than decide.")
     ] = False,
@@ -50,7 +54,9 @@ def replay(
     from eventstore.domain.what_if import what_if
 
     loaded = load(domain)
-    kept = list(_kept(store, commands, from_, to))
+    kept = list(islice(_kept(store, commands, from_, to), limit))
+    if len(kept) == limit:
+        print_note(f"these are the first {limit:,} commands; --from and --to choose others, --limit allows more")
 
     async def run() -> WhatIf:
         async with connect(store, name="eventstore replay") as connected:

@@ -86,9 +86,10 @@ def rows_of(table: str) -> tuple[object, ...]:
 
 
 def served_version(execute: Execute, name: str) -> int | None:
-    """Returns the version that made the served table; None if it has no event yet. One of an earlier program is version 1."""
-    found = [(sequence, version) for _, sequence, version in _rows(execute, name) if sequence]
-    return None if not found else next((version for _, version in found if version is not None), 1)
+    """Returns the version that made the served table; None if there is none. One that an earlier program made is version 1."""
+    rows = _rows(execute, name)
+    recorded = next((version for *_, version in rows if version is not None), None)
+    return 1 if recorded is None and any(sequence for _, sequence, _ in rows) else recorded
 
 
 def take_over(database: Database, name: str, version: int, kept_until: int) -> TakenOver | None:
