@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from eventstore.domain.encoding.command_type import CommandType
-from eventstore.errors import InvalidArgument
+from eventstore.errors import HandlerFailed, InvalidArgument, Rejected
 
 KeptOutcome: TypeAlias = Literal["committed", "unchanged", "rejected", "failed"]
 
@@ -39,6 +39,15 @@ def fields_kept(kind: CommandType[Any], command: object) -> tuple[dict[str, Any]
     fields: dict[str, Any] = json.loads(kind.codec.encode(command))
     left_out = tuple(name for name in kind.personal if name in fields)
     return {name: value for name, value in fields.items() if name not in left_out}, left_out
+
+
+def refusal_of(error: BaseException) -> tuple[KeptOutcome, str]:
+    """Returns what became of a command whose handler raised this: the outcome, and why in a word."""
+    if isinstance(error, Rejected):
+        reason = error.fields.get("reason")
+        return "rejected", type(error).__name__ if reason is None else str(reason)
+    raised = error.fields.get("error") if isinstance(error, HandlerFailed) else None
+    return "failed", type(error).__name__ if raised is None else str(raised)
 
 
 def decode_kept(body: bytes) -> KeptCommand:

@@ -19,9 +19,9 @@ from eventstore import flat
 from eventstore.domain.aggregate import Aggregate, new
 from eventstore.domain.domain import Domain
 from eventstore.domain.handler import Handler, JointHandler, text_of
-from eventstore.domain.kept_commands import KeptCommand
+from eventstore.domain.kept_commands import KeptCommand, refusal_of
 from eventstore.domain.restore import replay
-from eventstore.errors import EventStoreError, HandlerFailed, Rejected
+from eventstore.errors import EventStoreError
 from eventstore.model import Event
 
 SAMPLES_OF_KIND: Final = 5
@@ -193,7 +193,7 @@ class _Replay:
             payload = json.dumps(kept.payload, ensure_ascii=False, separators=(",", ":")).encode()
             handler, command = self._domain.decode(kept.type, payload, kept.aggregate_id)
         except EventStoreError as error:
-            self._compare(kept, pasts, Verdict("failed", type(error).__name__), text_of(error))
+            self._compare(kept, pasts, Verdict(*refusal_of(error)), text_of(error))
             return
         if handler.is_decision or (handler.is_async and not self._run_async):
             why = "it is decided on a query" if handler.is_decision else "its handler is async (--run-async)"
@@ -208,7 +208,7 @@ class _Replay:
                 for kind, each in zip(handler.aggregates, pasts, strict=True)
             ]
         except EventStoreError as error:
-            self._compare(kept, pasts, Verdict("failed", type(error).__name__), text_of(error))
+            self._compare(kept, pasts, Verdict(*refusal_of(error)), text_of(error))
             return
         self._compare(kept, pasts, *await _decided(handler, command, aggregates))
 
@@ -243,12 +243,8 @@ async def _decided(handler: Handler, command: object, aggregates: Sequence[Aggre
     else:
         handled = await handler.run_async(command, aggregates[0])
         error, parts = handled.error, (handled,)
-    if isinstance(error, Rejected):
-        reason = error.fields.get("reason")
-        return Verdict("rejected", type(error).__name__ if reason is None else str(reason)), text_of(error)
     if error is not None:
-        name = error.fields.get("error") if isinstance(error, HandlerFailed) else None
-        return Verdict("failed", str(name or type(error).__name__)), text_of(error)
+        return Verdict(*refusal_of(error)), text_of(error)
     events = list[tuple[str, str, Fields]]()
     for aggregate, part in zip(aggregates, parts, strict=True):
         values = flat.decode_trusted(part.events, 4 * part.event_count)

@@ -14,8 +14,8 @@ from typing import Final
 import trio
 
 from eventstore.broker.broker import Broker
-from eventstore.domain.kept_commands import KeptCommand, KeptOutcome, fields_kept
-from eventstore.errors import EventStoreError, InvalidArgument, Rejected
+from eventstore.domain.kept_commands import KeptCommand, KeptOutcome, fields_kept, refusal_of
+from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.metrics import Metric, MetricSource, counter
 from eventstore.records.message import BODY_BYTES_MAX, RawMessage
 from eventstore.records.topic_names import check_name
@@ -23,8 +23,8 @@ from eventstore.server.feature import Feature
 from eventstore.server.mailbox_wiring import ServerEntry, first_outcome_of
 from eventstore_mailbox import COMMITTED, FAILED, UNCHANGED
 
-WAITING_MAX: Final = 16_384
-"""Commands that wait to be written; while more are answered than the disk takes, some are not kept."""
+WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of commands that wait to be written; while more are answered than the disk takes, some are not kept."""
 
 _SENT_AT_ONCE: Final = 1_024
 _AGAIN_S: Final = 1.0
@@ -55,6 +55,7 @@ class KeptCommands:
         self.kept = self.left_out = 0
         self._broker, self._topic, self._last_sequence = broker, topic, last_sequence
         self._waiting: deque[RawMessage] = deque()
+        self._waiting_bytes = 0
         self._more = trio.Event()
         self._written = trio.Event()
         self._written.set()
@@ -72,13 +73,19 @@ class KeptCommands:
     def take(self, entries: Sequence[ServerEntry]) -> None:
         """Takes commands that are answered now."""
         for entry in entries:
-            message = self._message(entry)
+            try:
+                message = self._message(entry)
+            except Exception:  # what was answered is answered, and so are the others
+                self.left_out += 1
+                _log.exception("a command of type %s cannot be kept", ascii(entry.command.handler.command.name))
+                continue
             if message is None:
                 continue
-            if len(self._waiting) >= WAITING_MAX:
+            if self._waiting_bytes + len(message[0]) > WAITING_BYTES_MAX:
                 self.left_out += 1
             else:
                 self._waiting.append(message)
+                self._waiting_bytes += len(message[0])
         if self._waiting and self._written.is_set():
             self._written = trio.Event()
             self._more.set()
@@ -94,11 +101,13 @@ class KeptCommands:
             self._more = trio.Event()
             while self._waiting:
                 messages = [self._waiting.popleft() for _ in range(min(len(self._waiting), _SENT_AT_ONCE))]
+                self._waiting_bytes -= sum(len(body) for body, *_ in messages)
                 try:
                     if self._topic not in self._broker.topics.by_name:
                         await self._broker.administration.create_topic(self._topic)
-                    await self._broker.send_many(self._topic, messages)
-                    self.kept += len(messages)
+                    outcomes = await self._broker.send_many(self._topic, messages)
+                    refused = sum(isinstance(each, EventStoreError) for each in outcomes)
+                    self.kept, self.left_out = self.kept + len(messages) - refused, self.left_out + refused
                     failed = False
                 except EventStoreError as error:
                     self.left_out += len(messages)
@@ -127,11 +136,8 @@ class KeptCommands:
         if entry.status == UNCHANGED:
             return "unchanged", None, self._last_sequence()
         if entry.status == FAILED:
-            error = entry.error
-            if isinstance(error, Rejected):
-                reason = error.fields.get("reason")
-                return "rejected", type(error).__name__ if reason is None else str(reason), self._last_sequence()
-            return "failed", type(error).__name__, self._last_sequence()
+            assert entry.error is not None
+            return *refusal_of(entry.error), self._last_sequence()
         return None
 
 

@@ -13,6 +13,7 @@ from eventstore.server.aggregate_snapshots import SNAPSHOT_DIFFERS, SNAPSHOT_MET
 from eventstore.server.backups import BACKUP_AGE, BACKUP_METRICS
 from eventstore.server.broker.broker_metrics import GROUP_METRICS, QUEUE_METRICS
 from eventstore.server.broker.service import BROKER_METRICS
+from eventstore.server.kept_commands import KEPT_METRICS
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.outbox.publishing_metrics import PUBLICATION_LABELLED, PUBLISHING_METRICS
 from eventstore.server.process_metrics import DISK_METRICS, PROCESS_METRICS
@@ -29,7 +30,7 @@ from eventstore.store.store_stats import STORE_METRICS
 METRICS_BY_SUBJECT: Final[Mapping[str, Sequence[Metric[Any]]]] = {
     "Store": STORE_METRICS,
     "Verifying": VERIFYING_METRICS,
-    "Commands": (*MAILBOX_METRICS, *WAITING_METRICS),
+    "Commands": (*MAILBOX_METRICS, *WAITING_METRICS, *KEPT_METRICS),
     "Snapshots": SNAPSHOT_METRICS,
     "Workers": WORKER_METRICS,
     "Connections": (*DISPATCH_METRICS, *READ_METRICS, *SUBSCRIPTION_METRICS),

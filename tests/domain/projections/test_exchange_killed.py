@@ -83,8 +83,9 @@ def whole(place: Place) -> tuple[int, int]:
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.long)])
 async def test_a_process_that_is_killed_at_any_statement_leaves_a_whole_table_and_the_next_one_goes_on(
-    place: Place, tmp_path: Path
+    place: Place, tmp_path: Path, every: int
 ) -> None:  # fmt: skip
     with ServerThread(tmp_path / "store") as server:
         async with es.connect(server.address) as store:
@@ -98,7 +99,7 @@ async def test_a_process_that_is_killed_at_any_statement_leaves_a_whole_table_an
 
             await run(1)
             outcomes = list[int]()
-            for statements in range(1, 1_000):
+            for statements in range(1, 1_000, every):
                 code = process(server, place, 2, exchange=True, statements=statements).wait(DEADLINE_SECONDS)
                 version, sequence = whole(place)
                 assert sequence == EVENTS
