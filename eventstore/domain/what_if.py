@@ -17,12 +17,15 @@ import anyio
 
 from eventstore import flat
 from eventstore.domain.aggregate import Aggregate, new
+from eventstore.domain.decision import Decision
 from eventstore.domain.domain import Domain
-from eventstore.domain.handler import Handler, JointHandler, text_of
+from eventstore.domain.handler import DecisionHandler, Handler, JointHandler, text_of
 from eventstore.domain.kept_commands import KeptCommand, refusal_of
-from eventstore.domain.restore import replay
+from eventstore.domain.restore import apply_stored, replay
 from eventstore.errors import EventStoreError
 from eventstore.model import Event
+from eventstore.query import Query
+from eventstore.records.slots import scope_of
 
 SAMPLES_OF_KIND: Final = 5
 _KINDS_MAX: Final = 200
@@ -102,6 +105,8 @@ class PastStore(Protocol):
     """The part of a store that is needed here."""
 
     def read(self, aggregate_id: str) -> AsyncIterator[Event]: ...
+
+    def read_all(self, *, query: Query | None = None) -> AsyncIterator[Event]: ...
 
 
 async def what_if(
@@ -195,22 +200,38 @@ class _Replay:
         except EventStoreError as error:
             self._compare(kept, pasts, Verdict(*refusal_of(error)), text_of(error))
             return
-        if handler.is_decision or (handler.is_async and not self._run_async):
-            why = "it is decided on a query" if handler.is_decision else "its handler is async (--run-async)"
-            self.found.skipped[why] += 1
+        if handler.is_async and not self._run_async:
+            self.found.skipped["its handler is async (--run-async)"] += 1
             return
         if handler.is_joint:
             others = cast(JointHandler, handler).aggregate_ids(command)[1:]
             pasts += [await self._past(each, [kept]) for each in others]
         try:
-            aggregates = [
-                each.restored(kind, each.before(kept, place if each is past else 0))
-                for kind, each in zip(handler.aggregates, pasts, strict=True)
-            ]
+            aggregates: list[Aggregate]
+            if isinstance(handler, DecisionHandler):
+                aggregates = [await self._decision(handler, command, kept, past)]
+            else:
+                aggregates = [
+                    each.restored(kind, each.before(kept, place if each is past else 0))
+                    for kind, each in zip(handler.aggregates, pasts, strict=True)
+                ]
         except EventStoreError as error:
             self._compare(kept, pasts, Verdict(*refusal_of(error)), text_of(error))
             return
         self._compare(kept, pasts, *await _decided(handler, command, aggregates))
+
+    async def _decision(self, handler: DecisionHandler, command: object, kept: KeptCommand, past: _Past) -> Decision:
+        """Returns what a command is decided on that a query finds. Raises as `query_of` and `replay`."""
+        own, scope = past.of_command(kept.command_id), scope_of(kept.aggregate_id)
+        last, found = own[0].sequence - 1 if own else kept.sequence, list[Event]()
+        async for event in self._store.read_all(query=handler.query_of(command)):
+            if scope_of(event.aggregate_id) == scope:
+                if event.sequence > last:
+                    break
+                found.append(event)
+        decision = new(handler.decision, kept.aggregate_id)
+        apply_stored(decision, found, is_of_aggregate=False)
+        return decision
 
     def _compare(self, kept: KeptCommand, pasts: Sequence[_Past], after: Verdict, error: str | None) -> None:
         events = [event for past in pasts for event in past.of_command(kept.command_id)]

@@ -53,10 +53,12 @@ class Counter(d.Aggregate):
         self.total += event.number
 
 
-class Nothing(d.Decision):
+class Sum(d.Decision):
+    total = 0
+
     @d.applies(Added)
     def _(self, event: Added) -> None:
-        """The state is not asked for."""
+        self.total += event.number
 
 
 app = d.Domain()
@@ -75,8 +77,10 @@ async def wait(command: Wait, counter: Counter) -> None:
     counter.apply(Added(1, "pieces"))
 
 
-@app.decides(Ask, over=lambda command: es.Query(tags=["x:1"]))
-def ask(command: Ask, decision: Nothing) -> None:
+@app.decides(Ask, over=lambda command: es.Query(types=["Added"]))
+def ask(command: Ask, decision: Sum) -> None:
+    if decision.total > 3:
+        d.reject("enough was asked", code="enough")
     decision.apply(Added(1, "pieces"))
 
 
@@ -147,20 +151,32 @@ async def test_what_cannot_be_restored_or_decoded_is_reported_at_each_command(tm
     assert "aggregate 'c', version 1: " in str(restored)
 
 
-async def test_what_may_do_more_than_decide_is_left_out_and_so_are_decisions_and_repetitions(tmp_path: Path) -> None:
+async def test_a_decision_is_made_on_the_events_of_its_scope_that_were_there(tmp_path: Path) -> None:
+    async with es.open_store(tmp_path) as store:
+        kept = Kept(store)
+        await kept.committed(9, "elsewhere")
+        await kept.committed(3, "c-{s}")
+        await kept.committed(1, "ask-{s}-1", "Ask", {"id": "ask-{s}-1"})
+        await kept.committed(1, "ask-{s}-2", "Ask", {"id": "ask-{s}-2"})  # the code of now finds that it was enough
+        await kept.committed(1, "c-{s}")
+        found = await kept.found()
+    assert found.same == 4
+    assert dict(found.counts) == {("Ask", "Added → rejected (enough)"): 1}
+    assert found.samples[0].command.aggregate_id == "ask-{s}-2"
+
+
+async def test_what_may_do_more_than_decide_is_left_out_and_so_are_repetitions(tmp_path: Path) -> None:
     async with es.open_store(tmp_path) as store:
         kept = Kept(store)
         await kept.committed(1)
         kept.commands.append(kept.commands[0]._replace(outcome="rejected", reason="much"))
         await kept.committed(1, "w", "Wait", {"counter": "w"})
-        await kept.committed(1, "q", "Ask", {"id": "q"})
         kept.commands.append(KeptCommand("Add", "z", "lost", {"counter": "z", "number": 1}, "committed", None, 9))
         found = await kept.found()
         assert found.same == 1
         assert dict(found.skipped) == {
             "it was a repetition": 1,
             "its handler is async (--run-async)": 1,
-            "it is decided on a query": 1,
             "its events are not in the store": 1,
         }
         assert (await kept.found(run_async=True)).same == 2

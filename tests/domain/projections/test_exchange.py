@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from eventstore.domain.projections.targets.base import ParkedKey, TableCheckpoin
 from eventstore.domain.projections.targets.versions import TakenOver
 from tests.domain.projections.conftest import Place
 from tests.server_thread import ServerThread
+from tests.waiting import wait_until
 
 
 class Sums(Projection[int]):
@@ -172,6 +174,28 @@ async def test_what_is_kept_long_enough_is_dropped_and_what_is_served_again_is_n
         await run(store, Sums(), place)
         assert place.query("SELECT projection FROM eventstore_kept") == []
         assert served(place) == {"a": 3, "b": 3, "gone": 3}
+
+
+async def test_a_projector_that_follows_drops_the_table_of_before_when_it_is_time(place: Place, tmp_path: Path) -> None:
+    async with es.open_store(tmp_path / "store") as store:
+        await filled(store)
+        await run(store, Sums(), place)
+        taken = anyio.Event()
+        exchange = d.Exchange(keep_s=2, on_taken_over=lambda name, how: taken.set())
+        async with anyio.create_task_group() as tasks:
+
+            async def follow() -> None:
+                await d.project(store, Doubled(), place.target(), exchange=exchange)
+
+            tasks.start_soon(follow)
+            await taken.wait()
+            assert "sums:1" in place.tables()
+            gone = partial(wait_until, lambda: "sums:1" not in place.tables(), "the table of before is dropped")
+            await anyio.to_thread.run_sync(gone)
+            await append(store, "b", 1)
+            await anyio.to_thread.run_sync(partial(wait_until, lambda: served(place)["b"] == 8, "it is followed"))
+            tasks.cancel_scope.cancel()
+        assert place.query("SELECT projection FROM eventstore_checkpoints") == [("sums",)]
 
 
 async def test_it_does_not_take_over_while_it_is_behind_the_served_one(place: Place, tmp_path: Path) -> None:

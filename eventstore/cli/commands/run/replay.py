@@ -39,8 +39,7 @@ def replay(
     """Replay commands with code before it is deployed.
 
     Each command is decided on the events that were stored before it, in memory: nothing is written. Reported are other outcomes
-    and other events. Commands that are decided on a query, and those of async handlers, are left out and counted. The exit code
-    is 1 if anything differs.
+    and other events. Commands of async handlers are left out and counted. The exit code is 1 if anything differs.
 
     \b
     Example:
