@@ -79,6 +79,10 @@ class Exchange:
             if taken is not None:
                 break
             await anyio.sleep(_AGAIN_S)
+            async with turn:
+                served = await on_worker_thread(tables.served, projection)
+            if served is None or served == version:  # by another process, or by hand
+                return True
             await follow(beside, True)
         if self.on_taken_over is not None:
             self.on_taken_over(name, taken)

@@ -106,7 +106,8 @@ class RebuiltTable:
         """Creates what is missing, and moves the checkpoints. Deletes the projection's checkpoints of other stores or
         shards.
         """
-        from eventstore.domain.projections.targets.postgres import create_tables
+        from eventstore.domain.projections.targets.postgres import create_tables, served_tables
+        from eventstore.domain.projections.targets.versions import keep
 
         name = self.name
         for row, (store, checkpoint) in upto.items():
@@ -116,6 +117,8 @@ class RebuiltTable:
                 "WHERE projection = %s",
                 (*checkpoint, store, self._projection.version, new_generation(), row),
             )
+        if self._beside:
+            keep(served_tables(connection), name)
         others = f"FROM {CHECKPOINTS} WHERE (projection = %s OR starts_with(projection, %s)) AND projection <> ALL(%s::text[])"
         given = (name, f"{name}@", list(upto))
         if connection.execute(f"SELECT 1 {others}", given).fetchone() is not None:  # deleting needs a privilege of its own

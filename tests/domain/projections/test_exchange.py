@@ -321,6 +321,21 @@ def test_over_shards_it_takes_over_once_it_is_as_far_in_each_and_parked_keys_go_
     assert place.query("SELECT projection, key FROM eventstore_parked ORDER BY key") == [("sums:1@0", "x"), ("sums@1", "y")]
 
 
+async def test_another_process_that_takes_over_first_is_followed(place: Place, tmp_path: Path) -> None:
+    async with es.open_store(tmp_path / "store") as store:
+        await filled(store)
+        await run(store, Sums(), place)
+        first: Any = place.target()
+
+        def take_over_first(name: str, found: TableDifference) -> None:
+            assert first.take_over(Doubled(), 10**10) is not None
+
+        assert await run(store, Doubled(), place, exchange=d.Exchange(on_compared=take_over_first)) == 9
+        assert first.take_over(Doubled(), 10**10) is None
+        assert served(place) == {"a": 3, "b": 6}
+        assert [name for name in place.tables() if name.startswith("sums")] == ["sums", "sums:1"]
+
+
 def checkpoint_at(sequence: int) -> TableCheckpoint:
     return TableCheckpoint(sequence, "ab")
 

@@ -76,7 +76,7 @@ _NUL: Final = "\0"  # the one character of keys that no text of PostgreSQL can h
 _CONNECT_SECONDS_MAX: Final = 10
 _LOCK_MILLISECONDS_MAX: Final = 2_000  # while an exchange waits for a table, so do all that come to read it
 _ROWS_AT_ONCE: Final = 10_000
-_CREATE_LOCK: Final = 7_701_001  # advisory lock for creating tables: CREATE TABLE IF NOT EXISTS alone may race
+_CREATE_LOCK: Final = 7_701_001  # advisory lock for creating and naming tables: CREATE TABLE IF NOT EXISTS alone may race
 
 
 class PostgresConnection:
@@ -273,6 +273,7 @@ class PostgresTarget:
         try:
             with self._administration(projection) as connection:
                 connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MILLISECONDS_MAX}")
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))  # one exchange after the other
                 taken = take_over(served_tables(connection), projection.name, projection.version, kept_until)
                 if taken is None:
                     raise psycopg.Rollback
@@ -315,8 +316,9 @@ class PostgresTarget:
     @contextmanager
     def _administration(self, projection: Projection[Any]) -> Iterator[Connection[tuple[Any, ...]]]:
         """Opens a connection for one transaction, about tables of all versions."""
-        self._name = self._name or projection.name
-        with self._translated_errors(), connected(self._conninfo) as connection:
+        other = copy(self)
+        other._name = projection.name
+        with other._translated_errors(), connected(self._conninfo) as connection:
             _create_checkpoints(connection)
             with connection.transaction():
                 yield connection

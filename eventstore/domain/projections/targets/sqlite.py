@@ -288,7 +288,7 @@ class SQLiteTarget:
         """Opens a connection for one transaction, about tables of all versions."""
         other = copy(self)
         other._connection, other._name = None, projection.name
-        with self._translated_errors():
+        with other._translated_errors():
             try:
                 connection = other._connect()
                 connection.execute("PRAGMA legacy_alter_table = ON")  # views keep the names that they read from

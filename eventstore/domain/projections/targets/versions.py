@@ -34,8 +34,8 @@ class Database(NamedTuple):
 
 
 class VersionedTarget(Target, Protocol):
-    """A target that may have tables of several versions of a projection. What is said of `served` holds for all but
-    `drop_expired`: it need not be open, and uses a connection of its own.
+    """A target that may have tables of several versions of a projection. It need not be open for its methods, which use a
+    connection of their own; only for `drop_expired` it is.
     """
 
     def beside(self, version: int) -> VersionedTarget:
@@ -93,14 +93,16 @@ def served_version(execute: Execute, name: str) -> int | None:
 
 
 def take_over(database: Database, name: str, version: int, kept_until: int) -> TakenOver | None:
-    """Has the table of `version` served, if it is as far as the served one. None: it is not; then roll back. The table that was
-    served may be dropped from `kept_until` on, in seconds since 1970.
+    """Has the table of `version` served, if it is as far as the served one. None: it is not, or is served by now; then roll
+    back. The table that was served may be dropped from `kept_until` on, in seconds since 1970. One transaction at a time may
+    do this.
 
     Both tables get new generations first: what writes to either is fenced, or is waited for.
     """
     execute, beside = database.execute, table_of(name, version)
     before = served_version(execute, name)
-    assert before not in (None, version), "the caller has asked"
+    if before is None or before == version:
+        return None  # another process was faster
     aside = table_of(name, before)
     for each in (name, beside):
         for row, *_ in _rows(execute, each):
