@@ -150,12 +150,15 @@ def main() -> None:
         few = events // 20
         rates["all"].append(few * MANY / trio.run(followed, everyone, few))
     found = {name: statistics.median(values) for name, values in rates.items()}
+    one, of_each, all_take = found["one"], found["of each"], found["all"]
+    ratios = {"of each / one": of_each / one, "all / one": all_take / one, "of each / all": of_each / all_take}
     if options.json:
-        print(json.dumps({**found, "of each / one": found["of each"] / found["one"], "all / one": found["all"] / found["one"]}))
+        print(json.dumps({**found, **ratios}))
         return
-    print(f"one projection, all events             {found['one']:9,.0f} events/s")
-    print(f"100, each event the matter of one      {found['of each']:9,.0f} events/s, {found['of each'] / found['one']:.2f}")
-    print(f"100, all take all                      {found['all']:9,.0f} folds/s, {found['all'] / found['one']:.2f}")
+    print(f"one projection, all events             {one:9,.0f} events/s")
+    print(f"100, each event the matter of one      {of_each:9,.0f} events/s, {of_each / one:.2f} of one alone")
+    print(f"100, all take all                      {all_take:9,.0f} folds/s, {all_take / one:.2f} of one alone")
+    print(f"events/s to one, per fold where all take all: {of_each / all_take:.2f}")
 
 
 if __name__ == "__main__":
