@@ -14,7 +14,7 @@ from eventstore.console.subject import Subject
 from eventstore.console.visitors import Visitor, Visitors
 from eventstore.errors import Overloaded
 from eventstore.fields import size_text
-from eventstore.http_api.group_members import GroupMembers
+from eventstore.http_api.group_members import HttpMembers
 
 HELD_BYTES_MAX: Final = 128 * 1024 * 1024
 """Bodies and pages of all requests together; beyond it requests are refused."""
@@ -52,7 +52,7 @@ class Clients:
         self.subject = subject
         self.visitors = Visitors(subject, "http")
         self.held_bytes = 0
-        self.members = GroupMembers(self.visitors)
+        self.members = HttpMembers(self.visitors)
         self._streams: Counter[str | None] = Counter()
 
     def who(self, request: Request) -> Visitor:

@@ -39,7 +39,7 @@ _AT_ONCE_S: Final = 0.05  # what has arrived is handed out to a pull that does n
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedMessages:
     """What is pulled: the messages of these topics, by their tags, for a group.
 
     Attributes:
@@ -52,7 +52,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class InHand:
+class PulledMessage:
     """A message that a client has. `until`: when it fails, on trio's clock."""
 
     message: Delivery
@@ -60,19 +60,19 @@ class InHand:
     seconds: float
 
 
-_Key: TypeAlias = tuple[Visitor, Wanted]
+_Key: TypeAlias = tuple[Visitor, WantedMessages]
 
 
-class GroupMembers:
+class HttpMembers:
     """All members. `nursery`: in which they run; None: the API does not run."""
 
     def __init__(self, visitors: Visitors) -> None:
         self._visitors = visitors
-        self._members: dict[_Key, GroupMember] = {}
+        self._members: dict[_Key, HttpMember] = {}
         self._joining = trio.Lock()
         self.nursery: trio.Nursery | None = None
 
-    async def member(self, visitor: Visitor, wanted: Wanted) -> GroupMember:
+    async def member(self, visitor: Visitor, wanted: WantedMessages) -> HttpMember:
         """Returns the client's member for this, which joins the group if it is new.
 
         Raises:
@@ -84,12 +84,12 @@ class GroupMembers:
             if (found := self._members.get(key)) is None:
                 self._admit(visitor)
                 assert self.nursery is not None, "the API runs"
-                found = GroupMember(wanted)
+                found = HttpMember(wanted)
                 await self.nursery.start(self._keep, key, found)
             found.used = trio.current_time()
             return found
 
-    def of_group(self, visitor: Visitor, group: str) -> list[GroupMember]:
+    def of_group(self, visitor: Visitor, group: str) -> list[HttpMember]:
         """Returns the client's members in a group."""
         return [each for (who, wanted), each in self._members.items() if who is visitor and wanted.group == group]
 
@@ -103,7 +103,7 @@ class GroupMembers:
                 limit=most,
             )
 
-    async def _keep(self, key: _Key, member: GroupMember, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _keep(self, key: _Key, member: HttpMember, *, task_status: trio.TaskStatus[None]) -> None:
         """Keeps a member in its group. An error before it has joined is raised to the caller that wants it."""
         visitor, _ = key
 
@@ -122,7 +122,7 @@ class GroupMembers:
             member.ended.set()
 
 
-class GroupMember:
+class HttpMember:
     """A member, and the messages that its clients have.
 
     Attributes:
@@ -131,14 +131,14 @@ class GroupMember:
         ended: set once it is not in the group any more.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: WantedMessages) -> None:
         self.wanted = wanted
         self.used = trio.current_time()
         self.error: EventStoreError | None = None
         self.ended = trio.Event()
         self._consumer: Consumer | None = None
         self._ready: deque[Delivery] = deque()
-        self._in_hand: dict[str, InHand] = {}
+        self._in_hand: dict[str, PulledMessage] = {}
         self._pulling = trio.Lock()
         self._changed = trio.Event()
         self._prefix = secrets.token_urlsafe(_RECEIPT_BYTES)
@@ -172,12 +172,12 @@ class GroupMember:
                 while self._ready and len(given) < limit:
                     message = self._ready.popleft()
                     if message.is_mine:
-                        in_hand = InHand(message, trio.current_time() + finish_within_s, finish_within_s)
+                        in_hand = PulledMessage(message, trio.current_time() + finish_within_s, finish_within_s)
                         given.append((self._hand_out(in_hand), message))
         self.used = trio.current_time()
         return given
 
-    def _hand_out(self, given: InHand) -> str:
+    def _hand_out(self, given: PulledMessage) -> str:
         self._given += 1
         receipt = f"{self._prefix}-{self._given}"
         self._in_hand[receipt] = given
@@ -222,11 +222,11 @@ class GroupMember:
 
 
 def topics_of(topics: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
-    """Returns topics as they are in `Wanted`."""
+    """Returns topics as they are in `WantedMessages`."""
     return tuple(sorted(topics.items(), key=lambda each: each[0]))
 
 
-def finish_all(members: Sequence[GroupMember], receipts: Sequence[tuple[str, str | None]]) -> list[str]:
+def finish_all(members: Sequence[HttpMember], receipts: Sequence[tuple[str, str | None]]) -> list[str]:
     """Marks messages as done, or as failed for a reason. Returns the receipts that no member knows any more: these messages are
     delivered again, or were.
     """

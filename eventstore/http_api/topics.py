@@ -18,7 +18,7 @@ from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import check_int, check_number, check_text, shown
 from eventstore.http_api.declaration import CALL_S, JSON, Operation, Parameter, Requested
 from eventstore.http_api.event_form import json_payload, stored_payload, time_text
-from eventstore.http_api.group_members import GroupMember, Wanted, finish_all, topics_of
+from eventstore.http_api.group_members import HttpMember, WantedMessages, finish_all, topics_of
 from eventstore.http_api.json_bodies import elements, members
 from eventstore.http_api.problems import problem_of
 from eventstore.json_values import json_text
@@ -137,7 +137,7 @@ def _sent(done: SendResult | EventStoreError) -> dict[str, Any]:
 async def pull(asked: Requested) -> Response:
     """Hands out messages of a group, with a receipt for each; none if none comes in time."""
     body = await asked.body()
-    wanted = Wanted(check_text("group", asked.given["group"]), _topics(body.get("topics")), _order(body.get("order")))
+    wanted = WantedMessages(check_text("group", asked.given["group"]), _topics(body.get("topics")), _order(body.get("order")))
     limit = check_int("limit", body.get("limit", _LIMIT), 1, MESSAGES_MAX)
     wait_s = check_number("wait_s", body.get("wait_s", _WAIT_S), 0, WAIT_S_MAX)
     finish_within_s = check_number("finish_within_s", body.get("finish_within_s", _FINISH_WITHIN_S), 1, FINISH_WITHIN_S_MAX)
@@ -152,7 +152,7 @@ async def pull(asked: Requested) -> Response:
 
 
 async def _while_connected(
-    asked: Requested, member: GroupMember, limit: int, wait_s: float, finish_within_s: float
+    asked: Requested, member: HttpMember, limit: int, wait_s: float, finish_within_s: float
 ) -> list[tuple[str, Delivery]]:
     """Pulls for as long as the client waits: what it would not get stays with the member."""
     given: list[tuple[str, Delivery]] = []
