@@ -7,6 +7,8 @@ import uuid
 from itertools import count
 from typing import Final
 
+import trio
+
 import eventstore as es
 from benchmarks.hostile.connections import Client, Kinds, requests, say_ready, wait
 from benchmarks.hostile.wide_store import WIDE
@@ -99,6 +101,36 @@ def _positions(address: str) -> None:
     Client(address).repeat(requests(lambda number: encode_request(number, wanted[number % len(wanted)])))
 
 
+def _hot_tag(address: str) -> None:
+    """Decisions that all depend on one tag, beside writers of events with it: most conflict, and go first after a while."""
+    scope, tags = "{hot}", ["hot"]
+    query, event = es.Query(tags=tags), NewEvent("E", b"x", tags=tags)
+
+    async def decide(store: es.NetworkStore, number: int) -> None:
+        _, after = await store.query(query)
+        for turn in count():
+            write, conflicts = es.Write(f"d-{scope}-{number}", [event], es.ANY), True
+            while conflicts:
+                try:
+                    await store.commit([write], unless=query, after=after, command_id=f"c-{turn}")
+                    conflicts = False
+                except es.ConditionFailed:
+                    _, after = await store.query(query, after)
+
+    async def append(store: es.NetworkStore, number: int) -> None:
+        while True:
+            await store.append(f"a-{scope}-{number}", [event], es.ANY)
+
+    async def run() -> None:
+        async with es.connect(address) as one, es.connect(address) as other, trio.open_nursery() as nursery:
+            for number in range(16):
+                nursery.start_soon(decide, one, number)
+                nursery.start_soon(append, other, number)
+            say_ready()
+
+    trio.run(run)
+
+
 KINDS: Final[Kinds] = {
     "reads of a type nobody has": _reads,
     "frames of many commits": _many_commits,
@@ -108,4 +140,5 @@ KINDS: Final[Kinds] = {
     "command ids with one CRC": _colliding_commands,
     "reads of many files": _wide_reads,
     "positions that do not exist": _positions,
+    "a hot tag": _hot_tag,
 }

@@ -15,6 +15,7 @@ refusal, and "nothing changed", are decided on a model that was read on just bef
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
@@ -25,8 +26,11 @@ import trio
 from eventstore import flat
 from eventstore.domain.aggregate import new, unmodified
 from eventstore.domain.decision import Decision
+from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.handler import DecisionHandler, Handled, sendable
+from eventstore.domain.kept_state import KeptState
 from eventstore.domain.restore import apply_stored
+from eventstore.domain.snapshots.state_codec import Unwritable
 from eventstore.errors import Diverged
 from eventstore.model import ANY, Event
 from eventstore.query import Query
@@ -38,6 +42,7 @@ from eventstore_mailbox import ChangesFirst
 if TYPE_CHECKING:
     from eventstore.domain.runtime import Decided
 
+_log = logging.getLogger(__name__)
 _LANE: Final = "$decisions{"
 """Reserved: no aggregate is named so. The name's slot is that of the scope."""
 _MODELS_MAX: Final = 10_000
@@ -70,15 +75,27 @@ class Model:
         place: up to which the log was read.
         read_at: how many changes had been made when it was read.
         own: hashes of the events of the change that it has folded since; empty if there is none.
+        before: its state at an earlier place, and that place; None as long as no change of it came to nothing. With it the log
+            is not read from the beginning after each conflict, which another writer of many events would always outrun.
     """
 
-    __slots__ = ("decision", "own", "place", "read_at")
+    __slots__ = ("before", "decision", "own", "place", "read_at")
 
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
         self.place: QueryPlace = None
         self.read_at = -1
         self.own: list[int] = []
+        self.before: tuple[KeptState, QueryPlace] | None = None
+
+    def made_again(self) -> Model | None:
+        """Returns the model at its earlier place; None if it has none."""
+        if self.before is None:
+            return None
+        kept, place = self.before
+        model = Model(cast(Decision, kept.made_again(type(self.decision), self.decision._aggregate_id)))
+        model.place = place
+        return model
 
 
 class LastChanges:
@@ -158,6 +175,8 @@ class Decisions:
         self._events = 0
         self._changes = LastChanges()
         self._made = 0
+        self._proven = set[type[Decision]]()
+        self._unkept = set[type[Decision]]()
 
     @staticmethod
     def lane(decided: Decided) -> str | None:
@@ -199,8 +218,13 @@ class Decisions:
         handler, made = cast(DecisionHandler, decided.handler), self._made
         aggregate_id = handler.command.aggregate_id(decided.command)
         if model is None or not await self._read_on(model, query, aggregate_id):
-            model = Model(new(handler.decision, aggregate_id))
-            await self._read_on(model, query, aggregate_id)
+            again = model is not None
+            model = None if model is None else model.made_again()
+            if model is None or not await self._read_on(model, query, aggregate_id):
+                model = Model(new(handler.decision, aggregate_id))
+                await self._read_on(model, query, aggregate_id)
+            if again:
+                self._keep_state(model)
         model.read_at = made
         _prepare(model, decided)
         before = vars(model.decision).copy()
@@ -282,6 +306,21 @@ class Decisions:
             self._keep(scope, query, model)
         guard = Guarded(ANY, Unless(query, model.place, aggregate_id, found))
         return aggregate_id, guard, command_id, None, (handled.events, handled.event_count, fingerprint)
+
+    def _keep_state(self, model: Model) -> None:
+        kind = type(model.decision)
+        if kind in self._unkept:
+            return
+        try:
+            kept = KeptState(model.decision)
+            if kind not in self._proven:
+                kept.check(model.decision)
+                self._proven.add(kind)
+        except Unwritable as error:
+            self._unkept.add(kind)
+            _log.warning("each conflict reads all events of a query for %s: %s", class_path(kind), error)
+        else:
+            model.before = kept, model.place
 
     def _keep(self, scope: DecisionScope, query: Query, model: Model) -> None:
         models = self._models

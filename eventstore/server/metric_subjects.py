@@ -21,6 +21,7 @@ from eventstore.server.reactions.connected_projections import CONNECTED_PROJECTI
 from eventstore.server.reactions.reaction_metrics import REACTION_LABELLED, REACTION_METRICS
 from eventstore.server.requests.commands import WAITING_METRICS
 from eventstore.server.requests.dispatch import DISPATCH_METRICS
+from eventstore.server.requests.precedence import PRECEDENCE_METRICS
 from eventstore.server.requests.read_requests import READ_METRICS
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS
 from eventstore.server.verification.verifying import VERIFYING_METRICS
@@ -30,7 +31,7 @@ from eventstore.store.store_stats import STORE_METRICS
 METRICS_BY_SUBJECT: Final[Mapping[str, Sequence[Metric[Any]]]] = {
     "Store": STORE_METRICS,
     "Verifying": VERIFYING_METRICS,
-    "Commands": (*MAILBOX_METRICS, *WAITING_METRICS, *KEPT_METRICS),
+    "Commands": (*MAILBOX_METRICS, *WAITING_METRICS, *KEPT_METRICS, *PRECEDENCE_METRICS),
     "Snapshots": SNAPSHOT_METRICS,
     "Workers": WORKER_METRICS,
     "Connections": (*DISPATCH_METRICS, *READ_METRICS, *SUBSCRIPTION_METRICS),

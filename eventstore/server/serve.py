@@ -70,6 +70,7 @@ from eventstore.server.requests.leadership import Leadership
 from eventstore.server.requests.map_requests import MapRequests
 from eventstore.server.requests.owned_slots import OwnedSlots, appends_of, commands_of
 from eventstore.server.requests.place import ServedShard
+from eventstore.server.requests.precedence import Precedence
 from eventstore.server.requests.read_requests import ReadRequests
 from eventstore.server.requests.subscriptions import ServedSubscriptions
 from eventstore.server.shard_layout import ServedLayout, SplitPause
@@ -250,6 +251,7 @@ async def _listening(
             if service is not None and service.messages.batches:
                 service.messages.end_turn()
 
+        precedence = Precedence(gate, store.committer, waiting, replies, end_turn)
         reports = Reports(lambda: store.engine.failed is None and not appends.stopping, reactions)
         operators = reaction_routes(gate, nursery, WithPublications(reactions, publishing))
         projections = ConnectedProjections(gate, store.engine, store.waits, settings.data / PROJECTIONS)
@@ -267,6 +269,7 @@ async def _listening(
             appends.feature,
             commands.feature,
             joint.feature,
+            precedence.feature,
             replies.feature,
             *(() if kept is None else (kept.feature,)),
             Feature(drain=lambda _: store.committer.drain()),
@@ -298,6 +301,7 @@ async def _listening(
         dispatch = Dispatch(
             gate, store.opened.uuid, settings.requests_max, routes, reports.stats, node, seat, access.durability, door
         )
+        precedence.intercept(dispatch.routes)
         reports.add(*features, dispatch.feature)
         about = console_subject(settings, security, (host, port), reports.health, f"{host}:{port}", domain=domain)
         with ExitStack() as stack:

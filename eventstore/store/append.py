@@ -130,6 +130,8 @@ class Appender:
         shortage: see `Replication`.
         joint_commits: commits that are about several aggregates, written or only asserted.
         joint_commits_apart: of these, those whose aggregates have different slots.
+        on_conflict: is called with the aggregates and the command id of a commit of several aggregates, or with a condition by
+            query, that was refused for what others have written.
     """
 
     def __init__(
@@ -148,6 +150,7 @@ class Appender:
         """`find`: see `Conditions.first_event`. `tag_memory_bytes`: see the setting."""
         self.failed: EventStoreError | None = None
         self.shortage: Callable[[], EventStoreError | None] = lambda: None
+        self.on_conflict: Callable[[str | JointWrites, str], None] = lambda names, command_id: None
         self.duplicates = self.conflicts = self.refused = self.joint_commits = self.joint_commits_apart = 0
         self._files = files
         self._tail = tail
@@ -255,7 +258,11 @@ class Appender:
                     file.collided.setdefault(key, []).append(mine)
                 outcomes.append((COMMITTED, version, sequence - 1))
             except EventStoreError as error:
-                self.refused += not isinstance(error, ConditionFailed)  # which is counted as a conflict
+                if isinstance(error, ConditionFailed):
+                    self.conflicts += 1
+                    self.on_conflict(aggregate_id, command_id)
+                else:
+                    self.refused += 1
                 outcomes.append((REFUSED, _without_frames(error), 0))
 
     def _append_jointly(
@@ -277,6 +284,7 @@ class Appender:
         for name, expected, version in conditions:
             if expected is not ANY and expected != version and not self._holds(expected, name, version):
                 self.conflicts += 1
+                self.on_conflict(joint, command_id)
                 return CONFLICT, (name, expected, version), 0
         when = now if when is None else check_int("timestamp", when, TIME_MIN, TIME_MAX)
         written = self._write_jointly(writes, command_id.encode(), when)
@@ -292,7 +300,6 @@ class Appender:
         """Raises ConditionFailed, Diverged, Corrupt, ReadFailed."""
         event = self._find(unless, self._front.next_sequence - 1)
         if event is not None:
-            self.conflicts += 1
             raise ConditionFailed(event.aggregate_id, event.type, event.sequence)
 
     def _checked_writes(self, joint: JointWrites, command_id: str) -> list[_Write]:

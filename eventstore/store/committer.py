@@ -84,6 +84,7 @@ class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
         on_completed: is called with the event files that were completed.
         held_back: returns the errors of aggregates for which nothing is written any more, by their places in the argument; None
             if nothing is held back.
+        on_outcomes: is called with commits and their outcomes, before these are durable; None if nobody wants to know.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
             engine.appender.shortage = replication.shortage
         self.on_completed: Callable[[list[ChunkHeader]], None] = lambda _: None
         self.held_back: Callable[[Sequence[str]], Mapping[int, EventStoreError]] | None = None
+        self.on_outcomes: Callable[[Sequence[NewCommit], Sequence[AppendOutcome]], None] | None = None
         self._synced_before = engine.durable_sequence
 
     def durability(self) -> int:
@@ -134,6 +136,8 @@ class EventCommitter(GroupCommit[AppendOutcome, list[ChunkHeader]]):
         except BaseException:  # a bug, or no memory: the engine refuses every append from now on
             self.poisoned.set()
             raise
+        if self.on_outcomes is not None:
+            self.on_outcomes(commits, outcomes)
         barrier = engine.barrier if refusal is None else _last_repeated(outcomes)
         if barrier <= engine.visible_sequence:
             deliver(outcomes)

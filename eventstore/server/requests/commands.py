@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final, Protocol, TypeAlias, cast
@@ -176,12 +176,15 @@ class CommandReplies:
 
     If that takes longer than `PATIENCE_S`, a client that takes answers in parts gets those that are there, and from then on
     each as it is settled: a slow handler delays the commands of its own aggregate, not those that were sent with them.
+
+    `on_settled`: is called with settled commands; None if nobody wants to know.
     """
 
     def __init__(self, gate: Gate, find_commands: LookUpCommands, waiting: WaitingCommands) -> None:
         self._gate = gate
         self._waiting = waiting
         self._find_commands = find_commands
+        self.on_settled: Callable[[Sequence[ServerEntry]], None] | None = None
         self._answering = False
         self._expected: deque[tuple[float, PendingSend]] = deque()
         self._expecting = trio.Event()
@@ -229,6 +232,8 @@ class CommandReplies:
 
     def answer(self, entries: Sequence[ServerEntry]) -> None:
         """Takes settled commands."""
+        if self.on_settled is not None:
+            self.on_settled(entries)
         self._answering = True
         try:
             for entry in entries:

@@ -38,6 +38,7 @@ ConnectionSeat: TypeAlias = "Callable[[], tuple[bytes, int, int | None, int]]"
 class Dispatch:
     """Routes the requests of all connections. `node`: the broker's, if there is a broker. `seat`: of a server in a cluster.
     `durability`: of what is committed, for the answers to clients that ask for it. `door`: None: everyone may do everything.
+    `routes`: by the kind of a request, as it is checked and answered now.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Dispatch:
             ListClients: self._list_clients,
             **routes,
         }
-        self._routes = served if door is None else door.guard(served)
+        self.routes = served if door is None else door.guard(served)
         self._stats = stats
         self._decode = RequestDecoder().decode
         self.requests = self.bad_requests = 0
@@ -89,14 +90,14 @@ class Dispatch:
         try:
             if not connection.greeted and kind is not Hello:
                 raise ProtocolError("the first request of a connection is HELLO")
-            if kind not in self._routes:
+            if kind not in self.routes:
                 name = kind.__name__
                 raise UnknownOperation(
                     f"{name} is not served here: a worker accepts only commands, and a server with broker = false no messages; "
                     "ask the store, or a server with a broker",
                     operation=name,
                 )
-            self._routes[kind](connection, request_id, request)
+            self.routes[kind](connection, request_id, request)
         except EventStoreError as error:
             self.gate.send(connection, encode_error(request_id, error))
 
