@@ -68,7 +68,7 @@ commits_to_append = st.builds(CommitToAppend, aggregates, command_ids, contents,
 
 @dataclass(frozen=True)
 class Decision:
-    """A commit that is refused if an event of the slot of `scope` passes `query`, after the place where `back` events were still
+    """A commit that is refused if an event of the slot of `scope` passes `query` after the place where `back` events were yet
     to come. `identity`: whether the place has that of its event, of another one, or none.
     """
 

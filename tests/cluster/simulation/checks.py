@@ -134,8 +134,10 @@ class Checks:
             if own[:common] != known[:common]:
                 at = next(at for at in range(common) if own[at] != known[at])
                 raise Broken(f"{process.run}: record {at} of kind {kind} is {own[at]}, {known[at]} was acknowledged")
+            before = len(known)
             known.extend(own[common:])
             if kind == 0:
+                self._world.decisions.acknowledged(process.run, known, before)
                 self._world.family.aggregates.acknowledged(process.run, own[common:])
 
     def read(self, process: Process) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from crc32c import crc32c
@@ -45,7 +46,19 @@ def framed(record: Record, sequence: int, witness: int = 0, durable: int = 0, jo
         digest = (sequence - place).to_bytes(16, "little")
         header = LONG_AFTER_CRC.pack(*fields, IN_JOINT_COMMIT, 0, records, place, records, place, digest)
         event, own_mark = _SHORTER_EVENT, LONG_MARK
-    trailer = TRAILER.struct.pack(TRAILER_MARK, RECORD_BYTES)
-    parts = (header, ID_PREFIX[len(_NAME)], _NAME, ID_PREFIX[len(command)], command, event, trailer)
-    body = b"".join(parts)
+    return _joined(own_mark, header, _NAME, command, event, RECORD_BYTES)
+
+
+def tagged(record: Record, sequence: int, aggregate: str, tags: Sequence[str]) -> bytes:
+    """Returns a commit of one event with these tags, named by the record's number."""
+    epoch, number = record
+    name, command, event = aggregate.encode(), b"%d" % number, events_bytes([NewEvent("Happened", b"", None, tags)])
+    length = FIXED_BYTES + len(name) + len(command) + len(event)
+    fields = 0, length, 0, sequence, epoch, 1, 1, sequence, len(name), len(command), NO_FINGERPRINT
+    return _joined(HEADER_BYTES - 2, AFTER_CRC.pack(*fields), name, command, event, length)
+
+
+def _joined(own_mark: int, header: bytes, name: bytes, command: bytes, event: bytes, length: int) -> bytes:
+    trailer = TRAILER.struct.pack(TRAILER_MARK, length)
+    body = b"".join((header, ID_PREFIX[len(name)], name, ID_PREFIX[len(command)], command, event, trailer))
     return THROUGH_CRC.pack(MARK, own_mark, crc32c(body)) + body

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,8 @@ from eventstore.errors import EventStoreError
 from eventstore.event_identity import LogPosition as ReaderPlace
 from eventstore.records.cluster_map import ALL_SLOTS, SlotRange
 from eventstore.server.requests.owned_slots import OwnedSlots
+from eventstore.store.memory.unsorted_tail import TailFile
+from eventstore.store.read.conditions import Conditions
 from eventstore_cluster.nodes.rebuilding import choice
 from eventstore_cluster.nodes.splitting import asking
 from eventstore_cluster.registry.kept_keys import KeptShard
@@ -37,7 +40,8 @@ from eventstore_cluster.replication.logs.pieces import Piece
 from tests.cluster.simulation import readers
 from tests.cluster.simulation.checks import Broken
 from tests.cluster.simulation.clone import Clone
-from tests.cluster.simulation.disk import IN_A_CHUNK, KINDS, Disk, Document
+from tests.cluster.simulation.decisions import LogMemory
+from tests.cluster.simulation.disk import IN_A_CHUNK, KINDS, Disk, Document, Record
 from tests.cluster.simulation.generations import OFFSETS
 from tests.cluster.simulation.history import world
 from tests.cluster.simulation.moves import Moves
@@ -348,6 +352,26 @@ def _without_the_last_file(clone: Clone, key: ShardKey) -> bool:
 _takes_over = Clone.takes_over
 
 
+def _forgets(memory: LogMemory, records: Sequence[Record]) -> None:
+    """Knows the tags of what it appends itself alone."""
+    facts, memory._facts = memory._facts, {}
+    _recovered(memory, records)
+    memory._facts = facts
+
+
+_recovered = LogMemory.recover
+
+
+def _one_too_low(file: TailFile, tags: Sequence[str], first: int) -> list[array[int]] | None:
+    """Takes the last commit of a tag for one that came before it."""
+    found = [known for tag in tags if (known := file.tags.get(tag)) is not None and known[-1] > first]
+    return sorted(found, key=len) if len(found) == len(tags) else None
+
+
+def _of_any_history(conditions: Conditions, place: ReaderPlace) -> None:
+    """Goes by the sequence of a place alone."""
+
+
 MISTAKES = (
     Mistake("R1", "a member that is being added does not count before the answer", Registrar, "counting", _counts_what_is_seen),
     Mistake("R1", "a member is added before it has what is committed", Leading, "_maybe_add", _adds_at_once),
@@ -421,6 +445,11 @@ MISTAKES = (
         "split", "it is called off after the slots were given away", asking, "_written", _whatever_changed, 200, 11, splits=True
     ),
     Mistake("split", "a clone ends with the last sorted file", Clone, "takes_over", _without_the_last_file, 60, splits=True),
+    Mistake("T1", "a new leader does not know the tags of the tail", LogMemory, "recover", _forgets, 60),
+    Mistake("T1", "the remembered place of a tag is too low", TailFile, "_of", _one_too_low, 60),
+    Mistake(
+        "T3", "a condition goes by the sequence of its place", Conditions, "_check_identity", _of_any_history, 60, loss=True
+    ),
     Mistake("acknowledged", "what is asked for ahead counts as durable", Leading, "heard", _counts_what_is_asked_for),
     Mistake("acknowledged", "the leader counts its own sync for everyone", Leading, "_durable_at", _commits_own_sync),
 )

@@ -35,6 +35,7 @@ from eventstore_cluster.replica.replica import Replica
 from eventstore_cluster.replication.logs.documents import tail_of
 from eventstore_cluster.replication.slot_gifts import Cut, Gift, give, keys_of
 from tests.cluster.simulation.aggregates import LedStore
+from tests.cluster.simulation.decisions import LogMemory
 from tests.cluster.simulation.disk import IN_A_CHUNK, KINDS, Record, count, place
 from tests.cluster.simulation.generations import OFFSETS, started
 from tests.cluster.simulation.run import Run
@@ -50,7 +51,8 @@ class Process(Run):
     """One run on a machine, from its start to its death; of a clone's process, that has made its folder, it continues the run.
 
     `shard_key`: of the shard, as it was read last; `latest`: with the keys of shards in preparation. `store`: while it leads.
-    `asks_ahead`: its leader knows FetchAhead, as it seems to this one; some programs are older than others.
+    `memory`: then, of its log. `asks_ahead`: its leader knows FetchAhead, as it seems to this one; some programs are
+    older than others.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Process(Run):
         super().__init__(world, machine, run, clone.lease if clone is not None else lease or world.token("lease"))
         self.latest = RegistrySnapshot(0, {})
         self.store = LedStore((), (), {})
+        self.memory = LogMemory(world.decisions, ())
         self.asks_ahead = world.number() % 4 > 0
         self._read_at = 0
         self._split_at: Cut | None = None
@@ -193,6 +196,8 @@ class Process(Run):
         """Writes records as the leader: they can be fetched at once, and are synced a little later. Some are appended only if
         all replicas are in sync, and are answered with a receipt.
         """
+        self.memory.release(self.machine.disk.sorted)
+        self.world.decisions.append(self, records[0])
         if self.world.random.random() < 0.3 and self.replica.takes_appends_for_all(self.clock()):
             self.world.checks.taken_for_all(self)
         self.machine.disk.append(records)
@@ -258,6 +263,7 @@ class Process(Run):
         self.world.checks.begins(self, epoch)
         before = (*disk.tails(), tail_of(disk.version))
         self.store = LedStore(self.own_slots(), disk.records[0], self.world.family.aggregates.events)
+        self.memory = LogMemory(self.world.decisions, disk.records[0])
         disk.lead(epoch)
         disk.version, disk.led = (epoch, 1), True
         self.document_end = disk.version

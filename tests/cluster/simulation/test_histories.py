@@ -30,6 +30,8 @@ def test_what_was_acknowledged_is_in_every_later_leader_and_all_replicas_agree_a
     assert any(world.family.given for world in split)
     assert sum(world.family.aggregates.total for world in split) > 50 * len(split)
     assert sum(world.moving for world in worlds) > _SEEDS_EACH / 3
+    assert sum(world.decisions.checked for world in worlds) > 5 * _SEEDS_EACH
+    assert sum(world.decisions.refused for world in worlds) > 5 * _SEEDS_EACH
 
 
 @pytest.mark.heavy
@@ -48,6 +50,7 @@ def test_a_registry_that_is_lost_or_set_back_is_rebuilt_with_all_that_was_acknow
 def test_a_reader_is_refused_where_accepted_loss_took_its_events_and_nowhere_else() -> None:
     worlds = [run(seed, accepts_loss=True) for seed in range(_first_today(), _first_today() + _WITH_LOSS)]
     assert any(world.readers.refused for world in worlds)
+    assert any(world.decisions.diverged for world in worlds)
 
 
 def test_a_seed_is_one_history() -> None:

@@ -15,6 +15,7 @@ from tests.cluster.simulation.accepted_loss import AcceptedLoss
 from tests.cluster.simulation.byte_disk import ByteDisk
 from tests.cluster.simulation.checks import Checks
 from tests.cluster.simulation.clone import Clone
+from tests.cluster.simulation.decisions import Decisions
 from tests.cluster.simulation.disk import Disk, Record, place
 from tests.cluster.simulation.family import Family
 from tests.cluster.simulation.faults import Faults
@@ -108,6 +109,7 @@ class World:
         self.registry_away: dict[str, float] = {}
         state = ShardState(0, members, first, min(2, replicas))
         self.family = Family(self)
+        self.decisions = Decisions(seed)
         self._surround(ShardKey(uuid.UUID(int=1), ALL_SLOTS, state))
 
     def _surround(self, key: ShardKey) -> None:
@@ -348,6 +350,7 @@ class World:
         if process.alive and process.replica.may_read(process.clock()):
             self.checks.read(process)
             self.readers.read(process)
+            self.decisions.read(process)
             self.family.read(process)
         if process.alive and not self.quiet and self.random.random() < 0.002:
             self.note(process.machine.name, "has a full disk")
