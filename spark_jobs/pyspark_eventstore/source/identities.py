@@ -12,13 +12,14 @@ from typing import Final
 from eventstore.errors import FolderRefused, InvalidArgument
 from eventstore.following.checkpoint import Checkpoint
 from eventstore.model import Event
+from eventstore.records.commit import LONG_HEADER_BYTES, first_sequence, joint_place_of
 from pyspark_eventstore.files.event_objects import EVENT_COLUMNS, events_of_batch
-from pyspark_eventstore.source.partition_reader import read_slices
+from pyspark_eventstore.source.partition_reader import open_event_file, read_slices
 from pyspark_eventstore.source.predicates import Wanted
 from pyspark_eventstore.source.slices import plan
-from pyspark_eventstore.source.snapshot import FolderSnapshot
+from pyspark_eventstore.source.snapshot import FolderSnapshot, read_header
 from pyspark_eventstore.source.source_options import PARTITION_BYTES, Offsets
-from pyspark_eventstore.source.table import arrow_schema, table_schema
+from pyspark_eventstore.source.table import OFFSET, arrow_schema, table_schema
 
 _STORES_SHOWN: Final = 5
 
@@ -38,6 +39,30 @@ def event_in(snapshot: FolderSnapshot, sequence: int) -> Event | None:
     schema = arrow_schema(table_schema(EVENT_COLUMNS, permissive=False))
     batches = read_slices(slices, schema, wanted, permissive=False, report=None, whole=True)
     return next((event for batch in batches for event in events_of_batch(batch)), None)
+
+
+def joint_end(snapshot: FolderSnapshot, sequence: int) -> int:
+    """Returns the sequence of the last event of the joint commit that has this event; the sequence itself of any other event.
+    Reads as `event_in` does, and the header of the record.
+
+    Raises:
+        Corrupt, FolderRefused
+    """
+    store, wanted = snapshot.data_folder.store, Wanted()
+    slices = plan([snapshot], {store: sequence - 1}, {store: sequence}, wanted, PARTITION_BYTES)
+    schema = arrow_schema(table_schema((OFFSET,), permissive=False))
+    while True:
+        before = read_header(snapshot.data_folder.folder, slices[0].number)
+        batches = read_slices(slices, schema, wanted, permissive=False, report=None, whole=True)
+        (offset,) = [row for batch in batches for row in batch.column(OFFSET).to_pylist()]
+        now, file = open_event_file(slices[0])
+        try:
+            record = file.read_at(offset, LONG_HEADER_BYTES)
+        finally:
+            file.close()
+        if now.sorted == before.sorted:  # else its records are elsewhere since
+            joint = joint_place_of(record)
+            return sequence if joint is None else first_sequence(record) - joint.events_before + joint.events - 1
 
 
 def ends_of(snapshots: Iterable[FolderSnapshot]) -> dict[str, Checkpoint]:

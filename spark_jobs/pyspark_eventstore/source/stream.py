@@ -23,7 +23,7 @@ from eventstore.errors import FolderRefused
 from eventstore.following.checkpoint import Checkpoint
 from eventstore.records.commit import FRAMING
 from pyspark_eventstore.source.data_folders import DataFolder, find_data_folders
-from pyspark_eventstore.source.identities import check_named, check_places, check_stores, ends_of, place_in
+from pyspark_eventstore.source.identities import check_named, check_places, check_stores, ends_of, joint_end, place_in
 from pyspark_eventstore.source.lineage import SnapshotLineage
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.slices import EventPartition, partitions, plan
@@ -62,7 +62,8 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {store: snapshot.last_sequence for store, snapshot in self._snapshots.items()}
 
     def latestOffset(self, start: Mapping[str, StoreOffset], limit: ReadLimit) -> dict[str, StoreOffset]:
-        """Returns the end of the next micro-batch; the limit is divided evenly among the data folders.
+        """Returns the end of the next micro-batch; the limit is divided evenly among the data folders. It is no place within
+        a joint commit.
 
         Raises:
             Diverged: a store does not have the event at `start`.
@@ -75,11 +76,18 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read = self._begun(read)
         end = self._available(read)
         if isinstance(limit, ReadMaxRows):
-            end = _limited(read, end, limit.max_rows)
+            end = self._with_whole_joint_commits(read, end, _limited(read, end, limit.max_rows))
         if start != self._planned or end != read:
             self._check(start)
         self._planned = self._places(end, start)
         return dict(self._planned)
+
+    def _with_whole_joint_commits(self, read: Offsets, available: Offsets, limited: Offsets) -> dict[str, int]:
+        """Returns the end of a micro-batch that has all of a joint commit or nothing; one may exceed the limit."""
+        cut = {store: end for store, end in limited.items() if read.get(store, 0) < end < available[store]}
+        if self._options.permissive:  # its record may be unreadable
+            cut = {}
+        return {**limited, **{each.data_folder.store: joint_end(each, each.last_sequence) for each in self._cut(cut)}}
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         return {store: snapshot.last_sequence for store, snapshot in sorted(self._snapshots.items())} or None

@@ -19,7 +19,10 @@ from pyspark_eventstore.jobs import export as exporting
 from pyspark_eventstore.jobs.compact import compact_once
 from pyspark_eventstore.jobs.export import export_once
 from pyspark_eventstore.jobs.export_book import ExportRun
+from pyspark_eventstore.source.data_folders import find_data_folders
+from pyspark_eventstore.source.snapshot import take_snapshot
 from tests.spark.made import MadeStore, commits, three_states
+from tests.store.stepped import together
 
 
 def exported(spark: SparkSession, folder: Path) -> list[tuple[object, ...]]:
@@ -237,6 +240,31 @@ def test_an_export_of_an_earlier_version_continues_with_its_book_beside_it(spark
     assert {path.name for path in (out / "run=000002").iterdir()} == {"month=2023-11"}
     assert exported(spark, out) == wanted(store)
     store.close()
+
+
+@pytest.mark.heavy
+def test_a_joint_commit_that_is_being_written_is_in_no_run_and_then_whole_in_one(spark: SparkSession, tmp_path: Path) -> None:
+    store, out, torn = MadeStore(tmp_path / "shard"), tmp_path / "out", tmp_path / "torn"
+    store.append_all(commits(10))
+    alone, before = store.sequence, snapshot_end(store.path)
+    store.append_all([together("joint", *((name, ANY, [NewEvent("A", bytes(30))]) for name in "xyz"))])
+    whole, end = store.file(1).read_bytes(), snapshot_end(store.path)
+    shutil.copytree(store.path, torn, ignore=shutil.ignore_patterns("directory", "lock"))
+    half = (before + end) // 2
+    (torn / "events" / "0000000001.events").write_bytes(whole[:half] + bytes(len(whole) - half))
+    run = export_once(spark, [str(torn)], str(out))
+    assert run is not None
+    assert list(run.upto.values()) == [alone]
+    (torn / "events" / "0000000001.events").write_bytes(whole)
+    run = export_once(spark, [str(torn)], str(out))
+    assert run is not None
+    assert (run.events, list(run.upto.values())) == (3, [alone + 3])
+    store.close()
+
+
+def snapshot_end(path: Path) -> int:
+    (found,) = find_data_folders([str(path)])
+    return take_snapshot(found).files[-1].end
 
 
 def tag_events(store: MadeStore, first: int, count: int = 6) -> None:

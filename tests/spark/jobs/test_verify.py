@@ -14,13 +14,14 @@ from pyspark.sql import SparkSession
 
 from eventstore.chunks import record
 from eventstore.chunks.header import RECORDS_FROM
-from eventstore.model import NewEvent
-from eventstore.records.commit import FRAMING, HEADER, HEADER_BYTES
+from eventstore.model import ANY, NewEvent
+from eventstore.records.commit import FRAMING, HEADER, HEADER_BYTES, joint_place_of
 from pyspark_eventstore.jobs.verify import FileFault, told, verify_shards
 from pyspark_eventstore.main import run
 from tests.processes import run_to_end
 from tests.spark.made import MadeStore, three_states
 from tests.spark.settings import settings_folder
+from tests.store.stepped import together
 
 ROOT = Path(__file__).parents[3]
 
@@ -226,3 +227,26 @@ def test_a_path_that_is_not_there_is_told_before_spark_starts(
     assert run([name, str(tmp_path / "nothing"), *options]) == 1
     told = f"error: {tmp_path}/nothing: does not exist; name the data folder of a store\n"
     assert capsys.readouterr().err == told
+
+
+def test_joint_commits_and_tags_are_sound_sorted_or_not_and_a_gap_in_one_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    store, events = MadeStore(tmp_path / "shard"), 0
+    for number in range(60):
+        tagged = NewEvent("T", bytes(300), b"meta" if number % 2 else None, ["course:c1", f"student:s{number}"])
+        writes = [(f"acc-{place}", ANY, [tagged] * (1 + place)) for place in range(1 + number % 3)]
+        store.append_all([together(f"c-{number}", *writes)])
+        events += sum(len(each) for _, _, each in writes)
+        if number == 40:
+            store.sort()
+    states = store.states()
+    assert {"sorted", "ongoing"} <= set(states)
+    store.close()
+    assert verify_shards(spark, [str(store.path)]) == (events, [])
+    path = event_file(store.path, len(states))
+    whole = path.read_bytes()
+    offset, length, _ = next(each for each in records(path) if joint_place_of(whole, each[0]) is not None)
+    raw = bytearray(whole)
+    raw[offset + length // 2] ^= 1
+    path.write_bytes(raw)
+    damaged = [each for each in found_in(spark, store.path) if each.kind == "damage"]
+    assert [(each.file, each.offset) for each in damaged] == [(path.name, offset)]

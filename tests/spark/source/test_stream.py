@@ -14,12 +14,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
 from eventstore.errors import Diverged, FolderRefused, InvalidArgument
-from eventstore.model import Event
+from eventstore.model import ANY, Event, NewEvent
 from pyspark_eventstore.files.read_metrics import sum_up
 from pyspark_eventstore.source.source_options import parse_options
 from pyspark_eventstore.source.stream import EventStreamReader, StoreOffset
 from pyspark_eventstore.source.table import arrow_schema, table_schema
 from tests.spark.made import MadeStore, commits, three_states
+from tests.store.stepped import together
 
 
 def follow(spark: SparkSession, path: Path | str, **options: object) -> DataFrame:
@@ -338,4 +339,30 @@ def test_a_stream_whose_bounds_name_another_store_or_a_place_after_its_end_is_re
     with pytest.raises(InvalidArgument, match=rf"{option} .* store {named}, .*{told}"):
         reader(store.path, **{option: json.dumps({named: place})}).initialOffset()
     reader(store.path, upto=json.dumps({store.uuid: 10_000})).initialOffset()  # it may be written yet
+    store.close()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5])
+def test_no_micro_batch_ends_within_a_joint_commit(tmp_path: Path, limit: int) -> None:
+    """A sink that commits batch by batch would show an amount that has left one account, and is in no other."""
+    store, whole = MadeStore(tmp_path / "shard", file_size_bytes=8 * 1024), set[int]()
+    for number in range(40):
+        writes = [(f"a-{place}", ANY, [NewEvent("A", bytes(60))] * (1 + place % 2)) for place in range(1 + number % 4)]
+        if number % 4:
+            store.append_all([together(f"c-{number}", *writes)])
+        else:
+            store.append("alone", NewEvent("A", b""), command_id=f"c-{number}")
+        whole.add(store.sequence)
+        if number == 25:
+            store.sort()
+    assert {"sorted", "ongoing"} <= set(store.states())
+    read = reader(store.path)
+    reached: Mapping[str, StoreOffset] = read.initialOffset()
+    ends = []
+    while (following := read.latestOffset(reached, ReadMaxRows(limit))) != reached:
+        reached = following
+        ((end, _),) = [each for each in reached.values() if isinstance(each, list)]
+        ends.append(end)
+    assert ends[-1] == store.sequence
+    assert set(ends) <= whole
     store.close()
