@@ -42,10 +42,12 @@ def of_shard(shard: int, error: EventStoreError) -> EventStoreError:
 class MergedReached:
     """How far the reader of a merged stream is. Items are handed out page by page, each of one shard. `followed`: the shards
     that are read: all, or the one that owns the only slot. `shard`: whose page is handed out; an id alone does not tell, as
-    each shard has its own `$audit`.
+    each shard has its own `$audit`. `continues`: the shard whose page has ended within a joint commit: the rest comes before a
+    page of another shard, unless that shard is away. None: none has.
     """
 
     shard: int
+    continues: int | None = None
 
     def __init__(self, known: ClusterMap, starts: Mapping[int, LogPosition | None], slot: int | None = None) -> None:
         """`slot`: of the only aggregate that is read; the shards of others stay where they start."""
@@ -77,6 +79,8 @@ class MergedReached:
         since = [split for split in newer.splits if split.layout > self._known.layout]
         places = after_splits({shard: self.start(shard) for shard in self._readings}, self._known.layout, newer)
         changed = {shard for split in since for shard in (split.parent, split.child)}
+        if self.continues in changed:  # its parts may be in several shards since
+            self.continues = None
         for shard in changed:
             start = places[shard]
             self._readings[shard] = Reading(start)
@@ -89,6 +93,9 @@ class MergedReached:
     def turn(self, shard: int, page: Sequence[ItemT], end: LogPosition | None = None) -> Iterator[ItemT]:
         """Returns the events of the shard's next page, when the page before it is handed out whole. `end`: as of `Reading`."""
         self.shard = shard
+        if page or self.continues == shard:
+            last = next((each for each in reversed(page) if isinstance(each, Event)), None)
+            self.continues = shard if last is not None and last.commit_continues else None
         return self._readings[shard].turn(page, end)
 
     @property
@@ -183,6 +190,8 @@ class MergedRead:
         """
         if self._left == 0:
             return None
+        if self.reached.continues is not None:
+            return self.reached.continues
         if not self._turns and self._lost is not None:
             raise copy_error(self._lost)
         for shard in self._turns:
@@ -197,22 +206,26 @@ class MergedRead:
         if not error.retriable:
             raise of_shard(self._turns[0], error)
         self._turns.popleft()
+        self.reached.continues = None
         self._lost = self._lost or error
 
     def taken(self, page: list[Event] | None) -> Iterator[Event]:
         """Takes the page of the shard whose turn it is; None: it has no more. Returns the events to hand out."""
         if page is None:
             self._turns.popleft()
+            self.reached.continues = None
             return iter(())
         shard = self._turns[0]
-        self._turns.rotate(-1)
         end = self.cursors[shard].end
         if self._left is not None:
             if len(page) > self._left:
                 del page[self._left :]
                 end = None
             self._left -= len(page)
-        return self.reached.turn(shard, page, end)
+        events = self.reached.turn(shard, page, end)
+        if self.reached.continues is None:
+            self._turns.rotate(-1)
+        return events
 
     def end(self) -> None:
         """Has no further page."""

@@ -99,7 +99,7 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
                 self._reached = self._begin(await self._router.reach(self._after))
             if not self._subscriptions:
                 self._follow(self._reached, self._reached.followed)
-            shard = await self._ready()
+            shard = await self._ready(self._reached)
             if shard is not None:
                 items = await self._take(self._reached, shard)
         return items
@@ -118,7 +118,7 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
                 self._request(shard)
         self._turns = deque(self._subscriptions)
 
-    async def _ready(self) -> int | None:
+    async def _ready(self, reached: MergedReached) -> int | None:
         """Waits for a shard that has something to take; they take turns. None: this was closed."""
         while not self._closed:
             now = anyio.current_time()
@@ -127,7 +127,7 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
             for _ in range(len(self._turns)):
                 shard = self._turns[0]
                 self._turns.rotate(-1)
-                if self._subscriptions[shard].ready:
+                if self._subscriptions[shard].ready and reached.continues in (None, shard):
                     return shard
             self._router.entry.check_loop()
             self._arrived = anyio.Event()
@@ -197,6 +197,8 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
         self._away.lost(shard, error)
 
     def _pause(self, shard: int, pause_s: float) -> None:
+        if self._reached is not None and self._reached.continues == shard:
+            self._reached.continues = None  # the others do not wait for it
         self._to_request[shard] = anyio.current_time() + pause_s
         self._subscriptions[shard].renew()
 
