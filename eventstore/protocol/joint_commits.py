@@ -25,13 +25,14 @@ def request_of(raw: RawJointCommit, start: LogPosition, layout: int) -> CommitJo
 
 def raw_of(request: CommitJointly | CommitUnless) -> RawJointCommit:
     """Returns the commit that a request asks for; its events are not checked yet."""
-    writes = tuple((name, _decoded(expected), events) for name, expected, events in request.aggregates if events is not None)
-    only_if = tuple((name, _decoded(expected)) for name, expected, events in request.aggregates if events is None)
+    rows = request.aggregates
+    writes = tuple([(name, _decoded(expected), events) for name, expected, events in rows if events is not None])
+    asserted = () if len(writes) == len(rows) else [(name, _decoded(each)) for name, each, events in rows if events is None]
     unless = None
     if isinstance(request, CommitUnless):
         start = ReaderStart.parse("after", request.after).stored
         unless = Unless(Query.unpacked(request.query), start, request.scope)
-    return JointWrites(writes, only_if, unless), ANY, request.command_id, request.timestamp, b""
+    return JointWrites(writes, tuple(asserted), unless), ANY, request.command_id, request.timestamp, b""
 
 
 def committed_of(raw: RawJointCommit, answer: CommittedJointly) -> list[Committed]:

@@ -33,20 +33,12 @@ class ReaderStart(NamedTuple):
         return str(self.place) if self.place.identity else self.place.sequence
 
     @classmethod
+    @lru_cache(_KEPT_MAX, typed=True)  # True is not 1
     def parse(cls, field: str, value: object) -> Self:
         """Reads what `wire` returns. Raises InvalidArgument about the field.
 
         What was read is kept: a request is checked when it comes, and read when it is taken.
         """
-        return cls._parsed(field, value) if isinstance(value, str) else cls._read(field, value)
-
-    @classmethod
-    @lru_cache(_KEPT_MAX)
-    def _parsed(cls, field: str, value: str) -> Self:
-        return cls._read(field, value)
-
-    @classmethod
-    def _read(cls, field: str, value: object) -> Self:
         if not isinstance(value, str):
             return cls(None if value is None else LogPosition(check_int(field, value, 0, VERSION_MAX)))
         place, at, layout = value.partition(_AT)

@@ -33,7 +33,6 @@ from eventstore.model import (
     TIME_MIN,
     VERSION_MAX,
     Event,
-    ExpectedVersion,
 )
 from eventstore.records.commit import (
     AFTER_CRC,
@@ -194,6 +193,7 @@ class Appender:
     def _accept(self, commits: Sequence[NewCommit], now: int, outcomes: list[AppendOutcome], rows: list[Row]) -> None:
         """Makes the first pass: adds an outcome for each commit, and a row for each accepted one."""
         front, cached, any_version, end, limit = self._front, self._version_cache.young.get, ANY, 0, -1
+        tagged, tags = TaggedEvents, set[str]()  # those of rows, and perhaps of some that have a record already
         every: Sequence[Any] = commits  # mypy follows `isinstance` only, which is a call for each commit
         for aggregate_id, condition, command_id, when, given in every:
             try:
@@ -238,7 +238,9 @@ class Appender:
                         outcomes.append(repeated)
                         continue
                 if condition.__class__ is Guarded:
-                    self._frame(rows)  # an event that it forbids may be in this batch
+                    if rows and _may_forbid(condition.unless, tags, front.next_sequence):
+                        self._frame(rows)
+                        tags.clear()
                     self._check_unless(condition.unless)
                     condition = condition.condition
                 if condition is not any_version and condition != version and not self._holds(condition, aggregate_id, version):
@@ -247,6 +249,8 @@ class Appender:
                     continue
                 when = now if when is None else check_int("timestamp", when, TIME_MIN, TIME_MAX)
                 rows.append((length, sequence, count, when, version + 1, ids, command, fingerprint, events))
+                if events.__class__ is tagged:
+                    tags.update(events.tags)
                 version += count
                 sequence += count
                 end += length
@@ -540,6 +544,16 @@ class Appender:
         return DUPLICATE, view.last_version, view.last_sequence
 
 
+def _may_forbid(unless: Unless, tags: set[str], next_sequence: int) -> bool:
+    """Returns whether commits that have no record yet may have an event which a condition forbids, or the one of its place, by
+    their tags. `next_sequence`: of the first of them.
+    """
+    query = unless.query
+    if not query.by_tags or unless.after.sequence >= next_sequence:
+        return True
+    return any(tags.issuperset(item.tags) for item in query.items)
+
+
 def _note_tags(file: TailFile, events: Sequence[bytes]) -> None:
     """Notes the tags of the commits whose places are added next."""
     for ordinal, each in enumerate(events, len(file.offsets)):
@@ -556,9 +570,9 @@ def alone(commit: RawJointCommit) -> NewCommit:
         return commit
     ((name, expected, events),) = joint.writes
     if joint.unless is not None:
-        if slot_of(joint.unless.scope) != slot_of(name):
+        if joint.unless.scope != name and slot_of(joint.unless.scope) != slot_of(name):
             return commit
-        expected = Guarded(cast("ExpectedVersion", expected), joint.unless)
+        expected = Guarded(expected, joint.unless)  # type: ignore[arg-type] # a request has no other
     return name, condition if isinstance(condition, _Refused) else expected, command_id, when, events
 
 

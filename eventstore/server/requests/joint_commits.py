@@ -28,7 +28,7 @@ from eventstore.server.net.gate import Gate
 from eventstore.server.requests.commands import WaitingCommands
 from eventstore.server.requests.owned_slots import OwnedSlots
 from eventstore.server.shard_layout import ServedLayout
-from eventstore.store.append import COMMITTED, AppendOutcome, NewCommit, alone, refused
+from eventstore.store.append import COMMITTED, DUPLICATE, AppendOutcome, NewCommit, alone, refused
 from eventstore.store.committer import to_each_result
 from eventstore.store.embedded import EmbeddedStore
 
@@ -166,9 +166,9 @@ class JointCommitBatcher:
 
         def deliver(outcomes: Sequence[AppendOutcome]) -> None:
             durability = self._store.committer.durability()
+            committed = [each.raw[0].writes for each, outcome in zip(commits, outcomes, strict=True) if outcome[0] == COMMITTED]
+            self._mailboxes.forget([write[0] for writes in committed for write in writes])
             for each, raw, outcome in zip(commits, raws, outcomes, strict=True):
-                if outcome[0] == COMMITTED:
-                    self._mailboxes.forget(write[0] for write in each.raw[0].writes)
                 self._gate.answer(each.connection, _answer(each.request_id, raw, outcome, durability))
             self._gate.flush()
 
@@ -182,8 +182,11 @@ class JointCommitBatcher:
 
 
 def _answer(request_id: int, commit: NewCommit, outcome: AppendOutcome, durability: int) -> bytes:
-    results = to_each_result(commit, outcome, durability)
-    if isinstance(results, EventStoreError):
-        return encode_error(request_id, results)
-    places = tuple(WrittenPlace(each.version, each.sequence) for each in results)
-    return encode_answer(request_id, CommitJointly, CommittedJointly(results[0].duplicate, durability, places))
+    status, first, last = outcome
+    if status in (COMMITTED, DUPLICATE):
+        places = ((first, last),) if commit[0].__class__ is str else first
+        found = CommittedJointly(status == DUPLICATE, durability, tuple([WrittenPlace(*each) for each in places]))
+        return encode_answer(request_id, CommitJointly, found)
+    error = to_each_result(commit, outcome, durability)
+    assert isinstance(error, EventStoreError)
+    return encode_error(request_id, error)

@@ -103,7 +103,10 @@ class Conditions:
 
     def _files_after(self, after: int) -> list[tuple[TailFile, int]]:
         """Returns the files of the tail with commits after a place, and in each the first of them."""
-        files = [file for file in self._tail.files if file.next_sequence > after + 1]
+        files = self._tail.files
+        if files and (last := files[-1]).first_sequence <= after:  # as for most
+            return [(last, last.ordinal_at(after + 1))] if last.next_sequence > after + 1 else []
+        files = [file for file in files if file.next_sequence > after + 1]
         return [(file, max(0, file.ordinal_at(after + 1))) for file in files]
 
     def _check_identity(self, place: LogPosition) -> None:
