@@ -170,6 +170,60 @@ def decision_workloads(clients: Callable[[int], Sequence[Client]]) -> dict[str, 
     }
 
 
+TENTH, HUNDRED = "a tenth", "a hundred"
+"""Tags of stored events: of a tenth of them, and of 100."""
+
+
+class Stored:
+    """How many events are stored before the workloads that say so."""
+
+    events = 10_000
+
+
+class TaggedClient(Client, Protocol):
+    """One whose appends have tags, and are conditional on a query by them."""
+
+    def store(self, tags: Sequence[str], events: int) -> None:
+        """Stores `events` events with these tags, on no condition."""
+
+    def read(self, tag: str) -> int:
+        """Reads the events with a tag, and returns how many they are."""
+
+
+def stored_workloads(clients: Callable[[int], Sequence[TaggedClient]]) -> dict[str, Run]:
+    """The workloads of decisions beside many stored events, which the first of them stores, untimed."""
+    filled = False
+
+    def beside(run: Run) -> Run:
+        def first_fill(size: int) -> Measured:
+            nonlocal filled
+            if not filled and not clients(1)[0].read(HUNDRED):
+                fill_tagged(clients(1)[0], Stored.events)
+            filled = True
+            return run(size)
+
+        return first_fill
+
+    runs = {f"{name}_stored": beside(run) for name, run in decision_workloads(clients).items()}
+    read = replays(lambda: clients(1)[0].read(HUNDRED))
+    return {**runs, "read_tag_100": beside(read)}
+
+
+def fill_tagged(client: TaggedClient, events: int) -> None:
+    """Stores the data set of `stored_workloads`: the events with `HUNDRED` lie among the others."""
+    left, hundreds = events - AGGREGATE_EVENTS, AGGREGATE_EVENTS
+    while left > 0 or hundreds:
+        part = min(left, max(1_000, events // AGGREGATE_EVENTS))
+        while part > 0:
+            count = min(part, 1_000)
+            client.store([TENTH], count // 10)
+            client.store([], count - count // 10)
+            left, part = left - count, part - count
+        if hundreds:
+            client.store([HUNDRED], 1)
+            hundreds -= 1
+
+
 def lockstep(clients: Sequence[Client], appends: int, events: int) -> Measured:
     """Each client appends `appends` times `events` events to a new aggregate, one after the other's answer."""
 

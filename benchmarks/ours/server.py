@@ -22,8 +22,10 @@ from benchmarks.harness.subject import (
     append_workloads,
     decision_workloads,
     fill_through,
+    lockstep,
     passes,
     replays,
+    stored_workloads,
 )
 from benchmarks.peers import Scratch, Server, free_port
 
@@ -52,6 +54,30 @@ class _Decider:
         write = es.Write(aggregate_id, [es.NewEvent(EVENT_TYPE, PAYLOAD, tags=tags) for _ in range(events)], es.ANY)
         (done,) = self._store.commit([write], unless=es.Query(tags=tags), after=expected)
         return done.sequence
+
+    def store(self, tags: Sequence[str], events: int) -> None:
+        if events:
+            self._store.append(uuid.uuid4().hex, [es.NewEvent(EVENT_TYPE, PAYLOAD, tags=tags) for _ in range(events)], 0)
+
+    def read(self, tag: str) -> int:
+        return len(self._store.query(es.Query(tags=[tag]))[0])
+
+
+class _Pair:
+    """Appends to two aggregates: by one commit, or by two in one call."""
+
+    def __init__(self, client: _Client, *, together: bool) -> None:
+        self._store, self._together = client.store, together
+
+    def append(self, aggregate_id: str, expected: int, events: int) -> int:
+        names = (aggregate_id, f"{aggregate_id}-")
+        batch = [es.NewEvent(EVENT_TYPE, PAYLOAD) for _ in range(events)]
+        if self._together:
+            return self._store.commit([es.Write(name, batch, expected) for name in names])[0].version
+        done = self._store.append_many([es.Commit(name, batch, expected) for name in names])[0]
+        if not isinstance(done, es.Committed):
+            raise done
+        return done.version
 
 
 class EventStore:
@@ -95,6 +121,9 @@ class EventStore:
         return {
             **append_workloads(self._connected),
             **decision_workloads(lambda clients: list(map(_Decider, self._connected(clients)))),
+            **stored_workloads(lambda clients: list(map(_Decider, self._connected(clients)))),
+            "pair_in_one_batch": lambda appends: lockstep([_Pair(self._connected(1)[0], together=False)], appends, 1),
+            "pair_in_one_commit": lambda appends: lockstep([_Pair(self._connected(1)[0], together=True)], appends, 1),
             "append_pipelined_256": self._pipelined,
             "read_aggregate_100": replays(self._replay),
             "read_all": passes(self._read_all, self._events_filled),

@@ -29,6 +29,7 @@ from benchmarks.harness.subject import (
     fill_through,
     passes,
     replays,
+    stored_workloads,
 )
 from benchmarks.peers import Scratch, Server, executable, free_port
 
@@ -53,6 +54,13 @@ class _Decider:
 
     def __init__(self, client: _Client) -> None:
         self._connection = client.connection
+
+    def store(self, tags: Sequence[str], events: int) -> None:
+        if events:
+            self._connection.append([umadb.Event(EVENT_TYPE, PAYLOAD, list(tags), uuid.uuid4()) for _ in range(events)])
+
+    def read(self, tag: str) -> int:
+        return len(list(self._connection.read(_of_aggregate(tag))))
 
     def append(self, aggregate_id: str, expected: int, events: int) -> int:
         tags = [EVERYONE, aggregate_id]
@@ -98,6 +106,7 @@ class UmaDB:
         return {
             **append_workloads(self._connected),
             **decision_workloads(lambda clients: list(map(_Decider, self._connected(clients)))),
+            **stored_workloads(lambda clients: list(map(_Decider, self._connected(clients)))),
             "read_aggregate_100": replays(self._replay),
             "read_all": passes(self._read_all, self._events_filled),
         }
