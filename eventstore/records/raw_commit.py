@@ -228,6 +228,8 @@ def condition_of(unless: Query | None, after: object, scope: str | None, writes:
     if not all(item.types or item.tags for item in query.items):
         raise InvalidArgument("the query is about every event; give the scope that is meant, such as {courses}", field="scope")
     ids = [check_text("aggregate_id", write.aggregate_id) for write in _all_of("writes", writes, Write)]
+    if not ids:
+        check_joint_writes(JointWrites(()))  # says so
     if len({slot_of(each) for each in ids}) != 1:
         raise InvalidArgument(
             "the query is about the slot of the aggregates that are written, and these are in several; give the scope that is "

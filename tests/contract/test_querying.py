@@ -199,6 +199,25 @@ async def test_a_place_of_another_history_is_refused(subject: Subject) -> None:
 
 
 @contract
+async def test_a_place_of_another_store_shard_or_layout_is_refused_by_field(subject: Subject) -> None:
+    await subject.store.append("s-{1}", [tagged(1)], 0)
+    _, position = await subject.store.query(COURSE)
+    write = es.Write("d-{1}", [tagged(2)], 0)
+    places = [
+        es.Position("ab" * 16, position.layout, position.shards),
+        es.Position(position.cluster, position.layout, {**position.shards, 99: (1, "")}),
+        es.Position(position.cluster, position.layout, {99: (1, "")}),
+    ]
+    if not subject.is_several:  # a cluster that may have been split meanwhile is asked for its map first
+        places.append(es.Position(position.cluster, position.layout + 7, position.shards))
+    for after in places:
+        with pytest.raises((es.InvalidArgument, es.ConnectionLost)) as error:
+            await subject.store.commit([write], unless=COURSE, after=after)
+        assert error.value.fields["field"] == "after"
+    assert await subject.store.version("d-{1}") == 0
+
+
+@contract
 async def test_bad_tags_and_queries_are_refused_by_field(subject: Subject) -> None:
     store, write = subject.store, es.Write("a-{1}", [tagged(1)], 0)
     for make, field in (
@@ -230,7 +249,15 @@ async def test_bad_tags_and_queries_are_refused_by_field(subject: Subject) -> No
         ([write], {"scope": "{1}"}, "scope"),
         ([write], {"after": 3}, "after"),
         ([write], {"unless": COURSE, "after": es.END}, "after"),
+        ([write], {"unless": COURSE, "after": -1}, "after"),
+        ([write], {"unless": COURSE, "after": True}, "after"),
+        ([write], {"unless": COURSE, "after": "3"}, "after"),
         ([write], {"unless": COURSE, "scope": ""}, "scope"),
+        ([write], {"unless": COURSE, "scope": "x" * 256}, "scope"),
+        ([write], {"unless": COURSE, "scope": 7}, "scope"),
+        ([], {"unless": COURSE}, "writes"),
+        ([], {"unless": COURSE, "scope": "{1}"}, "writes"),
+        ([write, write], {"unless": COURSE}, "aggregate_id"),
         ([write], {"unless": COURSE, "scope": "$courses"}, "scope"),
         (several, {"unless": COURSE}, "scope"),
     ):
