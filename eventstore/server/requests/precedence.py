@@ -11,6 +11,7 @@ Nothing looks at requests while nothing is held. What a command of this process 
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from eventstore.server.requests.commands import CommandReplies, WaitingCommands
 from eventstore.store.append import CONFLICT, REFUSED, AppendOutcome, NewCommit
 from eventstore.store.committer import EventCommitter
 
+_log: Final = logging.getLogger(__name__)
 CONFLICTS_MAX: Final = 4
 """A decision goes first after so many."""
 HELD_S_MAX: Final = 1.0
@@ -138,7 +140,7 @@ class Precedence:
         given = self._by_decision[decision] = _Precedence(decision, slots, now)
         self._by_slot.update(dict.fromkeys(slots, given))
         self.given += 1
-        self._routes.update({kind: self._checked(kind, route) for kind, route in self._own.items()})
+        self._routes.update({kind: self._checked(route) for kind, route in self._own.items()})
         self._committer.on_outcomes, self._replies.on_settled = self._stored, self._handled
         self._wake.set()
         return True
@@ -163,11 +165,14 @@ class Precedence:
 
     def _take(self, held: _HeldRequest) -> None:
         try:
-            self._own[type(held.request)](held.connection, held.request_id, held.request)
+            held.route(held.connection, held.request_id, held.request)
         except EventStoreError as error:
             self._gate.send(held.connection, encode_error(held.request_id, error))
+        except Exception:  # a bug of ours, which affects only this connection
+            _log.exception("a request that was held back failed; its connection is closed")
+            self._gate.drop(held.connection)
 
-    def _checked(self, kind: type[Request], route: Route) -> Route:
+    def _checked(self, route: Route) -> Route:
         def checked(connection: ServerConnection, request_id: int, request: Any) -> None:
             if (given := self._before(request)) is None:
                 route(connection, request_id, request)
