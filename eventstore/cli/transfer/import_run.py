@@ -209,7 +209,7 @@ class _Import:
                 known = self.known[item.aggregate_id]
                 is_held = known.is_unread or known.is_refused or self._source.may_lack_lines(item.aggregate_id)
                 if not is_held:
-                    _check_order(item, known)
+                    _check_order(item, known, self._source.unread_before(item))
                 if item.why is None:
                     if is_held:
                         self._summary.held_back += item.lines
@@ -229,7 +229,7 @@ class _Import:
         if any(each.is_unread or each.is_refused for each in known) or any(map(self._source.may_lack_lines, names)):
             return False
         for part in commit.parts:
-            _check_order(part, self.known[part.aggregate_id])
+            _check_order(part, self.known[part.aggregate_id], self._source.unread_before(part))
         commit.check()
         return commit.why is None
 
@@ -383,11 +383,19 @@ class _Import:
         group.stored_version = outcome.version
 
 
-def _check_order(group: CommandLines, known: KnownAggregate) -> None:
-    """Refuses a commit whose lines name lower versions than lines before: the files are given in another order."""
+def _check_order(group: CommandLines, known: KnownAggregate, unread: str | None) -> None:
+    """Refuses a commit whose lines name lower versions than lines before: the files are given in another order. `unread`: where
+    a line before it cannot be read. What is left of a line of any aggregate may be in there, so versions must not have a gap.
+    """
     if group.version and group.why is None:
         before = known.version_read
-        if group.version < before and not group.is_repeated:
+        if unread is not None and group.version - len(group.events) > before and not group.is_repeated:
+            group.refuse(
+                group.line,
+                f"version {group.version} follows version {before} of the aggregate; what is between them may be lost in "
+                f"{unread}, which cannot be read",
+            )
+        elif group.version < before and not group.is_repeated:
             group.refuse(
                 group.line,
                 f"version {group.version} stands after version {before} of the aggregate; give files and lines in the "

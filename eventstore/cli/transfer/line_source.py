@@ -216,6 +216,8 @@ class LineSource:
         self._raw: BinaryIO | None = None
         self._spool: BinaryIO | None = None
         self._apart: dict[int, int] = {}
+        self._unread: tuple[int, int] | None = None
+        self._file = 0  # that `groups` reads
         self._unsure = _UnsureAggregates()
         self.total_bytes: int | None = None
         self.is_surveyed = False
@@ -247,12 +249,20 @@ class LineSource:
                     runs.add_file(_numbered(path, lines))
             except SourceFailed as error:
                 raise SourceFailed(f"{error.message}; nothing was imported") from None
-        self._apart = runs.apart()
+        self._apart, self._unread = runs.apart(), runs.unread
         self._before, self.is_surveyed = 0, True
 
     def may_lack_lines(self, aggregate_id: str) -> bool:
         """Whether a line that cannot be read may belong to a commit of this aggregate. After `survey`."""
         return aggregate_id in self._unsure
+
+    def unread_before(self, group: CommandLines) -> str | None:
+        """Returns the place of the first line that cannot be read, if this group, which was yielded last, ends after it. After
+        `survey`.
+        """
+        if self._unread is None or self._unread >= (self._file, group.last):
+            return None
+        return f"line {self._unread[1]} of {self._paths[self._unread[0]]}"
 
     def groups(self) -> Iterator[Group]:
         """Yields the commits of all files, and the lines that are not events. After `survey`.
@@ -262,7 +272,8 @@ class LineSource:
         Raises:
             OSError, SourceFailed: a file cannot be read any more. Everything yielded before is whole.
         """
-        for path in self._paths:
+        for number, path in enumerate(self._paths):
+            self._file = number
             with self._opened(path) as lines:
                 yield from _groups(path, lines, self._apart, self._rules)
 
@@ -311,7 +322,11 @@ class _UnsureAggregates:
 
 
 class _Runs:
-    """The runs of neighbouring lines of one command, of all files: the hash of their ids, and of the versions they span."""
+    """The runs of neighbouring lines of one command, of all files: the hash of their ids, and of the versions they span.
+
+    Attributes:
+        unread: the number of the file, and of the line in it, that is the first that cannot be read.
+    """
 
     def __init__(self, unsure: _UnsureAggregates, rules: LineRules) -> None:
         self._unsure = unsure
@@ -321,13 +336,15 @@ class _Runs:
         self._files: list[int] = []  # each file's first run
         self._ids = LineIds(None, None)
         self._first = self._last = self._lines = 0
+        self.unread: tuple[int, int] | None = None
 
     def add_file(self, lines: Iterable[tuple[int, bytes]]) -> None:
         self._files.append(len(self._keys))
-        for _, raw in lines:
+        for number, raw in lines:
             try:
                 parsed = self._rules.parse(_text(raw))
             except LineRefused as refused:
+                self.unread = self.unread or (len(self._files) - 1, number)
                 if self._rules.checks:  # nothing is stored unless all events fit the domain
                     self._unsure.add(None)
                 if None in refused.ids:

@@ -365,3 +365,20 @@ def test_real_events_replay_exactly_as_in_their_files(serve: Serve) -> None:
             assert replayed == history, aggregate_id
     assert server.stop() == 0
     assert "no faults" in output("verify", server.data)
+
+
+@pytest.mark.parametrize(
+    "lost", ['{"aggregate_id":"b","command_id":"c-9"rubbish', '{"aggregate_id":"b","command_id":"c-9","event_']
+)
+def test_a_line_that_cannot_be_read_may_have_swallowed_another_aggregates(serve: Serve, tmp_path: Path, lost: str) -> None:
+    """What is left of a line and of the next one may look as one of the first: a gap of versions behind it tells."""
+    server = serve()
+    filtered = [line("c", "c-1", version=2), line("c", "c-2", version=3)]  # as in an export with a filter
+    of_a = [line("a", f"c-{number}", version=number) for number in (1, 2, 3, 4)]
+    path = _write(tmp_path / "a.jsonl", [filtered[0], of_a[0], lost, *of_a[2:], filtered[1]])
+    result = run("import", path, "--json", store=server.store)
+    assert _counts(json.loads(result.stdout)) == (3, 0, 2)
+    assert "version 3 follows version 1 of the aggregate; what is between them may be lost in line 3" in result.stdout
+    run("import", _write(tmp_path / "b.jsonl", [*filtered, *of_a]), store=server.store)
+    with blocking.connect(server.store) as store:
+        assert [event.command_id for event in store.read("a")] == ["c-1", "c-2", "c-3", "c-4"]
