@@ -22,7 +22,7 @@ from eventstore.client.blocking import link as link_module
 from eventstore.client.blocking.connection import BlockingConnection
 from eventstore.client.blocking.link import BlockingLink
 from eventstore.client.options import ClientOptions
-from eventstore.errors import Closed, ConnectionLost, EventStoreError, Overloaded, ProtocolError, UnsupportedVersion
+from eventstore.errors import Closed, ConnectionLost, EventStoreError, Overloaded, ProtocolError, TimedOut, UnsupportedVersion
 from eventstore.model import NewEvent
 from eventstore.protocol.answers import encode_error, encode_ok
 from eventstore.protocol.handshake import Welcome
@@ -367,3 +367,34 @@ def test_attempts_to_connect_that_fail_leave_nothing_behind_while_the_owner_live
         with pytest.raises(ConnectionRefusedError):
             link.connect(address, DEADLINE_SECONDS)
     assert len(link_module._to_close) == before
+
+
+def test_a_blocking_client_waits_for_a_silent_name_server_no_longer_than_its_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    look_up = socket.getaddrinfo
+
+    def silent(host: str, port: int, *, flags: int = 0, **options: Any) -> Any:
+        if not flags & socket.AI_NUMERICHOST:
+            answered.wait(DEADLINE_SECONDS)
+        return look_up(host, port, flags=flags, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    try:
+        with pytest.raises(TimedOut) as over:
+            blocking.connect("tcp://localhost:1").version("a", timeout=0.1)
+        assert over.value.outcome == "none"
+        with pytest.raises(ConnectionLost, match=r"localhost:1: no answer within 0\.1 s"):
+            blocking.connect("tcp://localhost:1", connect_timeout=0.1).__enter__()
+        assert not answered.is_set()
+    finally:
+        answered.set()
+
+
+def test_a_name_is_looked_up_when_no_thread_can_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with canned_peer(WELCOME) as address:
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        with blocking.connect(address.replace("127.0.0.1", "localhost")) as store:
+            assert store.connected

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from operator import methodcaller
 from queue import Empty, SimpleQueue
-from typing import Final, Self
+from typing import Any, Final, Self
 from weakref import ref
 
 from eventstore.client.address import Address
@@ -88,7 +88,7 @@ class BlockingLink:
         self.timeout_s = timeout_s
         process = os.getpid()
         problem: OSError = OSError(f"{address.host} has no address")
-        for family, kind, protocol, _, where in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
+        for family, kind, protocol, _, where in _found(address, timeout_s):
             sock = self.socket = socket.socket(family, kind, protocol)  # `wake` ends the attempt
             if self.owner is not None and (owner := self.owner()) is not None:
                 _to_close.difference_update([each for each in _to_close.copy() if each() is None])
@@ -258,6 +258,34 @@ class BlockingLink:
                     break
         self._spins_to_skip = _SPINS_SKIPPED
         return None
+
+
+def _found(address: Address, timeout_s: float) -> Sequence[tuple[Any, ...]]:
+    """Returns what `getaddrinfo` does, which knows no limit, and takes long where a name server is silent: a name is looked up on
+    a thread, which may outlive the wait for it. Raises OSError; ConnectTimeout, TimedOut: not in time.
+    """
+    with contextlib.suppress(socket.gaierror):
+        return socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    ended: SimpleQueue[tuple[Sequence[tuple[Any, ...]], Exception | None]] = SimpleQueue()
+
+    def look_up() -> None:
+        try:
+            ended.put((socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM), None))
+        except Exception as error:
+            ended.put(((), error))
+
+    try:
+        threading.Thread(target=look_up, name=f"address of {address.host}", daemon=True).start()
+    except RuntimeError:  # no thread begins any more: Python is ending
+        look_up()
+    try:
+        found, error = ended.get(timeout=shortened(timeout_s))
+    except Empty:
+        check_time()
+        raise ConnectTimeout(timeout_s) from None
+    if error is not None:
+        raise error
+    return found
 
 
 def first_to_answer(addresses: Sequence[Address], options: ClientOptions) -> tuple[Address | None, list[Attempt]]:
