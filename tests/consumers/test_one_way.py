@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +185,32 @@ def test_a_program_that_ends_without_closing_and_a_forked_child_send_their_own(t
         found = store.broker.messages_of_key("orders", "a", limit=1000)
         assert [int(each.body) for each in reversed(found)] == list(range(201))
         assert [each.body for each in store.broker.messages_of_key("orders", "child")] == [b"7"]
+
+
+def test_a_blocking_client_sends_again_after_its_thread_could_not_begin_or_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ServerThread(tmp_path) as server, blocking.connect(server.address) as store:
+        store.broker.create_topic("orders")
+        topic = store.topic("orders")
+        with monkeypatch.context() as no_threads:
+            no_threads.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
+            with pytest.raises(RuntimeError, match="can't start"):
+                topic.send(b"not taken", wait=False)
+        assert store.one_way == (0, 0, 0)
+        with monkeypatch.context() as no_memory:
+            no_memory.setattr(topic, "_put_rows", raising(MemoryError()))
+            topic.send(b"fails", wait=False)
+            with pytest.raises(es.MessagesFailed, match=r"^1 message .* may have been carried out"):
+                store.flush()
+        topic.send(b"stored", wait=False)
+        store.flush()
+        assert store.one_way == (0, 1, 1)
+    assert "MemoryError" in caplog.text
+
+
+def raising(error: Exception) -> Any:
+    def called(*arguments: object) -> None:
+        raise error
+
+    return called

@@ -31,14 +31,14 @@ class BlockingOneWay:
     def __init__(self) -> None:
         self._queue: OneWayQueue[_Put] = OneWayQueue()
         self._changed = threading.Condition()  # reentrant: a signal's handler may send, too
-        self._runs = False
+        self._thread: threading.Thread | None = None
         tell_of_forks(self)
         _with_messages.add(self)
 
     def forked(self) -> None:
         self._queue.forget()
         self._changed = threading.Condition()
-        self._runs = False
+        self._thread = None
 
     @property
     def counts(self) -> OneWayCounts:
@@ -51,11 +51,11 @@ class BlockingOneWay:
             while not self._queue.has_room:
                 self._wait()
                 self._queue.check_open()
+            if self._thread is None or not self._thread.is_alive():  # a process may have no thread left, until later
+                self._thread = threading.Thread(target=self._run, name="one-way messages", daemon=True)
+                self._thread.start()
             self._queue.add(put, row, size_bytes)
             self._changed.notify_all()
-            if not self._runs:
-                self._runs = True
-                threading.Thread(target=self._run, name="one-way messages", daemon=True).start()
 
     def flush(self) -> None:
         """Returns once none waits. Raises MessagesFailed, TimedOut."""
@@ -99,7 +99,7 @@ class BlockingOneWay:
                 if taken is None and changed.wait(_IDLE_S):
                     continue
                 if taken is None:
-                    self._runs = False
+                    self._thread = None
                     return
             put, rows = taken
             outcomes: list[Any] = [outcome_unknown()] * len(rows)
@@ -107,6 +107,8 @@ class BlockingOneWay:
                 outcomes = put(rows)
             except EventStoreError as error:
                 outcomes = [copy_error(error)] * len(rows)
+            except Exception:  # no thread may begin, or no memory be left, for a while: those that follow are sent nevertheless
+                _log.exception("%d messages that were sent with wait=False failed", len(rows))
             finally:
                 with changed:
                     self._queue.settled(outcomes)
