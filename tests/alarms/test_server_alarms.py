@@ -187,12 +187,12 @@ def test_new_dead_letters_are_an_alarm_and_those_that_were_replayed_do_not_count
     with server_with(tmp_path / "data", rules) as server, es.blocking.connect(server.address) as store:
         store.broker.create_topic("orders", queues=1)
         store.broker.set_retries("billing", es.Retries(delays=(), attempts=1))
-        for number in range(2):
-            with store.consumer("billing", "orders", from_end=False) as consumer:
-                store.topic("orders").send(b"%d" % number)
-                next(consumer).retry("it is bad")
-            wait_until(lambda: "left" in str(store.stats()["alarms"]), "the first is seen, before the second is there")
-        wait_until(lambda: "dead_letters_grow" in str(store.stats()["alarms"]), "it is raised")
-        store.broker.replay("billing", [0, 1])
-        assert [tuple(each) for each in store.broker.replayed("billing")] == [(0, 2)]
+        evaluated = int(str(store.stats()["alarm_evaluations"]))
+        wait_until(lambda: int(str(store.stats()["alarm_evaluations"])) > evaluated + 1, "there is none")
+        with store.consumer("billing", "orders", from_end=False) as consumer:
+            store.topic("orders").send(b"1")
+            next(consumer).retry("it is bad")
+        wait_until(lambda: store.stats()["alarms"] == "dead_letters_grow, left", "the first is seen")
+        store.broker.replay("billing", [0])
+        assert [tuple(each) for each in store.broker.replayed("billing")] == [(0, 1)]
         wait_until(lambda: "left" not in str(store.stats()["alarms"]), "none is left")

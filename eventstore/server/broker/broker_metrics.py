@@ -101,9 +101,12 @@ class GroupCollector(LabelledCollector):
     def _dead_letters(self, queues: Sequence[QueueStats]) -> Iterator[LabelledFigures]:
         left, died = LabelledFigures(GROUP_DEAD_LETTERS), LabelledFigures(GROUP_DEATHS)
         dead = {each.topic: each for each in queues if each.queue == 0}
-        for group in sorted(self._broker.groups.by_name.copy()):
+        groups = sorted(self._broker.groups.by_name.copy(), key=lambda group: (dead_topic(group) not in dead, group))
+        for group in groups[:SERIES_MAX]:
             topic, queue = self._broker.topics.by_name.get(dead_topic(group)), dead.get(dead_topic(group))
-            if topic is None or queue is None or len(died.values) >= SERIES_MAX:
+            if topic is None or queue is None:  # the first one, too, has to be seen as an increase
+                left.add((group,), 0)
+                died.add((group,), 0)
                 continue
             replayed = self._broker.groups.offsets.replayed.ranges(group, topic.id)
             done = sum(max(0, min(end, queue.end) - max(first, queue.begin)) for first, end in replayed)
