@@ -19,6 +19,7 @@ from weakref import ref
 
 from eventstore.client.connection_errors import timed_out
 from eventstore.errors import InvalidArgument, TimedOut
+from eventstore.fields import check_number
 
 T = TypeVar("T")
 
@@ -131,7 +132,12 @@ class within:
     """
 
     def __init__(self, timeout: float | None, *, of_wait: bool = False) -> None:
-        if timeout is not None and not timeout >= 0:  # written so that NaN is refused as well
+        try:
+            fits = timeout is None or timeout >= 0  # of NaN it is not
+        except TypeError:
+            check_number("timeout", timeout)
+            raise
+        if not fits:
             raise InvalidArgument(f"timeout is {timeout} seconds, the least is 0", field="timeout", limit=0, value=str(timeout))
         self._timeout, self._of_wait = timeout, of_wait
         self._token: Token[ref[Limit] | None] | None = None

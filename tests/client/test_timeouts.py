@@ -535,3 +535,11 @@ def test_a_timeout_that_is_none_is_refused(server: ServerThread, timeout: float)
         pytest.raises(es.InvalidArgument, match=r"timeout is .* seconds, the least is 0"),
     ):
         store.append("a-1", [EVENT], 0, timeout=timeout)
+
+
+def test_a_timeout_that_is_no_number_is_refused(server: ServerThread) -> None:
+    with (
+        blocking.connect(server.address) as store,
+        pytest.raises(es.InvalidArgument, match=r"timeout must be a number, not '2\.5'"),
+    ):
+        store.append("a-1", [EVENT], 0, timeout="2.5")  # type: ignore[arg-type] # as it comes from the environment
