@@ -261,8 +261,8 @@ class BlockingLink:
 
 
 def _found(address: Address, timeout_s: float) -> Sequence[tuple[Any, ...]]:
-    """Returns what `getaddrinfo` does, which knows no limit, and takes long where a name server is silent: a name is looked up on
-    a thread, which may outlive the wait for it. Raises OSError; ConnectTimeout, TimedOut: not in time.
+    """Returns what `getaddrinfo` does. That knows no limit, and takes long where a name server is silent: a name is looked up
+    on a thread, which may outlive the wait for it. Raises OSError; ConnectTimeout, TimedOut: not in time.
     """
     with contextlib.suppress(socket.gaierror):
         return socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
