@@ -20,7 +20,7 @@ from eventstore.domain.encoding.command_type import CommandType, command_type
 from eventstore.domain.encoding.event_type import EventType, event_type
 from eventstore.domain.event_methods import accepts_positional, add_event_type
 from eventstore.domain.handler import DecisionHandler, Handler, HandlerFunction, JointHandler
-from eventstore.domain.publication import Publication, PublishFunction, as_stored
+from eventstore.domain.publication import Publication, PublishFunction, as_cloudevent, as_stored
 from eventstore.domain.reactions.reaction import ATTEMPTS, OnFailure, Reaction, ReactionFunction, Start
 from eventstore.errors import DomainRefused, UnknownCommand, UnknownEvent
 from eventstore.fields import RESERVED, reserved_id_refused, shown
@@ -205,6 +205,10 @@ class Domain:
     def publishes_as_stored(self, topic: str, *events: type, on_failure: OnFailure | None = None) -> None:
         """As `publishes`, with the events as they are stored: `event()` of their messages returns them."""
         self.publishes(topic, *events, on_failure=on_failure)(as_stored)
+
+    def publishes_as_cloudevents(self, topic: str, *events: type, on_failure: OnFailure | None = None) -> None:
+        """As `publishes`, with the events as CloudEvents in the JSON format, for systems that know nothing of this store."""
+        self.publishes(topic, *events, on_failure=on_failure)(as_cloudevent)
 
     def handler(self, type: str) -> Handler:
         """Returns the handler of a command type.

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from eventstore.cloudevents import structured
 from eventstore.domain.encoding.event_type import EventType
 from eventstore.domain.reactions.reaction import OnFailure
 from eventstore.errors import DomainRefused
@@ -21,6 +22,11 @@ PublishFunction: TypeAlias = Callable[[Any, Event], object]
 def as_stored(event: object, stored: Event) -> bytes:
     """Publishes an event as it is."""
     return stored.data
+
+
+def as_cloudevent(event: object, stored: Event) -> bytes:
+    """Publishes an event as a CloudEvent in its JSON format. Its source is `/` here: who publishes it names the store."""
+    return structured(stored, "/").encode()
 
 
 class Publication:

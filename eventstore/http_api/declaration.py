@@ -81,6 +81,7 @@ class Operation:
         answers: what it returns, by status: a few words, and by media type the JSON Schema.
         refuses: errors that it may raise, beside those of every request.
         refuses_by_status: what HTTP alone refuses of it, beside what it refuses of every request.
+        contents: the JSON Schema of what it takes by media type, in place of `body`.
     """
 
     method: Literal["GET", "POST", "PUT"]
@@ -92,6 +93,7 @@ class Operation:
     answers: Mapping[int, tuple[str, Mapping[str, Mapping[str, Any]]]] = field(default_factory=dict)
     refuses: Sequence[type[EventStoreError]] = ()
     refuses_by_status: Mapping[int, str] = field(default_factory=dict)
+    contents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -120,9 +122,19 @@ class Requested:
             InvalidArgument: it is not such an object.
             HTTPException: it is of another media type, too large, or too slow.
         """
-        kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != JSON:
-            raise HTTPException(415, f"the body is {shown(kind)}, expected is {JSON}")
+        if self.media_type != JSON:
+            raise HTTPException(415, f"the body is {shown(self.media_type)}, expected is {JSON}")
+        assert self.operation.body is not None, "the operation takes a body"
+        value = parsed_body(await self.content())
+        return members(value, "the body", frozenset(self.operation.body["properties"]))
+
+    @property
+    def media_type(self) -> str:
+        """The media type of the body, without parameters."""
+        return self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    async def content(self) -> bytes:
+        """Returns the body. Raises HTTPException: it is too large, or too slow."""
         length = read_number(self.request.headers.get("content-length", "0"))
         if length is None or length > BODY_BYTES_MAX:
             raise _too_large()
@@ -136,9 +148,7 @@ class Requested:
                         raise _too_large()
         if waited.cancelled_caught:
             raise HTTPException(408, f"the body did not arrive within {_BODY_S:.0f} s")
-        assert self.operation.body is not None, "the operation takes a body"
-        value = parsed_body(bytes(found))
-        return members(value, "the body", frozenset(self.operation.body["properties"]))
+        return bytes(found)
 
     async def ask(self, question: Callable[[NetworkStore], Awaitable[_T]]) -> _T:
         """Asks the store as the client. Raises EventStoreError."""

@@ -56,8 +56,12 @@ def openapi(prefix: str, operations: Sequence[Operation], schemas: Mapping[str, 
 def _operation(each: Operation) -> dict[str, Any]:
     found: dict[str, Any] = {"operationId": each.name, "summary": each.says}
     found["parameters"] = [_parameter(parameter) for parameter in each.parameters]
-    if each.body is not None:
-        found["requestBody"] = {"required": True, "content": {JSON: {"schema": each.body}}}
+    contents = each.contents if each.body is None else {JSON: each.body}
+    if contents:
+        found["requestBody"] = {
+            "required": True,
+            "content": {media_type: {"schema": schema} for media_type, schema in contents.items()},
+        }
     answers = {
         str(status): {"description": says, "content": {kind: {"schema": schema} for kind, schema in content.items()}}
         for status, (says, content) in each.answers.items()

@@ -7,8 +7,10 @@ import binascii
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from typing import Any, Final
 
+from eventstore.cloudevents import Joint, Received
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int, read_number, shown
 from eventstore.http_api.json_bodies import elements, members
@@ -21,6 +23,7 @@ from eventstore.model import (
     VERSION_MAX,
     WRITES_MAX,
     At,
+    Commit,
     Committed,
     Event,
     ExpectedVersion,
@@ -30,6 +33,7 @@ from eventstore.model import (
 )
 from eventstore.position import After, Position
 from eventstore.query import ITEMS_MAX, Query, QueryItem
+from eventstore.records.raw_commit import encode_commits, encode_joint_commit
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EVENT: Final = frozenset({"type", "data", "data_base64", "metadata", "metadata_base64", "tags"})
@@ -85,6 +89,44 @@ def writes_of(value: object) -> list[Write]:
         expected = expected_version(f"{where}.expected_version", given.get("expected_version"))
         found.append(Write(given.get("aggregate_id", ""), events, expected))
     return found
+
+
+JointCommit = tuple[list[Write], str, int | None]
+"""What a commit of several aggregates writes, its command id and its time."""
+
+
+def commits_of(received: Sequence[Received]) -> tuple[list[Commit], list[JointCommit]]:
+    """Returns the commits of CloudEvents, in their order: those of one aggregate, and those of several. Neighbours with the
+    same command id are one commit. Raises InvalidArgument: a limit is broken, or a part of a commit is missing.
+    """
+    single: list[Commit] = []
+    joint: list[JointCommit] = []
+    for (command_id, mark, _), found in groupby(received, _commit_of):
+        events = list(found)
+        if len({each.time for each in events}) > 1:
+            raise InvalidArgument(f"events of command {shown(command_id)} have different times; a commit has one", field="time")
+        writes = [
+            Write(aggregate_id, [each.event for each in part], ANY)
+            for aggregate_id, part in groupby(events, lambda each: each.aggregate_id)
+        ]
+        if mark is None:
+            single += [Commit(each.aggregate_id, each.events, ANY, command_id, events[0].time) for each in writes]
+        elif mark.events != len(events):
+            what = (
+                f"{len(events)} events of {mark.events} of a commit of several aggregates follow each other; send all of them"
+            )
+            raise InvalidArgument(what, field="body")
+        else:
+            encode_joint_commit(writes, (), command_id, events[0].time)
+            joint.append((writes, command_id, events[0].time))
+    for encoded in encode_commits(single):
+        if isinstance(encoded, InvalidArgument):
+            raise encoded
+    return single, joint
+
+
+def _commit_of(each: Received) -> tuple[str, Joint | None, str | None]:
+    return each.command_id, each.joint, each.aggregate_id if each.joint is None else None
 
 
 def conditions_of(value: object) -> list[At]:

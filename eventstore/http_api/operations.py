@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote, urlencode
 
 from starlette.exceptions import HTTPException
@@ -15,11 +17,25 @@ from eventstore import errors
 from eventstore.client.aio.routing import MergedEvents
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.aio.streams import NetworkEventStream, NetworkLogStream
+from eventstore.cloudevents import (
+    BATCH,
+    HEADER,
+    STRUCTURED,
+    Received,
+    from_batch,
+    from_headers,
+    from_structured,
+    headers,
+    source_of,
+    structured,
+    whole,
+)
 from eventstore.commands import RawCommand
-from eventstore.errors import InvalidArgument, TimedOut
-from eventstore.fields import check_text, read_number
+from eventstore.errors import EventStoreError, InvalidArgument, TimedOut
+from eventstore.fields import check_text, read_number, shown
 from eventstore.http_api.declaration import CALL_S, JSON, Operation, Parameter, Requested, chosen
 from eventstore.http_api.event_form import (
+    commits_of,
     conditions_of,
     event_line,
     expected_version,
@@ -33,7 +49,7 @@ from eventstore.http_api.event_form import (
 from eventstore.http_api.event_streams import MEDIA_TYPE, EventStream, Subscription
 from eventstore.http_api.json_bodies import members
 from eventstore.json_values import json_text
-from eventstore.model import EXISTS, VERSION_MAX, Committed, Event, ExpectedVersion, Unchanged
+from eventstore.model import COMMIT_EVENTS_MAX, EXISTS, VERSION_MAX, Committed, Event, ExpectedVersion, Unchanged
 from eventstore.position import END, After, Position
 from eventstore.query import Query
 
@@ -44,6 +60,7 @@ PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Data and metadata of a page; the event that exceeds it is the last one."""
 _LOOK_S: Final = 5.0  # a page that finds nothing ends then, and says up to where it looked
 _END: Final = "end"
+Form: TypeAlias = Callable[..., str]
 _ANSWER_FACTOR: Final = 2  # an event as it is read, and as it is sent
 _QUOTES: Final = '"'
 
@@ -105,6 +122,13 @@ SCHEMAS: Final[Mapping[str, Any]] = {
 }
 _OUTCOME: Final = {JSON: _ref("Outcome")}
 _OUTCOMES: Final = {JSON: _object(["commits"], commits={"type": "array", "items": _ref("Outcome")}, command_id=_NAME)}
+_CLOUDEVENT: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "description": "a CloudEvent of version 1.0 in the JSON format",
+    "properties": {name: {"type": "string", "minLength": 1} for name in ("specversion", "id", "source", "type", "subject")},
+    "required": ["specversion", "id", "source", "type", "subject"],
+}
+_CLOUDEVENTS: Final = {"type": "array", "items": _CLOUDEVENT}
 _EVENT_LINES: Final = dict.fromkeys(LINES, _ref("Event"))
 _EVENTS: Final = {"type": "array", "items": _ref("Event")}
 _NEXT: Final = {"type": ["string", "null"], "description": "the address of the next page; null: there are no more events"}
@@ -160,14 +184,14 @@ def _command_id(asked: Requested) -> str:
 
 async def read(asked: Requested) -> Response:
     """Returns the events of an aggregate in order of version; none if it does not exist."""
-    media_type = chosen(asked.request, (JSON, *LINES))
+    media_type = chosen(asked.request, (JSON, *LINES, BATCH))
     aggregate_id, limit = asked.given["aggregate_id"], asked.given["limit"]
     begin = asked.given["from_version"]
 
     async def question(store: NetworkStore) -> tuple[list[str], bool]:
         stream = store.read(aggregate_id, begin, limit=limit + 1, timeout=CALL_S)
         async with stream:
-            return await _page_of_aggregate(asked, stream, limit)
+            return await _page_of_aggregate(asked, stream, limit, _form(media_type, store))
 
     lines, more = await asked.ask(question)
     following = begin + len(lines)
@@ -176,7 +200,12 @@ async def read(asked: Requested) -> Response:
     return _page(media_type, lines, link, {"aggregate_id": aggregate_id}, {"ETag": f'"{following - 1}"'} if at_end else None)
 
 
-async def _page_of_aggregate(asked: Requested, stream: NetworkEventStream, limit: int) -> tuple[list[str], bool]:
+def _form(media_type: str, store: NetworkStore) -> Form:
+    """Returns what writes an event, and the shard of several, in this media type."""
+    return partial(structured, source=source_of(store.origin)) if media_type == BATCH else event_line
+
+
+async def _page_of_aggregate(asked: Requested, stream: NetworkEventStream, limit: int, form: Form) -> tuple[list[str], bool]:
     """Returns the events of a page, and whether there are more."""
     lines: list[str] = []
     size = 0
@@ -184,8 +213,73 @@ async def _page_of_aggregate(asked: Requested, stream: NetworkEventStream, limit
         if len(lines) == limit or size > PAGE_BYTES_MAX:
             return lines, True
         size += _hold(asked, event)
-        lines.append(event_line(event))
+        lines.append(form(event))
     return lines, False
+
+
+async def cloudevent(asked: Requested) -> Response:
+    """Returns one event as a CloudEvent: in the JSON format if that is asked for, else in binary mode."""
+    is_structured = STRUCTURED in (asked.request.headers.get("accept") or "")
+    aggregate_id, version = asked.given["aggregate_id"], asked.given["version"]
+
+    async def question(store: NetworkStore) -> tuple[Event | None, str]:
+        async with store.read(aggregate_id, version, limit=1, timeout=CALL_S) as stream:
+            return await anext(stream, None), source_of(store.origin)
+
+    event, source = await asked.ask(question)
+    if event is None:
+        raise HTTPException(404, f"aggregate {aggregate_id!a:.80} has no version {version}")
+    _hold(asked, event)
+    if is_structured:
+        return Response(structured(event, source), 200, media_type=STRUCTURED)
+    named, data = headers(event, source)
+    return Response(data, 200, named)
+
+
+async def receive(asked: Requested) -> Response:
+    """Appends CloudEvents: one in the JSON format or in binary mode, or a batch."""
+    commits, joint = commits_of(await _cloudevents(asked))
+
+    async def question(store: NetworkStore) -> list[tuple[Committed, str]]:
+        done: list[tuple[Committed, str]] = []
+        for group in joint:
+            writes, command_id, timestamp = group
+            found = await store.commit(writes, command_id=command_id, timestamp=timestamp, timeout=CALL_S)
+            done += [(each, command_id) for each in found]
+        for commit, result in zip(commits, await store.append_many(commits, timeout=CALL_S), strict=True):
+            if isinstance(result, EventStoreError):
+                raise result
+            done.append((result, commit.command_id))
+        return done
+
+    found = await asked.ask(question)
+    is_new = any(not each.duplicate for each, _ in found)
+    return _answer({"commits": [outcome(each, command_id) for each, command_id in found]}, 201 if is_new else 200)
+
+
+async def _cloudevents(asked: Requested) -> list[Received]:
+    """Returns the CloudEvents in the body. Raises InvalidArgument, HTTPException."""
+    is_binary = any(name.startswith(HEADER) for name in asked.request.headers)
+    if not is_binary and asked.media_type not in (STRUCTURED, BATCH):
+        raise HTTPException(
+            415,
+            f"the body is {shown(asked.media_type)}, expected are {STRUCTURED}, {BATCH} and headers that begin with {HEADER}",
+        )
+    body = await asked.content()
+    if asked.media_type not in (STRUCTURED, BATCH):
+        return [from_headers(asked.request.headers.items(), body)]
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"the body is not UTF-8: {error}", field="body") from None
+    if asked.media_type == STRUCTURED:
+        return [whole(from_structured(text), text)]
+    found = list(islice(from_batch(text), COMMIT_EVENTS_MAX + 1))
+    if len(found) > COMMIT_EVENTS_MAX:
+        raise InvalidArgument(
+            f"a batch of more than {COMMIT_EVENTS_MAX} events; send several", field="body", limit=COMMIT_EVENTS_MAX
+        )
+    return found
 
 
 async def commit(asked: Requested) -> Response:
@@ -213,7 +307,7 @@ async def commit(asked: Requested) -> Response:
 
 async def events(asked: Requested) -> Response:
     """Returns the events of all aggregates that pass a filter, in order of commit, or streams them as they are appended."""
-    media_type = chosen(asked.request, (JSON, *LINES, MEDIA_TYPE))
+    media_type = chosen(asked.request, (JSON, *LINES, BATCH, MEDIA_TYPE))
     types, tags = asked.given["type"], asked.given["tag"]
     wanted = Query(types, tags) if types or tags else None
     prefix, limit = asked.given["prefix"], asked.given["limit"]
@@ -226,7 +320,7 @@ async def events(asked: Requested) -> Response:
     async def question(store: NetworkStore) -> tuple[list[str], Position, bool]:
         stream = store.read_all(begin, aggregate_prefix=prefix, query=wanted, timeout=CALL_S)
         async with stream:
-            return await _page_of_log(asked, stream, limit)
+            return await _page_of_log(asked, stream, limit, _form(media_type, store))
 
     lines, position, more = await asked.ask(question)
     given = [("after", str(position)), *(("type", each) for each in types), *(("tag", each) for each in tags)]
@@ -237,7 +331,7 @@ async def events(asked: Requested) -> Response:
 
 
 async def _page_of_log(
-    asked: Requested, stream: NetworkLogStream | MergedEvents, limit: int
+    asked: Requested, stream: NetworkLogStream | MergedEvents, limit: int, form: Form
 ) -> tuple[list[str], Position, bool]:
     """Returns the events of a page, the position up to which it looked, and whether there may be more."""
     lines: list[str] = []
@@ -253,7 +347,7 @@ async def _page_of_log(
             return lines, stream.position, False
         for event in items:
             size += _hold(asked, event)
-            lines.append(event_line(event, stream.shard if isinstance(stream, MergedEvents) else None))
+            lines.append(form(event, shard=stream.shard if isinstance(stream, MergedEvents) else None))
             if len(lines) == limit or size > PAGE_BYTES_MAX:
                 return lines, stream.position, True
         if time.monotonic() > until:
@@ -313,6 +407,8 @@ def _page(
 ) -> Response:
     """Returns a page of events. `link`: to the next one; None: there is none."""
     linked = {} if link is None else {"Link": f'<{link}>; rel="next"'}
+    if media_type == BATCH:
+        return Response(f"[{','.join(lines)}]", 200, {**(headers or {}), **linked}, media_type)
     if media_type != JSON:
         return Response("".join(f"{line}\n" for line in lines), 200, {**(headers or {}), **linked}, media_type)
     rest = json.dumps({**members, "next": link})[1:]
@@ -349,8 +445,36 @@ OPERATIONS: Final = (
             _LIMIT,
         ),
         answers={
-            200: ("a page", {JSON: _object(["events"], events=_EVENTS, aggregate_id=_NAME, next=_NEXT), **_EVENT_LINES}),
+            200: (
+                "a page",
+                {
+                    JSON: _object(["events"], events=_EVENTS, aggregate_id=_NAME, next=_NEXT),
+                    **_EVENT_LINES,
+                    BATCH: _CLOUDEVENTS,
+                },
+            ),
         },
+    ),
+    Operation(
+        "GET",
+        "/aggregates/{aggregate_id}/cloudevents/{version}",
+        "Read one event as a CloudEvent: in binary mode, or in the JSON format if Accept names that.",
+        cloudevent,
+        (_AGGREGATE, Parameter("version", "of the event", {"type": "integer", "minimum": 1}, "path", True)),
+        answers={200: ("the event", {STRUCTURED: _CLOUDEVENT, "*/*": {"description": "its data; the headers have the rest"}})},
+    ),
+    Operation(
+        "POST",
+        "/cloudevents",
+        "Append CloudEvents: one in the JSON format or in binary mode, or a batch; durable when this answers.",
+        receive,
+        contents={
+            STRUCTURED: _CLOUDEVENT,
+            BATCH: _CLOUDEVENTS,
+            "*/*": {"description": "the data of an event whose attributes are headers that begin with ce-"},
+        },
+        answers={201: ("appended", _OUTCOMES), 200: ("all were stored before", _OUTCOMES)},
+        refuses=(errors.CommandIdReused, errors.CrossShard, errors.NotEnoughReplicas, errors.StorageFull),
     ),
     Operation(
         "POST",
@@ -417,6 +541,7 @@ OPERATIONS: Final = (
                 {
                     JSON: _object(["events", "position"], events=_EVENTS, position=_NAME, next=_NEXT),
                     **_EVENT_LINES,
+                    BATCH: _CLOUDEVENTS,
                     MEDIA_TYPE: {"type": "string"},
                 },
             ),

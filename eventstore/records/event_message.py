@@ -24,6 +24,7 @@ TYPE: Final = "type"
 COMMAND_ID: Final = "command_id"
 TIMESTAMP: Final = "timestamp"
 FORMAT: Final = "format"
+CONTENT_TYPE: Final = "content_type"
 CORRELATION_ID: Final = "correlation_id"
 CAUSATION_ID: Final = "causation_id"
 METADATA: Final = "metadata"
@@ -82,12 +83,14 @@ class EventMessages:
     def __init__(self, store: str) -> None:
         self._prefix = flat.encode((STORE, store))
 
-    def made_from(self, event: Event, body: bytes) -> RawMessage:
+    def made_from(self, event: Event, body: bytes, content_type: str | None = None) -> RawMessage:
         """Returns a message with another body than the event's data. It names its event, and what that is about, and is not the
-        event itself: it has neither type, format nor metadata.
+        event itself: it has neither type, format nor metadata. `content_type`: of the body, None: the domain's own.
         """
         named = (SEQUENCE, str(event.sequence), VERSION, str(event.version), COMMAND_ID, event.command_id)
         properties = self._prefix + flat.encode((*named, TIMESTAMP, str(event.timestamp), *_tags(event), *_ids(event)))
+        if content_type is not None:
+            properties += flat.encode((CONTENT_TYPE, content_type))
         return body, event.aggregate_id, event.type if may_be_tag(event.type) else None, properties, None
 
     def of(self, events: Sequence[Event]) -> list[RawMessage]:

@@ -17,6 +17,7 @@ from tests.http_api.asking import Api
 from tests.server_thread import ServerThread
 
 PAGE = text_of("docs/HTTP.md")
+CLOUDEVENTS = text_of("docs/CLOUDEVENTS.md")
 ADDRESS = "http://127.0.0.1:7702"
 RECEIPT = "zBuMkGhWLW5E-1"
 
@@ -30,6 +31,11 @@ async def test_the_examples_of_the_page_print_what_it_says(tmp_path: Path, monke
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 async def test_the_example_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
     await follow(tmp_path, text_of("README.md"), "http")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+async def test_the_examples_of_cloudevents_print_what_the_page_says(tmp_path: Path) -> None:
+    await follow(tmp_path, CLOUDEVENTS, "cloudevents")
 
 
 async def follow(folder: Path, page: str, *sessions: str) -> None:

@@ -35,6 +35,10 @@ WAIT_SECONDS = 30.0  # as long as a client tries to reconnect
 ShowProgress = Annotated[bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal]")]
 OfShard = Annotated[int | None, typer.Option("--shard", metavar="N", min=0, help="Of several shards this one alone. [all]")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+EventForm = Annotated[
+    str,
+    typer.Option("--format", metavar="lines|cloudevents", help="Of each line: our own, or a CloudEvent in its JSON format."),
+]
 After = Annotated[
     str,
     typer.Option("--after", metavar="SEQUENCE", help="Only events after this sequence, or position; of shards a position."),

@@ -18,31 +18,28 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final, NamedTuple, NoReturn, cast
+from typing import Final, NamedTuple, NoReturn, TypeAlias, cast
 
+from eventstore.cloudevents import Joint, from_structured, source_of, structured, whole
 from eventstore.errors import InvalidArgument
 from eventstore.fields import encodable, shown
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Event, NewEvent
 from eventstore.tags import TAGGED, checked_tags, enveloped
 
-
-class JointMark(NamedTuple):
-    """Which commit of several aggregates a line belongs to, and how many lines that has."""
-
-    commit: int
-    events: int
+JointMark: TypeAlias = Joint
 
 
 class ParsedLine(NamedTuple):
-    """The event in a line. `time`: µs since 1970. `version`: as an export wrote it; 0 if the line has none. `joint`: None: its
-    commit is of one aggregate.
+    """The event in a line. `time`: µs since 1970; None, of a CloudEvent only: it has none. `version`: as an export wrote it; 0
+    if the line has none. `joint`: None: its commit is of one aggregate.
     """
 
     aggregate_id: str
     command_id: str
-    time: int
+    time: int | None
     event: NewEvent
     version: int = 0
     joint: JointMark | None = None
@@ -80,6 +77,7 @@ _USUAL_END: Final = re.compile(
     rf'(?:,\s*"shard"\s*:\s*{_NUMBER}\s*)?'
     rf'(?:,\s*"joint_commit"\s*:\s*({_NUMBER})\s*,\s*"joint_events"\s*:\s*({_NUMBER})\s*)?\}}'
 )
+_FORMS: Final = ("lines", "cloudevents")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _UNREADABLE: Final = LineIds(None, None)
@@ -365,6 +363,38 @@ def format_event(event: Event, shard: int | None = None, joint: JointMark | None
     if joint is not None:
         members.append(f'"joint_commit":{joint.commit},"joint_events":{joint.events}')
     return "{" + ",".join(members) + "}"
+
+
+Write = Callable[[Event, int | None, JointMark | None], str]
+"""Writes a stored event, the shard of several, and the commit of several aggregates that it is a part of, as a line."""
+
+
+def writer(form: str, origin: str) -> Write:
+    """Returns what writes events in a form. `origin`: the uuid of the store. Raises InvalidArgument: there is no such form."""
+    if _checked_form(form) == "lines":
+        return format_event
+    source = source_of(origin)
+    return lambda event, shard, joint: structured(event, source, shard, joint)
+
+
+def reader(form: str) -> Callable[[str], ParsedLine]:
+    """Returns what reads a line of a form, or raises LineRefused. Raises InvalidArgument: there is no such form."""
+    return parse_line if _checked_form(form) == "lines" else _parse_cloudevent
+
+
+def _checked_form(form: str) -> str:
+    if form not in _FORMS:
+        raise InvalidArgument(
+            f"--format is {shown(form)}, allowed are {' and '.join(_FORMS)}", field="format", value=shown(form)
+        )
+    return form
+
+
+def _parse_cloudevent(line: str) -> ParsedLine:
+    try:
+        return ParsedLine(*whole(from_structured(line), line))
+    except InvalidArgument as error:
+        raise LineRefused(error.message) from None
 
 
 def _format_payload(name: str, payload: bytes, *, is_json: bool) -> str:

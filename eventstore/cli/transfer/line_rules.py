@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from eventstore.cli.transfer.event_lines import LineIds, LineRefused, ParsedLine, parse_line
@@ -20,8 +20,17 @@ _NAMED_MAX: Final = 20
 class LineRules:
     """`checks`: whether there is a domain that every event has to fit."""
 
-    def __init__(self, marks: Sequence[str] = (), domain: Domain | None = None, place: str = "") -> None:
-        """`marks`: of each event (see `import_marks`). `domain`, at `place`: has the declarations of all events."""
+    def __init__(
+        self,
+        marks: Sequence[str] = (),
+        domain: Domain | None = None,
+        place: str = "",
+        parse: Callable[[str], ParsedLine] = parse_line,
+    ) -> None:
+        """`marks`: of each event (see `import_marks`). `domain`, at `place`: has the declarations of all events. `parse`: reads
+        a line, or raises LineRefused.
+        """
+        self._parse = parse
         self._marks = marks
         self._kinds = None if domain is None else domain.event_types
         self._place = place
@@ -33,7 +42,7 @@ class LineRules:
         Raises:
             LineRefused: it is no event, does not fit the domain, or cannot be marked.
         """
-        parsed = parse_line(line)
+        parsed = self._parse(line)
         try:
             if self._kinds is not None:
                 self._check(self._kinds, parsed)
@@ -53,5 +62,5 @@ class LineRules:
                 f"{self._place} has no event type {type_!r}; it has: {', '.join(names[:_NAMED_MAX]) or 'none'}{more}",
                 LineIds(parsed.aggregate_id, parsed.command_id),
             )
-        stored = (parsed.aggregate_id, 1, type_, data, metadata, parsed.command_id, parsed.time, 1, format_)
+        stored = (parsed.aggregate_id, 1, type_, data, metadata, parsed.command_id, parsed.time or 0, 1, format_)
         kind.decode(tuple.__new__(Event, stored))

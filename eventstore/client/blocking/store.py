@@ -61,6 +61,7 @@ from eventstore.position import (
     After,
     Position,
     begin_of_read,
+    cluster_of,
     position_at,
     position_in,
     start_of,
@@ -146,6 +147,12 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         if (welcome := self._connection.welcome) is None:
             raise ConnectionLost("the store is not connected")
         return welcome.store
+
+    @property
+    def origin(self) -> str:
+        """The uuid that positions name, as 32 hexadecimal digits: of the cluster, or of a store that is in none. It is the same
+        for as long as there is an event. Raises ConnectionLost while not connected."""
+        return self.store_uuid.hex() if self._router is None else cluster_of(self._router.table.known)
 
     @property
     def shards(self) -> dict[int, BlockingStore]:

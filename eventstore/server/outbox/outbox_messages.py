@@ -6,8 +6,9 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from eventstore.cloudevents import STRUCTURED, source_of, structured
 from eventstore.domain.handler import line_of, text_of
-from eventstore.domain.publication import Publication, PublishFunction, as_stored
+from eventstore.domain.publication import Publication, PublishFunction, as_cloudevent, as_stored
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.failures import is_fault
 from eventstore.fields import RESERVED, encodable
@@ -74,6 +75,7 @@ class PublishedEvents:
         self.parked = parked
         self._encode = EventMessages(store)
         self._publication = publication
+        self._source = source_of(store)
 
     async def of(self, events: Sequence[Event]) -> MadeMessages:
         published: list[Event] = []
@@ -127,10 +129,13 @@ class PublishedEvents:
     def _message(self, event: Event, function: PublishFunction) -> RawMessage | None:
         if function is as_stored:
             return self._encode.of([event])[0]
-        body = self._publication.body(event)
+        if function is as_cloudevent:
+            body: bytes | None = structured(event, self._source).encode()
+        else:
+            body = self._publication.body(event)
         if body is not None and len(body) > BODY_BYTES_MAX:
             raise ValueError(f"it returned {len(body)} bytes; a message has at most {BODY_BYTES_MAX}")
-        return None if body is None else self._encode.made_from(event, body)
+        return None if body is None else self._encode.made_from(event, body, STRUCTURED if function is as_cloudevent else None)
 
     def _failed(self, event: Event, error: BaseException) -> EventStoreError:
         return InvalidArgument(

@@ -28,3 +28,4 @@ def of_all(event: Subscribed, stored: es.Event) -> object:
 
 
 app.publishes_as_stored("stored", Subscribed)
+app.publishes_as_cloudevents("cloudevents", Subscribed)

@@ -20,6 +20,7 @@ from eventstore.cli.terminal.shared_options import (
     After,
     Aggregate,
     AtPosition,
+    EventForm,
     FromTime,
     Prefix,
     StoreAddress,
@@ -33,6 +34,7 @@ from eventstore.cli.terminal.shared_options import (
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
+    from eventstore.cli.transfer.event_lines import Write
     from eventstore.client.blocking.routing import BlockingMergedEvents
     from eventstore.model import Event
 
@@ -52,12 +54,13 @@ def export(
     from_time: FromTime = None,
     to_time: ToTime = None,
     position: AtPosition = False,
+    form: EventForm = "lines",
     progress: Annotated[
         bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal, with -o]")
     ] = None,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Write stored events as lines of JSON.
+    """Write stored events as lines of JSON: of this program's own form, or CloudEvents.
 
     The events are written in the order of their appends, up to the last event at the start. The server's own
     aggregates, whose ids begin with $, are left out unless --aggregate or --prefix names them.
@@ -71,8 +74,10 @@ def export(
     \b
     Example:
       eventstore export --prefix order- -o orders.jsonl.gz
+      eventstore export --format cloudevents -o orders.cloudevents.jsonl
     """
     from eventstore import blocking
+    from eventstore.cli.transfer.event_lines import writer
     from eventstore.client.blocking.routing import BlockingMergedEvents
     from eventstore.fields import RESERVED
 
@@ -92,7 +97,8 @@ def export(
         found: Iterator[Event] = iter(log)
         if not (aggregate or prefix or "").startswith(RESERVED):
             found = (event for event in found if not event.aggregate_id.startswith(RESERVED))
-        for lines, sequence in _lines(found, log if isinstance(log, BlockingMergedEvents) else None):
+        shards = log if isinstance(log, BlockingMergedEvents) else None
+        for lines, sequence in _lines(found, shards, writer(form, connected.origin)):
             file.write(lines)
             count += lines.count(b"\n")
             bar.update(sequence - first, max(last, sequence) - first, f"{count:,} events")
@@ -103,15 +109,14 @@ def export(
         print_position(reached, as_json=False)
 
 
-def _lines(events: Iterator[Event], shards: BlockingMergedEvents | None) -> Iterator[tuple[bytes, int]]:
+def _lines(events: Iterator[Event], shards: BlockingMergedEvents | None, write: Write) -> Iterator[tuple[bytes, int]]:
     """Yields a few hundred lines at a time, with their last sequence. `shards`: the events of several."""
-    from eventstore.cli.transfer.event_lines import format_event
     from eventstore.cli.transfer.joint_events import marked_events
 
     lines: list[str] = []
     sequence = 0
     for event, shard, joint in marked_events(events, lambda: None if shards is None else shards.shard):
-        lines.append(format_event(event, shard, joint))
+        lines.append(write(event, shard, joint))
         sequence = event.sequence
         if len(lines) >= _LINES:
             yield ("\n".join(lines) + "\n").encode(), sequence

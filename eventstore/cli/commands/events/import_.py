@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventstore.cli.terminal.output import meter, print_error, print_json, print_line, print_note
-from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, ShowProgress, StoreAddress
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, EventForm, ShowProgress, StoreAddress
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def import_(
             help="Store nothing unless all events fit the classes of this domain, such as bank:app.",
         ),
     ] = None,
+    form: EventForm = "lines",
     progress: ShowProgress = None,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
@@ -61,6 +62,7 @@ def import_(
     Example:
       eventstore import events.jsonl.gz more.jsonl
       eventstore import old.jsonl.gz --no-reactions --no-publish --domain bank:app
+      eventstore import events.cloudevents.jsonl --format cloudevents
     """
     import time
 
@@ -69,7 +71,7 @@ def import_(
 
     started = time.perf_counter()
     summary = Summary(refusals=Refusals(refusals))
-    failed = _run(store, _source(files, reactions, publish, domain), summary, strict, progress)
+    failed = _run(store, _source(files, reactions, publish, domain, form), summary, strict, progress)
     if summary.interrupted:
         print_note(f"{_imported(summary)}; run it again to continue")
         raise KeyboardInterrupt
@@ -91,17 +93,18 @@ def import_(
         raise typer.Exit(1)
 
 
-def _source(files: list[str], reactions: bool, publish: bool, domain: str | None) -> LineSource:
+def _source(files: list[str], reactions: bool, publish: bool, domain: str | None, form: str) -> LineSource:
+    from eventstore.cli.transfer.event_lines import reader
     from eventstore.cli.transfer.line_rules import LineRules
     from eventstore.cli.transfer.line_source import LineSource
     from eventstore.import_marks import NO_PUBLISH, NO_REACTIONS
 
     marks = ([] if reactions else [NO_REACTIONS]) + ([] if publish else [NO_PUBLISH])
     if domain is None:
-        return LineSource(files, LineRules(marks))
+        return LineSource(files, LineRules(marks, parse=reader(form)))
     from eventstore.domain.import_path import load
 
-    return LineSource(files, LineRules(marks, load(domain), domain))
+    return LineSource(files, LineRules(marks, load(domain), domain, reader(form)))
 
 
 def _run(

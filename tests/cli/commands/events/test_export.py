@@ -104,3 +104,23 @@ def test_an_existing_file_is_overwritten_only_on_request(serve: Serve, tmp_path:
 def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
     refused("export", "-o", tmp_path / "all.jsonl", store="tcp://127.0.0.1:1")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_imported_export_of_cloudevents_gives_equal_events(serve: Serve, tmp_path: Path) -> None:
+    source, target = serve(), serve(data=tmp_path / "target")
+    _fill(source)
+    with blocking.connect(source.store) as store:
+        writes = [es.Write(name, [es.NewEvent("Moved", {}, None, ["t"])], 0) for name in ("{x}1", "{x}2")]
+        store.commit(writes, command_id="c-3")
+    path = tmp_path / "all.jsonl"
+    output("export", "--format", "cloudevents", "-o", path, store=source.store)
+    lines = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+    assert [line["id"] for line in lines] == ["a/1", "a/2", 'ä "quoted"/1', "a/3", "{x}1/1", "{x}2/1"]
+    assert [line.get("esjointevents") for line in lines[-2:]] == ["2", "2"]
+    output("import", path, "--format", "cloudevents", store=target.store)
+    assert _events(target) == _events(source)
+    lines[0].pop("type")
+    path.write_text("\n".join(map(json.dumps, lines)))
+    assert "may belong to any commit, so nothing was imported" in refused(
+        "import", path, "--format", "cloudevents", store=target.store
+    )
