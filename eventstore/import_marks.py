@@ -8,7 +8,7 @@ publishing. Aggregates and projections take the event as any other.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from eventstore.errors import InvalidArgument
@@ -40,21 +40,31 @@ def marked(event: NewEvent, marks: Sequence[str]) -> NewEvent:
     Raises:
         InvalidArgument: its metadata are not a JSON object, or give a mark another value.
     """
+    return with_members(event, dict.fromkeys(marks, True))
+
+
+def with_members(event: NewEvent, members: Mapping[str, bool | int]) -> NewEvent:
+    """Returns the event with these members in its metadata; what they have stays as it is spelled.
+
+    Raises:
+        InvalidArgument: its metadata are not a JSON object, or give a member another value.
+    """
     format_, metadata = event[0], event.metadata
     found: object = {}
     if metadata is not None:
         found = parsed(metadata) if format_ & METADATA_IS_JSON else None
     if not isinstance(found, dict):
-        raise InvalidArgument(f"the metadata is not a JSON object, which could be marked as {marks[0]}", field="metadata")
-    for mark in marks:
-        if found.get(mark, True) is not True:
-            raise InvalidArgument(f"the metadata has {mark!r} with another value than true", field="metadata")
-    missing = [mark for mark in marks if mark not in found]
+        what = f"the metadata is not a JSON object, which could be marked as {next(iter(members))}"
+        raise InvalidArgument(what, field="metadata")
+    for name, value in members.items():
+        if found.get(name, value) is not value and (type(value) is bool or found[name] != value):
+            raise InvalidArgument(f"the metadata has {name!r} with another value than {json.dumps(value)}", field="metadata")
+    missing = [name for name in members if name not in found]
     if not missing:
         return event
-    members = ([] if metadata is None or not found else [metadata.strip()[1:-1].decode()]) + [
-        f"{json.dumps(mark)}:true" for mark in missing
+    spelled = ([] if metadata is None or not found else [metadata.strip()[1:-1].decode()]) + [
+        f"{json.dumps(name)}:{json.dumps(members[name])}" for name in missing
     ]
-    spelled = f"{{{','.join(members)}}}".encode()
-    stored = enveloped(event.tags, spelled) if format_ & TAGGED else spelled
+    whole = f"{{{','.join(spelled)}}}".encode()
+    stored = enveloped(event.tags, whole) if format_ & TAGGED else whole
     return tuple.__new__(NewEvent, (format_ | METADATA_IS_JSON, event[1], event[2], stored))

@@ -42,7 +42,10 @@ class LineRules:
         Raises:
             LineRefused: it is no event, does not fit the domain, or cannot be marked.
         """
-        parsed = self._parse(line)
+        return self.checked(self._parse(line))
+
+    def checked(self, parsed: ParsedLine) -> ParsedLine:
+        """Returns an event with its marks. Raises LineRefused: it does not fit the domain, or cannot be marked."""
         try:
             if self._kinds is not None:
                 self._check(self._kinds, parsed)
