@@ -60,7 +60,7 @@ PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Data and metadata of a page; the event that exceeds it is the last one."""
 _LOOK_S: Final = 5.0  # a page that finds nothing ends then, and says up to where it looked
 _END: Final = "end"
-Form: TypeAlias = Callable[..., str]
+EventWriter: TypeAlias = Callable[..., str]
 _ANSWER_FACTOR: Final = 2  # an event as it is read, and as it is sent
 _QUOTES: Final = '"'
 
@@ -200,12 +200,14 @@ async def read(asked: Requested) -> Response:
     return _page(media_type, lines, link, {"aggregate_id": aggregate_id}, {"ETag": f'"{following - 1}"'} if at_end else None)
 
 
-def _form(media_type: str, store: NetworkStore) -> Form:
+def _form(media_type: str, store: NetworkStore) -> EventWriter:
     """Returns what writes an event, and the shard of several, in this media type."""
     return partial(structured, source=source_of(store.origin)) if media_type == BATCH else event_line
 
 
-async def _page_of_aggregate(asked: Requested, stream: NetworkEventStream, limit: int, form: Form) -> tuple[list[str], bool]:
+async def _page_of_aggregate(
+    asked: Requested, stream: NetworkEventStream, limit: int, form: EventWriter
+) -> tuple[list[str], bool]:
     """Returns the events of a page, and whether there are more."""
     lines: list[str] = []
     size = 0
@@ -331,7 +333,7 @@ async def events(asked: Requested) -> Response:
 
 
 async def _page_of_log(
-    asked: Requested, stream: NetworkLogStream | MergedEvents, limit: int, form: Form
+    asked: Requested, stream: NetworkLogStream | MergedEvents, limit: int, form: EventWriter
 ) -> tuple[list[str], Position, bool]:
     """Returns the events of a page, the position up to which it looked, and whether there may be more."""
     lines: list[str] = []

@@ -60,7 +60,7 @@ def export(
     ] = None,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Write stored events as lines of JSON: of this program's own form, or CloudEvents.
+    """Write stored events as lines of JSON.
 
     The events are written in the order of their appends, up to the last event at the start. The server's own
     aggregates, whose ids begin with $, are left out unless --aggregate or --prefix names them.

@@ -13,9 +13,9 @@ from eventstore.fields import counted
 
 if TYPE_CHECKING:
     from eventstore.cli.transfer.line_rules import LineRules
-    from eventstore.cli.transfer.migration.run import Rules, Summary
+    from eventstore.cli.transfer.migration.run import MigrationRules, MigrationSummary
     from eventstore.cli.transfer.migration.source import Source
-    from eventstore.cli.transfer.migration.verify import Verified
+    from eventstore.cli.transfer.migration.verify import Comparison
     from eventstore.errors import EventStoreError
 
 
@@ -41,7 +41,10 @@ def migrate(
     ] = None,
     data: Annotated[str | None, typer.Option(metavar="json|bytes", help="What columns of text or bytes hold.")] = None,
     prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Before the ids of aggregates; a column is written in braces.")
+        str | None, typer.Option(metavar="TEXT", help="Before the ids of aggregates; a column is written as <COLUMN>.")
+    ] = None,
+    id_type: Annotated[
+        str | None, typer.Option(metavar="uuid|text", help="Of eventsourcing in SQLite: what the application's ids are. [uuid]")
     ] = None,
     aggregate_tag: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of UmaDB: tags that begin with NAME: name the aggregates.")
@@ -71,10 +74,11 @@ def migrate(
     progress: ShowProgress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the events of another store, in their order, with their ids, versions and times.
+    """Copy the events of another store.
 
-    A further run copies what is new. Let it follow while the old store is used; then pause that, run once more with --paused,
-    and once with --verify. docs/MIGRATING.md says for each source what becomes of what.
+    They keep their order, ids, versions and times. A further run copies what is new. Let it follow while the old store is used;
+    then pause that, run once more with --paused, and once with --verify. docs/MIGRATING.md says for each source what becomes
+    of what.
 
     Missing versions and positions end the run (refuse), are closed, or are closed and noted in the metadata (keep).
 
@@ -87,10 +91,10 @@ def migrate(
     import trio
 
     from eventstore.cli.transfer.migration.open import checkpoint_name, open_source
-    from eventstore.cli.transfer.migration.run import Rules, Summary
-    from eventstore.cli.transfer.migration.verify import Verified
+    from eventstore.cli.transfer.migration.run import MigrationRules, MigrationSummary
+    from eventstore.cli.transfer.migration.verify import Comparison
 
-    rules = Rules(version_gaps, position_gaps, _line_rules(reactions, publish, domain)).checked()
+    rules = MigrationRules(version_gaps, position_gaps, _line_rules(reactions, publish, domain)).checked()
     opened = open_source(
         source,
         table=table,
@@ -98,10 +102,11 @@ def migrate(
         first_version=first_version,
         data=data,
         prefix=prefix,
+        id_type=id_type,
         aggregate_tag=aggregate_tag,
     )
     named = name or checkpoint_name(opened)
-    summary, verified = Summary(), Verified()
+    summary, verified = MigrationSummary(), Comparison()
     try:
         if verify:
             trio.run(_verify, target, opened, named, rules, verified, progress)
@@ -142,8 +147,8 @@ def _run(
     target: str,
     source: Source,
     name: str,
-    rules: Rules,
-    summary: Summary,
+    rules: MigrationRules,
+    summary: MigrationSummary,
     paused: bool,
     accept_form: bool,
     progress: bool | None,
@@ -172,7 +177,10 @@ def _run(
                 ).run()
 
     try:
-        trio.run(main)
+        try:
+            trio.run(main)
+        except* KeyboardInterrupt:
+            raise KeyboardInterrupt from None
     except EventStoreError as error:
         if not summary.events:
             raise
@@ -180,7 +188,9 @@ def _run(
     return None
 
 
-async def _verify(target: str, source: Source, name: str, rules: Rules, verified: Verified, progress: bool | None) -> None:
+async def _verify(
+    target: str, source: Source, name: str, rules: MigrationRules, verified: Comparison, progress: bool | None
+) -> None:
     import eventstore as es
     from eventstore.cli.transfer.migration.verify import verify
 
@@ -196,7 +206,7 @@ async def _verify(target: str, source: Source, name: str, rules: Rules, verified
             )
 
 
-def _print_verified(verified: Verified, as_json: bool) -> None:
+def _print_verified(verified: Comparison, as_json: bool) -> None:
     if as_json:
         from dataclasses import asdict
 
@@ -211,7 +221,7 @@ def _print_verified(verified: Verified, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _print_summary(summary: Summary, as_json: bool) -> None:
+def _print_summary(summary: MigrationSummary, as_json: bool) -> None:
     if as_json:
         print_json({"new": summary.new, "repeated": summary.repeated, "position": summary.place, "head": summary.head})
         return

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from eventstore.cli.transfer.event_lines import ParsedLine, json_event
-from eventstore.cli.transfer.migration.source import Row, SourceRefused
+from eventstore.cli.transfer.migration.source import SourceRefused, SourceRow
 from eventstore.errors import InvalidArgument
 from eventstore.model import NewEvent, micros
 
@@ -41,9 +41,9 @@ class KurrentDbSource:
         except Exception as error:
             raise SourceRefused(f"kurrentdb: {error}") from None
 
-    def rows(self, after: int, upto: int) -> Iterator[list[Row]]:
+    def rows(self, after: int, upto: int) -> Iterator[list[SourceRow]]:
         """Yields events in order of commit position."""
-        rows: list[Row] = []
+        rows: list[SourceRow] = []
         try:
             for found in self._client.read_all(commit_position=None if after < 0 else after):
                 place = int(found.commit_position)
@@ -61,13 +61,13 @@ class KurrentDbSource:
         if rows:
             yield rows
 
-    def _row(self, place: int, found: Any) -> Row:
+    def _row(self, place: int, found: Any) -> SourceRow:
         try:
             event = self._event(found)
         except (InvalidArgument, ValueError) as error:
             raise SourceRefused(f"kurrentdb: event {found.id} at {place} is none here: {error}") from None
         time = None if found.recorded_at is None else micros(found.recorded_at)
-        return Row(place, ParsedLine(found.stream_name, str(found.id), time, event, found.stream_position + 1))
+        return SourceRow(place, ParsedLine(found.stream_name, str(found.id), time, event, found.stream_position + 1))
 
     def _event(self, found: Any) -> NewEvent:
         if found.content_type != _JSON:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
-from urllib.parse import urlsplit
 
 from eventstore.cli.transfer.migration.source import Source
 from eventstore.cli.transfer.migration.table_source import LAYOUTS, Layout, PostgresTable, SqliteTable, with_options
@@ -26,6 +25,7 @@ def open_source(
     first_version: int | None = None,
     data: str | None = None,
     prefix: str | None = None,
+    id_type: str | None = None,
     aggregate_tag: str | None = None,
 ) -> Source:
     """Returns the source. Raises InvalidArgument, SourceRefused."""
@@ -41,7 +41,7 @@ def open_source(
         from eventstore.cli.transfer.migration.kurrentdb_source import KurrentDbSource
 
         return KurrentDbSource(where)
-    layout = with_options(_in_database(LAYOUTS[kind], where), table, columns or {}, first_version, data, prefix)
+    layout = with_options(_in_database(LAYOUTS[kind], where), table, columns or {}, first_version, data, prefix, id_type)
     name = f"{kind} {layout.table}"
     if where.startswith(_SQLITE):
         return SqliteTable(name, where.removeprefix(_SQLITE), layout)
@@ -59,9 +59,3 @@ def _in_database(layout: Layout, where: str) -> Layout:
 def checkpoint_name(source: Source) -> str:
     """Returns the name of a migration that was given none."""
     return source.name.replace(" ", "-")
-
-
-def shown_source(address: str) -> str:
-    """Returns an address without its password."""
-    kind, _, where = address.partition(":")
-    return f"{kind}:{without_password(where)}" if urlsplit(where).password else address

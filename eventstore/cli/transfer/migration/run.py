@@ -21,7 +21,7 @@ import trio
 
 from eventstore.cli.transfer.event_lines import LineRefused, ParsedLine
 from eventstore.cli.transfer.line_rules import LineRules
-from eventstore.cli.transfer.migration.source import Row, Source, SourceRefused
+from eventstore.cli.transfer.migration.source import Source, SourceRefused, SourceRow
 from eventstore.client.aio.store import NetworkStore
 from eventstore.errors import EventStoreError, InvalidArgument, VersionConflict
 from eventstore.fields import counted, shown
@@ -40,14 +40,14 @@ _RECONNECT_S: Final = 30.0
 
 
 @dataclass(frozen=True)
-class Rules:
+class MigrationRules:
     """What is done with each row. `lines`: marks, and the domain that events have to fit."""
 
     version_gaps: str = "refuse"
     position_gaps: str = "refuse"
     lines: LineRules = field(default_factory=LineRules)
 
-    def checked(self) -> Rules:
+    def checked(self) -> MigrationRules:
         """Raises InvalidArgument."""
         for name, value in (("version-gaps", self.version_gaps), ("position-gaps", self.position_gaps)):
             if value not in GAPS:
@@ -56,7 +56,7 @@ class Rules:
                 )
         return self
 
-    def prepared(self, row: Row) -> ParsedLine:
+    def prepared(self, row: SourceRow) -> ParsedLine:
         """Returns the event as it is stored. Raises SourceRefused."""
         parsed = row.parsed
         kept = {}
@@ -73,7 +73,7 @@ class Rules:
 
 
 @dataclass
-class Summary:
+class MigrationSummary:
     """`place`: in the source, up to which all is in the target; `head`: up to which this run goes."""
 
     new: int = 0
@@ -87,7 +87,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class MigrationPlace:
     """How far earlier runs came. `version`: of the aggregate that says so; `place`: None: there were none."""
 
     version: int = 0
@@ -107,15 +107,15 @@ def named(parsed: ParsedLine) -> str:
     return f"{version}aggregate {shown(parsed.aggregate_id)}, id {shown(parsed.command_id)}"
 
 
-async def load_checkpoint(store: NetworkStore, name: str) -> Checkpoint:
+async def load_checkpoint(store: NetworkStore, name: str) -> MigrationPlace:
     """Returns how far earlier runs came. Raises SourceRefused: the aggregate says something else."""
     async with store.read(checkpoint_id(name), backwards=True, limit=1) as events:
         last: Event | None = await anext(events, None)
     if last is None:
-        return Checkpoint()
+        return MigrationPlace()
     try:
         noted = last.json()
-        return Checkpoint(last.version, int(noted["place"]), int(noted["events"]), noted)
+        return MigrationPlace(last.version, int(noted["place"]), int(noted["events"]), noted)
     except (EventStoreError, LookupError, TypeError, ValueError):
         what = f"aggregate {checkpoint_id(name)!r} of the target is no checkpoint of a migration; give another --name"
         raise SourceRefused(what) from None
@@ -129,8 +129,8 @@ class Migration:
         store: NetworkStore,
         source: Source,
         name: str,
-        rules: Rules,
-        summary: Summary,
+        rules: MigrationRules,
+        summary: MigrationSummary,
         *,
         paused: bool,
         accept_form: bool,
@@ -140,11 +140,11 @@ class Migration:
         self._store, self._source, self._name, self._rules = store, source, name, rules
         self._summary, self._paused, self._accept_form = summary, paused, accept_form
         self._on_progress = on_progress
-        self._checkpoint = Checkpoint()
+        self._checkpoint = MigrationPlace()
         self._saved_at = time.monotonic()
         self._stored = 0
         self._last_place: int | None = None
-        self._ahead: list[Row] | None = None
+        self._ahead: list[SourceRow] | None = None
         self._failed: EventStoreError | None = None
 
     async def run(self) -> None:
@@ -175,7 +175,7 @@ class Migration:
         if self._paused and (now := await self._in_thread(lambda: self._source.head(paused=True))) != head:
             raise SourceRefused(f"{self._source.name} was to be paused, and ends at {now} now, at {head} before; run again")
 
-    async def _copy_all(self, batches: Iterator[list[Row]]) -> None:
+    async def _copy_all(self, batches: Iterator[list[SourceRow]]) -> None:
         form = dict(self._source.form())
         await self._read_ahead(batches)
         while (rows := self._ahead) is not None and self._failed is None:
@@ -189,7 +189,7 @@ class Migration:
         if self._failed is not None:
             raise self._failed
 
-    async def _read_ahead(self, batches: Iterator[list[Row]]) -> None:
+    async def _read_ahead(self, batches: Iterator[list[SourceRow]]) -> None:
         try:
             self._ahead = await self._in_thread(lambda: next(batches, None))
         except EventStoreError as error:  # not raised in the nursery, which would wrap it in a group
@@ -199,7 +199,7 @@ class Migration:
     async def _in_thread(self, ask: Callable[[], Any]) -> Any:
         return await trio.to_thread.run_sync(ask)
 
-    def _prepared(self, rows: list[Row]) -> list[Commit]:
+    def _prepared(self, rows: list[SourceRow]) -> list[Commit]:
         """Returns the commits of rows, up to the first that must not be stored, which is noted as the failure."""
         exact = self._rules.version_gaps == "refuse"
         prepare, commits = self._rules.prepared, list[Commit]()
@@ -223,7 +223,7 @@ class Migration:
                 )
         self._last_place = place
 
-    async def _append(self, rows: list[Row], commits: list[Commit]) -> None:
+    async def _append(self, rows: list[SourceRow], commits: list[Commit]) -> None:
         try:
             outcomes = await self._store.append_many(commits) if commits else []
         except EventStoreError as error:
@@ -241,7 +241,7 @@ class Migration:
             self._stored += 1
             summary.place = row.place
 
-    def _explained(self, row: Row, error: EventStoreError) -> EventStoreError:
+    def _explained(self, row: SourceRow, error: EventStoreError) -> EventStoreError:
         where = f"position {row.place} of {self._source.name}, {named(row.parsed)}"
         if not isinstance(error, VersionConflict):
             return SourceRefused(f"{where}: {error.message}")
@@ -296,4 +296,4 @@ class Migration:
         except VersionConflict:
             raise SourceRefused(f"another run of migration {self._name!r} writes to this target; only one may") from None
         self._stored = 0
-        self._checkpoint = Checkpoint(done.version, place, int(str(noted["events"])), json.loads(json.dumps(noted)))
+        self._checkpoint = MigrationPlace(done.version, place, int(str(noted["events"])), json.loads(json.dumps(noted)))

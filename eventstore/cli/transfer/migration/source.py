@@ -13,7 +13,7 @@ class SourceRefused(EventStoreError):
     """The source cannot be read, or not without a guess; the message says what to do."""
 
 
-class Row(NamedTuple):
+class SourceRow(NamedTuple):
     """An event of the source. `place`: its position there. `parsed.version`: of its aggregate, from 1 as here; 0: the source
     has no versions. `parsed.command_id`: its id there.
     """
@@ -47,7 +47,7 @@ class Source(Protocol):
         """
         ...
 
-    def rows(self, after: int, upto: int) -> Iterator[list[Row]]:
+    def rows(self, after: int, upto: int) -> Iterator[list[SourceRow]]:
         """Yields the rows behind one place, up to another, some thousands at a time.
 
         Raises:

@@ -20,9 +20,10 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
+from uuid import UUID
 
 from eventstore.cli.transfer.event_lines import ParsedLine, with_tags
-from eventstore.cli.transfer.migration.source import Row, SourceRefused
+from eventstore.cli.transfer.migration.source import SourceRefused, SourceRow
 from eventstore.errors import InvalidArgument
 from eventstore.extras import advice
 from eventstore.fields import shown
@@ -39,6 +40,7 @@ _WRITES: Final = ("RowExclusiveLock", "ShareRowExclusiveLock", "ExclusiveLock", 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(?:\.[A-Za-z_][A-Za-z0-9_$]*)?")
 _JSON_KINDS: Final = frozenset({"json", "jsonb"})
 _BYTE_KINDS: Final = frozenset({"bytea", "blob"})
+_UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 MEANINGS: Final = ("position", "aggregate_id", "version", "type", "id", "time", "data", "metadata", "tags")
 """What a column may be; `position`, `aggregate_id`, `type`, `id` and `data` must be there."""
 _REQUIRED: Final = ("position", "aggregate_id", "type", "id", "data")
@@ -54,9 +56,10 @@ class Layout:
         draws_ahead: whether programs draw numbers ahead of their inserts: only a paused source is in order.
         data_is_json: of columns of text: whether they hold JSON; None: it is not said.
         id_prefix: before the id of each event, where it is a mere number.
-        aggregate_prefix: before the id of each aggregate; a column, if it is in braces.
+        aggregate_prefix: before the id of each aggregate; the value of a column, whose name is in angle brackets.
         more: columns that become members of the metadata, by name of the member.
         time_in_data: finds the time in the data.
+        id_type: of `eventsourcing`: uuid or text, what the application's ids are; None: of another source.
     """
 
     table: str
@@ -68,6 +71,7 @@ class Layout:
     aggregate_prefix: str = ""
     more: Mapping[str, str] = field(default_factory=dict)
     time_in_data: re.Pattern[bytes] | None = None
+    id_type: str | None = None
 
     def checked(self) -> Layout:
         """Raises InvalidArgument: a name is none of a column or table, or a column is missing."""
@@ -75,7 +79,7 @@ class Layout:
         if missing:
             what = f"it is not said which column is {missing[0]}; give --column {missing[0]}=NAME"
             raise InvalidArgument(what, field="column")
-        named = re.findall(r"\{([^}]*)\}", self.aggregate_prefix)
+        named = re.findall(r"<([^>]*)>", self.aggregate_prefix)
         for name in (self.table, *self.columns.values(), *self.more.values(), *named):
             if not _NAME.fullmatch(name):
                 raise InvalidArgument(f"{shown(name)} is no name of a table or column", field="column", value=shown(name))
@@ -111,11 +115,12 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         },
         id_prefix="notification-",
         time_in_data=_STATE_TIME,
+        id_type="uuid",
     ),
     "debezium": Layout(
         "outboxevent",
         {"aggregate_id": "aggregateid", "type": "type", "id": "id", "data": "payload"},
-        aggregate_prefix="{aggregatetype}-",
+        aggregate_prefix="<aggregatetype>-",
     ),
     "axon": Layout(
         "domain_event_entry",
@@ -158,6 +163,7 @@ def with_options(
     first_version: int | None,
     data: str | None,
     prefix: str | None,
+    id_type: str | None,
 ) -> Layout:
     """Returns the layout with what was said on the command line. Raises InvalidArgument."""
     unknown = columns.keys() - set(MEANINGS)
@@ -166,8 +172,11 @@ def with_options(
         raise InvalidArgument(what, field="column", value=min(unknown))
     if data not in (None, "json", "bytes"):
         raise InvalidArgument(f"--data is {shown(data)}, allowed are json and bytes", field="data", value=shown(data))
+    if id_type is not None and (layout.id_type is None or id_type not in ("uuid", "text")):
+        raise InvalidArgument(f"--id-type is {shown(id_type)}, allowed are, of eventsourcing, uuid and text", field="id-type")
     return replace(
         layout,
+        id_type=id_type or layout.id_type,
         table=table or layout.table,
         columns={**layout.columns, **columns},
         first_version=layout.first_version if first_version is None else first_version,
@@ -185,7 +194,7 @@ class TableSource:
         """`kinds`: the types of the table's columns. Raises SourceRefused: a column is not there."""
         self.name = name
         self.layout = layout
-        self._prefix_columns = re.findall(r"\{([^}]*)\}", layout.aggregate_prefix)
+        self._prefix_columns = re.findall(r"<([^>]*)>", layout.aggregate_prefix)
         self._kinds = kinds
         if not kinds:
             raise SourceRefused(f"{name}: there is no table {layout.table}; name it with --table")
@@ -224,7 +233,7 @@ class TableSource:
         wanted += [("more", each) for each in self._prefix_columns]
         return ", ".join(value(meaning, column) for meaning, column in wanted)
 
-    def _rows(self, found: list[tuple[Any, ...]]) -> list[Row]:
+    def _rows(self, found: list[tuple[Any, ...]]) -> list[SourceRow]:
         """Makes rows of what was selected. Raises SourceRefused."""
         layout, meanings, rows = self.layout, self._meanings, []
         first = 1 - layout.first_version
@@ -248,13 +257,15 @@ class TableSource:
                     event = with_tags(event, _tags(values[tags_]))
                 at_time = self._time_of(data) if time_ is None else _micros(values[time_])
                 name = _text(values[aggregate], "aggregate_id")
+                if layout.id_type is not None:
+                    name = _originator(name, layout.id_type)
                 if layout.aggregate_prefix:
                     name = self._prefix(values[prefix_at:]) + name
                 command_id = f"{layout.id_prefix}{_text(values[id_], 'id')}"
                 version = 0 if version_ is None else int(values[version_]) + first
                 if version_ is not None and version < 1:
                     raise ValueError(f"version {values[version_]} is below {layout.first_version}; see --first-version")
-                rows.append(Row(int(values[position]), ParsedLine(name, command_id, at_time, event, version)))
+                rows.append(SourceRow(int(values[position]), ParsedLine(name, command_id, at_time, event, version)))
             except (ValueError, TypeError, InvalidArgument) as error:
                 why = error.message if isinstance(error, InvalidArgument) else error
                 raise SourceRefused(f"{self.name}: the row at position {values[position]} is no event: {why}") from None
@@ -263,7 +274,7 @@ class TableSource:
     def _prefix(self, values: tuple[Any, ...]) -> str:
         text = self.layout.aggregate_prefix
         for column, value in zip(self._prefix_columns, values, strict=True):
-            text = text.replace(f"{{{column}}}", _text(value, column))
+            text = text.replace(f"<{column}>", _text(value, column))
         return text
 
     def _with_more(self, metadata: bytes | None, format_: int, values: tuple[Any, ...]) -> tuple[bytes | None, int]:
@@ -282,17 +293,35 @@ class TableSource:
 
 
 def _payload(value: object, is_json: bool, flag: int) -> tuple[bytes, int]:
-    raw = b"" if value is None else value.encode() if isinstance(value, str) else bytes(value)  # type: ignore[call-overload]
-    if is_json and value is not None:
+    if value is None:
+        return b"", 0
+    if isinstance(value, str):
+        raw = value.encode()
+    elif isinstance(value, bytes):
+        raw = value
+    elif is_json:  # a number in SQLite, whose columns hold any type
+        raw = json_text(value).encode()
+    else:
+        raise ValueError(f"{shown(value)} is neither text nor bytes")
+    if is_json:
         parsed(raw)
-        return raw, flag
-    return raw, 0
+    return raw, flag if is_json else 0
 
 
 def _text(value: object, what: str) -> str:
     if value is None or value == "":
         raise ValueError(f"{what} is empty")
     return str(value)
+
+
+def _originator(name: str, id_type: str) -> str:
+    """Returns an id as `eventstore.adapters.eventsourcing` has it: a text that reads as a UUID has a mark."""
+    if id_type == "uuid":
+        try:
+            return str(UUID(name))  # SQLite has it without dashes
+        except ValueError:
+            raise ValueError(f"its id {shown(name)} is no UUID; give --id-type text") from None
+    return f"={name}" if name[0] == "=" or _UUID.fullmatch(name) else name
 
 
 def _tags(value: object) -> tuple[str, ...]:
@@ -331,7 +360,7 @@ class SqliteTable(TableSource):
         found = self._connection.execute(f"SELECT max({self.layout.columns['position']}) FROM {self.layout.table}").fetchone()
         return int(found[0] or 0)
 
-    def rows(self, after: int, upto: int) -> Iterator[list[Row]]:
+    def rows(self, after: int, upto: int) -> Iterator[list[SourceRow]]:
         """Yields rows in order of position."""
         position = self.layout.columns["position"]
         select = (
@@ -366,7 +395,10 @@ class PostgresTable(TableSource):
             ).fetchall()
         except psycopg.Error as error:
             raise SourceRefused(f"{name}: {str(error).strip()}") from None
-        super().__init__(name, layout, {str(column).lower(): str(kind) for column, kind in found})
+        kinds = {str(column).lower(): str(kind) for column, kind in found}
+        if layout.id_type is not None:  # the type of the column says it
+            layout = replace(layout, id_type=None if kinds.get(layout.columns["aggregate_id"]) == "uuid" else "text")
+        super().__init__(name, layout, kinds)
 
     def head(self, *, paused: bool) -> int:
         """Returns the last position before which nothing will appear: see the top of this module."""
@@ -426,7 +458,7 @@ class PostgresTable(TableSource):
             time.sleep(_LOOK_S)
             holders &= set(self._connection.execute(query, (self.layout.table, list(_WRITES))).fetchall())
 
-    def rows(self, after: int, upto: int) -> Iterator[list[Row]]:
+    def rows(self, after: int, upto: int) -> Iterator[list[SourceRow]]:
         """Yields rows in order of position, all of one snapshot."""
         position = self.layout.columns["position"]
         select = (

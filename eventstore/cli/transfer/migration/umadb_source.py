@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from eventstore.cli.transfer.event_lines import ParsedLine, with_tags
-from eventstore.cli.transfer.migration.source import Row, SourceRefused
+from eventstore.cli.transfer.migration.source import SourceRefused, SourceRow
 from eventstore.errors import InvalidArgument
 from eventstore.model import NewEvent
 from eventstore.tags import checked_tags
@@ -43,7 +43,7 @@ class UmaDbSource:
         """Returns the last position: they are given out in the order of commits."""
         return int(self._asked(self._client.head) or 0)
 
-    def rows(self, after: int, upto: int) -> Iterator[list[Row]]:
+    def rows(self, after: int, upto: int) -> Iterator[list[SourceRow]]:
         """Yields events in order of position."""
         place = max(after, 0)
         while place < upto:
@@ -60,13 +60,13 @@ class UmaDbSource:
         except Exception as error:
             raise SourceRefused(f"umadb: {error}") from None
 
-    def _row(self, found: Any) -> Row:
+    def _row(self, found: Any) -> SourceRow:
         place, event = int(found.position), found.event
         try:
             metadata = dict(event.metadata) or None
             made = NewEvent(event.event_type, bytes(event.data), metadata)
             command_id = f"position-{place}" if event.uuid is None else str(event.uuid)
-            return Row(
+            return SourceRow(
                 place,
                 ParsedLine(self._aggregate(place, event.tags), command_id, None, with_tags(made, checked_tags(event.tags))),
             )

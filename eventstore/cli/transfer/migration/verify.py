@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import trio
 
 from eventstore.cli.transfer.event_lines import ParsedLine
-from eventstore.cli.transfer.migration.run import Rules, checkpoint_id, load_checkpoint, named
-from eventstore.cli.transfer.migration.source import Row, Source, SourceRefused
+from eventstore.cli.transfer.migration.run import MigrationRules, checkpoint_id, load_checkpoint, named
+from eventstore.cli.transfer.migration.source import Source, SourceRefused, SourceRow
 from eventstore.client.aio.store import NetworkStore
 from eventstore.fields import RESERVED
 from eventstore.model import Event
@@ -22,7 +22,7 @@ _SLICE = 500
 
 
 @dataclass
-class Verified:
+class Comparison:
     """`source`, `target`: events that were compared; the checksums are those of these. `others`: of the target. `difference`:
     the first; None: there is none.
     """
@@ -36,7 +36,7 @@ class Verified:
 
 
 async def verify(
-    store: NetworkStore, source: Source, name: str, rules: Rules, verified: Verified, on_progress: Callable[[], None]
+    store: NetworkStore, source: Source, name: str, rules: MigrationRules, verified: Comparison, on_progress: Callable[[], None]
 ) -> None:
     """Compares up to where the last run came, or to the first difference.
 
@@ -114,9 +114,9 @@ def _found(parsed: ParsedLine, event: Event, checks_versions: bool) -> dict[str,
 class _Rows:
     """The rows of a source as they are stored, one by one."""
 
-    def __init__(self, batches: Iterator[list[Row]], rules: Rules) -> None:
+    def __init__(self, batches: Iterator[list[SourceRow]], rules: MigrationRules) -> None:
         self._batches, self._rules = batches, rules
-        self._batch: Iterator[Row] = iter(())
+        self._batch: Iterator[SourceRow] = iter(())
 
     async def next(self) -> tuple[int, ParsedLine] | None:
         while (row := next(self._batch, None)) is None:
