@@ -5,7 +5,8 @@ in extensions whose names begin with `es`; by `escommandid` it is known as one o
 lost. What a foreign CloudEvent says and an event here does not (its source, its id, extensions, a time in nanoseconds) is kept
 in the event's metadata as `cloudevent`, and is said again when the event is read.
 
-Data that are JSON keep their spelling: a number is never rounded, a key never dropped.
+Data that are JSON keep their spelling: a number is never rounded, a key never dropped. Of foreign ones white space between
+values is left out: programs on the way write it as they like, and the same event twice must be the same.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _NAME: Final = re.compile(r"[a-z0-9]+")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)")
 _OUR_SCHEMA: Final = re.compile(r"urn:uuid:[0-9a-f-]+#/events/[^/]+/versions/[0-9]+")
 _OUR_SEQUENCE: Final = re.compile(r"(?:[0-9]{5}-)?[0-9]{20}")
+_WHITE_OUTSIDE: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
 _INTEGER_MAX: Final = 2**31
 _DIGITS: Final = 20  # of 2**63: texts of numbers sort as the numbers
 
@@ -344,6 +346,8 @@ def _received(given: Mapping[str, Any], data: bytes, data_is_json: bool) -> Rece
         raise InvalidArgument("subject is missing; it names the aggregate of the event", field="subject")
     aggregate_id = _required(given, "subject")
     command_id = _required(given, _COMMAND_ID) if _COMMAND_ID in given else _command_of(source, id_)
+    if data_is_json and _COMMAND_ID not in given:
+        data = _WHITE_OUTSIDE.sub(rb"\1", data)
     version, joint = _number(given, _VERSION), _joint(given)
     time, time_is_exact = _time(given.get("time"))
     kept = _kept(given, is_ours=_COMMAND_ID in given and id_ == f"{aggregate_id}/{version}", data_is_json=data_is_json)

@@ -142,8 +142,15 @@ def test_nanoseconds_and_zones_are_kept() -> None:
 def test_numbers_keep_their_spelling() -> None:
     begin = '{"specversion":"1.0","id":"1","source":"/s","type":"T","subject":"a","time":"2026-01-01T00:00:00Z",'
     given = begin + '"data": {"n": 1.10000000000000000001} }'
-    assert again(given).data == b'{"n": 1.10000000000000000001}'
-    assert '"data":{"n": 1.10000000000000000001}' in structured(again(given), SOURCE)
+    assert again(given).data == b'{"n":1.10000000000000000001}'
+    assert '"data":{"n":1.10000000000000000001}' in structured(again(given), SOURCE)
+
+
+def test_the_same_foreign_event_is_the_same_however_its_values_are_set_apart() -> None:
+    value = {"a b": ["c \\", ' " ', 1, {"d\n ": None}]}
+    found = [again(json.dumps({**GOOD, "time": "2026-01-01T00:00:00Z", "data": value}, indent=indent)) for indent in (None, 3)]
+    assert found[0] == found[1]
+    assert found[0].json() == value
 
 
 def test_json_of_several_lines_comes_back_as_it_was() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from eventstore.cloudevents import Joint, Received
-from eventstore.errors import InvalidArgument
+from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import check_int, read_number, shown
 from eventstore.http_api.json_bodies import elements, members
 from eventstore.json_values import parsed
@@ -91,38 +91,53 @@ def writes_of(value: object) -> list[Write]:
     return found
 
 
-JointCommit = tuple[list[Write], str, int | None]
-"""What a commit of several aggregates writes, its command id and its time."""
+class JointCommit(NamedTuple):
+    """What a commit of several aggregates writes."""
+
+    writes: list[Write]
+    command_id: str
+    timestamp: int | None
 
 
-def commits_of(received: Sequence[Received]) -> tuple[list[Commit], list[JointCommit]]:
-    """Returns the commits of CloudEvents, in their order: those of one aggregate, and those of several. Neighbours with the
-    same command id are one commit. Raises InvalidArgument: a limit is broken, or a part of a commit is missing.
+def commits_of(received: Sequence[Received]) -> list[list[Commit] | JointCommit]:
+    """Returns the commits of CloudEvents in their order, those of one aggregate in runs. Neighbours with the same command id
+    are one commit. Raises InvalidArgument: a limit is broken, or a part of a commit is missing.
     """
-    single: list[Commit] = []
-    joint: list[JointCommit] = []
-    for (command_id, mark, _), found in groupby(received, _commit_of):
-        events = list(found)
-        if len({each.time for each in events}) > 1:
+    found: list[list[Commit] | JointCommit] = []
+    for (command_id, mark, aggregate_id), group in groupby(received, _commit_of):
+        events = list(group)
+        if len({one.time for one in events}) > 1:
             raise InvalidArgument(f"events of command {shown(command_id)} have different times; a commit has one", field="time")
-        writes = [
-            Write(aggregate_id, [each.event for each in part], ANY)
-            for aggregate_id, part in groupby(events, lambda each: each.aggregate_id)
-        ]
-        if mark is None:
-            single += [Commit(each.aggregate_id, each.events, ANY, command_id, events[0].time) for each in writes]
-        elif mark.events != len(events):
-            what = (
-                f"{len(events)} events of {mark.events} of a commit of several aggregates follow each other; send all of them"
-            )
-            raise InvalidArgument(what, field="body")
+        if aggregate_id is not None:
+            run = found[-1] if found else None
+            if run is None or isinstance(run, JointCommit):
+                run = []
+                found.append(run)
+            run.append(Commit(aggregate_id, [one.event for one in events], ANY, command_id, events[0].time))
         else:
-            encode_joint_commit(writes, (), command_id, events[0].time)
-            joint.append((writes, command_id, events[0].time))
-    for encoded in encode_commits(single):
-        if isinstance(encoded, InvalidArgument):
-            raise encoded
-    return single, joint
+            found.append(_joint_commit(command_id, events, 0 if mark is None else mark.events))
+    for each in found:
+        if isinstance(each, JointCommit):
+            encode_joint_commit(each.writes, (), each.command_id, each.timestamp)
+        else:
+            raise_first(encode_commits(each))
+    return found
+
+
+def raise_first(outcomes: Iterable[object]) -> None:
+    """Raises the first of these that is an error."""
+    for each in outcomes:
+        if isinstance(each, EventStoreError):
+            raise each
+
+
+def _joint_commit(command_id: str, events: list[Received], wanted: int) -> JointCommit:
+    if wanted != len(events):
+        what = f"{len(events)} events of {wanted} of a commit of several aggregates follow each other; send all of them"
+        raise InvalidArgument(what, field="body")
+    parts = groupby(events, lambda each: each.aggregate_id)
+    writes = [Write(aggregate_id, [each.event for each in part], ANY) for aggregate_id, part in parts]
+    return JointCommit(writes, command_id, events[0].time)
 
 
 def _commit_of(each: Received) -> tuple[str, Joint | None, str | None]:

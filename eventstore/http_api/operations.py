@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 from urllib.parse import quote, urlencode
 
 from starlette.exceptions import HTTPException
@@ -31,10 +31,11 @@ from eventstore.cloudevents import (
     whole,
 )
 from eventstore.commands import RawCommand
-from eventstore.errors import EventStoreError, InvalidArgument, TimedOut
+from eventstore.errors import InvalidArgument, TimedOut
 from eventstore.fields import check_text, read_number, shown
 from eventstore.http_api.declaration import CALL_S, JSON, Operation, Parameter, Requested, chosen
 from eventstore.http_api.event_form import (
+    JointCommit,
     commits_of,
     conditions_of,
     event_line,
@@ -44,6 +45,7 @@ from eventstore.http_api.event_form import (
     outcomes,
     place_of,
     query_of,
+    raise_first,
     writes_of,
 )
 from eventstore.http_api.event_streams import MEDIA_TYPE, EventStream, Subscription
@@ -240,18 +242,18 @@ async def cloudevent(asked: Requested) -> Response:
 
 async def receive(asked: Requested) -> Response:
     """Appends CloudEvents: one in the JSON format or in binary mode, or a batch."""
-    commits, joint = commits_of(await _cloudevents(asked))
+    runs = commits_of(await _cloudevents(asked))
 
     async def question(store: NetworkStore) -> list[tuple[Committed, str]]:
         done: list[tuple[Committed, str]] = []
-        for group in joint:
-            writes, command_id, timestamp = group
-            found = await store.commit(writes, command_id=command_id, timestamp=timestamp, timeout=CALL_S)
-            done += [(each, command_id) for each in found]
-        for commit, result in zip(commits, await store.append_many(commits, timeout=CALL_S), strict=True):
-            if isinstance(result, EventStoreError):
-                raise result
-            done.append((result, commit.command_id))
+        for run in runs:
+            if isinstance(run, JointCommit):
+                outcomes = await store.commit(run.writes, command_id=run.command_id, timestamp=run.timestamp, timeout=CALL_S)
+                done += [(each, run.command_id) for each in outcomes]
+            else:
+                results = await store.append_many(run, timeout=CALL_S)
+                raise_first(results)
+                done += [(cast(Committed, each), commit.command_id) for each, commit in zip(results, run, strict=True)]
         return done
 
     found = await asked.ask(question)

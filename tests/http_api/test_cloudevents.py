@@ -100,6 +100,20 @@ def test_a_commit_of_several_aggregates_is_stored_whole_or_refused(api: Api) -> 
     assert [(each["aggregate_id"], each["version"]) for each in done.json["commits"]] == [("{x}a", 1), ("{x}b", 1)]
 
 
+def test_a_batch_is_stored_in_its_order(api: Api) -> None:
+    common = {"specversion": "1.0", "source": "/s", "type": "T"}
+    joint = {**common, "escommandid": "c-1", "esjointcommit": "9", "esjointevents": "2"}
+    sent = [
+        {**common, "id": "before", "subject": "{x}a"},
+        {**joint, "id": "{x}a/1", "subject": "{x}a"},
+        {**joint, "id": "{x}b/1", "subject": "{x}b"},
+        {**common, "id": "behind", "subject": "{x}a"},
+    ]
+    assert post(api, sent).status == 201
+    stored = [(each["aggregate_id"], each["command_id"]) for each in api.get("/api/events").json["events"]]
+    assert stored == [("{x}a", "/s before"), ("{x}a", "c-1"), ("{x}b", "c-1"), ("{x}a", "/s behind")]
+
+
 def post(api: Api, events: list[dict[str, Any]]) -> Answer:
     return api.ask("POST", PATH, json.dumps(events).encode(), Content_Type=BATCH)
 

@@ -63,3 +63,21 @@ def test_messages_of_all_shards_are_pulled_and_finished_at_a_node(node: NodeProc
     assert sorted(each["body"] for each in pulled) == list(range(20))
     receipts = [each["receipt"] for each in pulled]
     assert api.post("/api/groups/billing/finish", {"done": receipts}, None).json == {"finished": 20, "unknown": []}
+
+
+def test_events_of_a_cluster_have_one_source_and_come_back_from_it(node: NodeProcess) -> None:
+    api = Api(node)
+    for each in range(20):
+        api.append(f"a-{each}", "c-1")
+    page = api.get("/api/events", Accept="application/cloudevents-batch+json")
+    batch = page.json
+    (source,) = {each["source"] for each in batch}
+    assert {each["sequence"][:6] for each in batch} == {"00000-", "00001-"}
+    with blocking.connect(node.address) as store:
+        position = store.read_all()
+        list(position)
+        assert source.replace("-", "").removeprefix("urn:uuid:") == store.origin == str(position.position).split(".")[1]
+    one = api.get("/api/aggregates/a-0/cloudevents/1", Accept="application/cloudevents+json").json
+    assert (one["source"], one["id"]) == (source, "a-0/1")
+    again = api.ask("POST", "/api/cloudevents", page.text.encode(), Content_Type="application/cloudevents-batch+json")
+    assert (again.status, [each["duplicate"] for each in again.json["commits"]]) == (200, [True] * 20)

@@ -15,6 +15,7 @@ import pytest
 import eventstore as es
 from eventstore import blocking
 from tests.cli.processes import Server, output, refused, run, start
+from tests.cluster.node_process import NodeProcess
 from tests.waiting import wait_until
 
 Serve = Callable[..., Server]
@@ -45,9 +46,10 @@ class Table:
         rest = (data if isinstance(data, str) else json.dumps(data), more.get("metadata"), more.get("tags"))
         self.connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, *rest))
 
-    def arguments(self, server: Server, *more: object) -> list[object]:
+    def arguments(self, server: Server | NodeProcess, *more: object) -> list[object]:
+        target = server.store if isinstance(server, Server) else server.address
         columns = [word for name in COLUMNS for word in ("--column", f"{name}={name}")]
-        return ["migrate", f"table:sqlite:{self.path}", server.store, "--data", "json", *columns, *more]
+        return ["migrate", f"table:sqlite:{self.path}", target, "--data", "json", *columns, *more]
 
 
 @pytest.fixture
@@ -208,6 +210,18 @@ def test_a_source_that_ends_before_where_the_last_run_came_is_another_one(serve:
     output(*table.arguments(server))
     table.connection.execute("DELETE FROM events WHERE position = 2")
     assert "ends at 1, and an earlier run came to 2" in refused(*table.arguments(server))
+
+
+@pytest.mark.heavy
+def test_each_shard_of_a_cluster_is_compared_by_itself(table: Table, tmp_path: Path) -> None:
+    for number in range(40):
+        table.add(f"a-{number % 8}", number // 8 + 1, number)
+    with NodeProcess(tmp_path / "data", 2) as node:
+        output(*table.arguments(node, "--name", "m"))
+        told = json.loads(output(*table.arguments(node, "--name", "m", "--verify", "--json")))
+        assert (told["source"], told["target"], told["difference"]) == (40, 40, None)
+        table.connection.execute("UPDATE events SET data = 'null' WHERE position = 20")
+        assert "position 20 of the source" in run(*table.arguments(node, "--name", "m", "--verify")).stderr
 
 
 @pytest.mark.heavy

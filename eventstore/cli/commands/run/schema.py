@@ -56,6 +56,40 @@ def export(
     print_line(f"{counted(len(made['events']), 'event')} and {counted(len(made['commands']), 'command')} written to {out}")
 
 
+@schema.command("asyncapi", cls=PlainCommand)
+def asyncapi(
+    domain: Place,
+    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write here. [standard output]")] = None,
+    publish: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="The topic that every event is sent to, as by `serve --publish`.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Of the document. [the domain]")] = None,
+    api_version: Annotated[str, typer.Option("--api-version", metavar="TEXT", help="Of the document.")] = "1.0.0",
+) -> None:
+    """Write an AsyncAPI 3 document of what a domain publishes.
+
+    It has a channel for each topic, the messages in it, their properties, and the schemas of events that are published as they
+    are stored or as CloudEvents. Of a message that a function makes it says which function.
+
+    \b
+    Example:
+      eventstore schema asyncapi bank:app -o bank.asyncapi.json
+    """
+    from eventstore.domain.asyncapi import asyncapi as document_of
+    from eventstore.domain.import_path import load
+
+    document = document_of(load(domain), title or domain, api_version, publish)
+    text = json.dumps(document, ensure_ascii=False, indent=2) + "\n"
+    if out is None:
+        print(text, end="")
+        return
+    written = out.with_name(f"{out.name}.new")
+    written.write_text(text, encoding="utf-8")
+    written.replace(out)
+    channels, messages = len(document["channels"]), len(document["components"]["messages"])
+    print_line(f"{counted(channels, 'channel')} with {counted(messages, 'message')} written to {out}")
+
+
 @schema.command("check", cls=PlainCommand)
 def check(
     domain: Place,

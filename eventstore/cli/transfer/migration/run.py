@@ -26,7 +26,7 @@ from eventstore.client.aio.store import NetworkStore
 from eventstore.errors import EventStoreError, InvalidArgument, VersionConflict
 from eventstore.fields import counted, shown
 from eventstore.import_marks import MARKS, with_members
-from eventstore.model import ANY, Commit, Committed, Event, NewEvent
+from eventstore.model import ANY, Commit, Committed, Event, NewEvent, fresh_command_id
 
 GAPS: Final = ("refuse", "close", "keep")
 """What is done about versions or positions that are missing: end there; number what follows without them; also keep the number
@@ -143,6 +143,7 @@ class Migration:
         self._checkpoint = MigrationPlace()
         self._saved_at = time.monotonic()
         self._stored = 0
+        self._noting: tuple[NewEvent, str, int] | None = None
         self._last_place: int | None = None
         self._ahead: list[SourceRow] | None = None
         self._failed: EventStoreError | None = None
@@ -285,15 +286,25 @@ class Migration:
         return {"version_gaps": self._rules.version_gaps, "position_gaps": self._rules.position_gaps}
 
     async def _save(self, form: dict[str, str]) -> None:
+        """Notes how far all is stored. What was sent and not answered is sent again first, as it was: it may be there."""
         self._saved_at = time.monotonic()
-        place = self._summary.place
-        if place is None or (place == self._checkpoint.place and form == self._checkpoint.noted.get("form")):
-            return
-        noted = {"place": place, "events": self._checkpoint.events + self._stored, "form": form, **self._ways()}
-        event = NewEvent(_TYPE, noted, dict.fromkeys(MARKS, True))
-        try:
-            done = await self._store.append(checkpoint_id(self._name), [event], self._checkpoint.version)
-        except VersionConflict:
-            raise SourceRefused(f"another run of migration {self._name!r} writes to this target; only one may") from None
-        self._stored = 0
-        self._checkpoint = MigrationPlace(done.version, place, int(str(noted["events"])), json.loads(json.dumps(noted)))
+        while (noting := self._noting or self._to_note(form)) is not None:
+            self._noting = noting
+            event, command_id, stored = noting
+            try:
+                done = await self._store.append(checkpoint_id(self._name), [event], self._checkpoint.version, command_id)
+            except VersionConflict:
+                what = f"another run of migration {self._name!r} writes to this target; only one may"
+                raise SourceRefused(what) from None
+            noted = json.loads(event.data)
+            self._noting = None
+            self._stored -= stored
+            self._checkpoint = MigrationPlace(done.version, noted["place"], noted["events"], noted)
+
+    def _to_note(self, form: dict[str, str]) -> tuple[NewEvent, str, int] | None:
+        """Returns what is to be noted, its command id, and how many events it counts; None: there is nothing new."""
+        place, before = self._summary.place, self._checkpoint
+        if place is None or (place == before.place and form == before.noted.get("form")):
+            return None
+        noted = {"place": place, "events": before.events + self._stored, "form": form, **self._ways()}
+        return NewEvent(_TYPE, noted, dict.fromkeys(MARKS, True)), fresh_command_id(), self._stored
