@@ -151,7 +151,7 @@ def headers(event: Event, source: str, shard: int | None = None) -> tuple[dict[s
     kind, data = data_of(event, said)
     said.pop("datacontenttype", None)
     found = {HEADER + name: quote(_header_text(value), safe="!#$&'()*+,-./:;<=>?@[]^_`{|}~") for name, value in said.items()}
-    return found if kind is None else {**found, "content-type": kind}, data
+    return {**found, "content-type": kind or _BYTES}, data
 
 
 def _header_text(value: str | int | bool) -> str:

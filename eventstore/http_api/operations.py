@@ -466,6 +466,7 @@ OPERATIONS: Final = (
         cloudevent,
         (_AGGREGATE, Parameter("version", "of the event", {"type": "integer", "minimum": 1}, "path", True)),
         answers={200: ("the event", {STRUCTURED: _CLOUDEVENT, "*/*": {"description": "its data; the headers have the rest"}})},
+        refuses_by_status={404: "the aggregate does not have this version"},
     ),
     Operation(
         "POST",
