@@ -8,6 +8,7 @@ from typing import Any, Final
 from eventstore.cli.transfer.event_lines import ParsedLine, json_event
 from eventstore.cli.transfer.migration.source import SourceRefused, SourceRow
 from eventstore.errors import InvalidArgument
+from eventstore.extras import advice
 from eventstore.model import NewEvent, micros
 
 _ROWS: Final = 2_000
@@ -23,7 +24,7 @@ class KurrentDbSource:
         try:
             from kurrentdbclient import KurrentDBClient
         except ImportError:
-            raise SourceRefused("a source in KurrentDB needs its client: pip install kurrentdbclient") from None
+            raise SourceRefused(f"a source in KurrentDB needs its client; {advice('kurrentdb')}") from None
         self.name = "kurrentdb"
         try:
             self._client: Any = KurrentDBClient(uri=address)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from eventstore.cli.transfer.event_lines import ParsedLine, with_tags
 from eventstore.cli.transfer.migration.source import SourceRefused, SourceRow
 from eventstore.errors import InvalidArgument
+from eventstore.extras import advice
 from eventstore.model import NewEvent
 from eventstore.tags import checked_tags
 
@@ -26,7 +27,7 @@ class UmaDbSource:
         try:
             import umadb
         except ImportError:
-            raise SourceRefused("a source in UmaDB needs its client: pip install umadb") from None
+            raise SourceRefused(f"a source in UmaDB needs its client; {advice('umadb')}") from None
         self.name = "umadb"
         self._prefix = "{umadb}-" if prefix is None else prefix
         self._tag = None if aggregate_tag is None else f"{aggregate_tag}:"
