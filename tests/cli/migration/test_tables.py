@@ -179,6 +179,15 @@ def test_a_row_that_is_no_event_ends_the_run_and_is_named(serve: Serve, table: T
     assert "version 0 is below 1; see --first-version" in refused(*table.arguments(server))
 
 
+def test_positions_that_two_events_share_are_refused(serve: Serve, table: Table) -> None:
+    server = serve()
+    for version in (1, 2, 3):
+        table.add("a", version)
+    table.connection.executescript("ALTER TABLE events ADD COLUMN day INTEGER; UPDATE events SET day = (position + 1) / 2")
+    arguments = [word if word != "position=position" else "position=day" for word in table.arguments(server)]
+    assert "two events have position 1, which does not order them" in refused(*arguments)
+
+
 def test_what_the_target_has_of_others_is_not_mixed_with_the_source(serve: Serve, table: Table) -> None:
     server = serve()
     table.add("a", 1)

@@ -43,14 +43,14 @@ class KurrentDbSource:
             raise SourceRefused(f"kurrentdb: {error}") from None
 
     def rows(self, after: int, upto: int) -> Iterator[list[SourceRow]]:
-        """Yields events in order of commit position."""
+        """Yields events in order of commit position, those at the last one again: events of one append may have the same."""
         rows: list[SourceRow] = []
         try:
             for found in self._client.read_all(commit_position=None if after < 0 else after):
                 place = int(found.commit_position)
                 if place > upto:
                     break
-                if place > after:
+                if place >= after:
                     rows.append(self._row(place, found))
                 if len(rows) >= _ROWS:
                     yield rows

@@ -214,9 +214,12 @@ class Migration:
         return commits
 
     def _check_place(self, place: int) -> None:
-        first = self._source.first_place
+        first, last = self._source.first_place, self._last_place
+        if first is not None and last is not None and place <= last:
+            what = f"two events have position {place}, which does not order them; name another column"
+            raise SourceRefused(f"{self._source.name}: {what}")
         if first is not None and self._rules.position_gaps == "refuse":
-            expected = first if self._last_place is None else self._last_place + 1
+            expected = first if last is None else last + 1
             if place != expected:
                 raise SourceRefused(
                     f"{self._source.name}: position {place} follows {expected - 1}, so {counted(place - expected, 'position')} "
