@@ -135,6 +135,14 @@ def write_and_roll_back(address: str, seed: int) -> None:
             connection.rollback() if chance.random() < 0.2 else connection.commit()
 
 
+def test_names_are_found_in_either_case(database: Any, address: str) -> None:
+    database.execute('CREATE TABLE "Events" ("Position" bigserial PRIMARY KEY, "A" text, t text, id text, data jsonb)')
+    database.execute("INSERT INTO \"Events\" (\"A\", t, id, data) VALUES ('a', 'T', 'one', '1')")
+    source = open_source(f"table:{address}", columns=COLUMNS)
+    assert places(source, source.head(paused=False)) == [1]
+    source.close()
+
+
 # ---- message-db
 
 

@@ -20,6 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import quote
 from uuid import UUID
 
 from eventstore.cli.transfer.event_lines import ParsedLine, with_tags
@@ -344,7 +345,7 @@ class SqliteTable(TableSource):
 
     def __init__(self, name: str, path: str, layout: Layout) -> None:
         try:
-            self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, check_same_thread=False)
+            self._connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False)
             found = self._connection.execute(f"PRAGMA table_info({layout.table})").fetchall()
             kinds = {str(row[1]).lower(): str(row[2]).lower() for row in found}
             if kinds and layout.columns.get("position") == "notification_id" and "notification_id" not in kinds:
@@ -389,13 +390,18 @@ class PostgresTable(TableSource):
             self._connection = psycopg.connect(conninfo, autocommit=True, connect_timeout=10)
             schema, _, table = layout.table.rpartition(".")
             found = self._connection.execute(
-                "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = %s AND table_schema = "
-                "coalesce(nullif(%s, ''), current_schema()) ORDER BY ordinal_position",
-                (table, schema),
+                "SELECT table_schema, table_name, column_name, data_type FROM information_schema.columns "
+                "WHERE lower(table_name) = lower(%s) "
+                "AND lower(table_schema) = lower(coalesce(nullif(%s, ''), current_schema())) "
+                "ORDER BY table_name = %s, table_name, ordinal_position",
+                (table, schema, table),
             ).fetchall()
         except psycopg.Error as error:
             raise SourceRefused(f"{name}: {str(error).strip()}") from None
-        kinds = {str(column).lower(): str(kind) for column, kind in found}
+        here = [row for row in found if row[:2] == found[-1][:2]]  # of two whose names differ in case, the one that is named
+        self._names = {str(column).lower(): str(column) for _, _, column, _ in here}
+        self._from = f'"{found[-1][0]}"."{found[-1][1]}"' if found else ""
+        kinds = {str(column).lower(): str(kind) for _, _, column, kind in here}
         if layout.id_type is not None:  # the type of the column says it
             layout = replace(layout, id_type=None if kinds.get(layout.columns["aggregate_id"]) == "uuid" else "text")
         super().__init__(name, layout, kinds)
@@ -413,7 +419,7 @@ class PostgresTable(TableSource):
             raise SourceRefused(f"{self.name}: {str(error).strip()}") from None
 
     def _last(self) -> int:
-        found = self._one(f"SELECT max({self.layout.columns['position']}) FROM {self.layout.table}")
+        found = self._one(f"SELECT max({self._quoted(self.layout.columns['position'])}) FROM {self._from}")
         return int(found or 0)
 
     def _one(self, query: str, *values: object) -> Any:
@@ -422,7 +428,7 @@ class PostgresTable(TableSource):
 
     def _check_sequence(self) -> None:
         """Raises SourceRefused unless the position of a row is drawn by its insert, one by one."""
-        table, position = self.layout.table, self.layout.columns["position"]
+        position = self._names[self.layout.columns["position"].lower()]
         advise = "stop what writes there, and run with --paused"
         if self._one("SELECT pg_is_in_recovery()"):
             raise SourceRefused(f"{self.name}: a replica does not say who writes at its primary; ask that, or {advise}")
@@ -432,8 +438,8 @@ class PostgresTable(TableSource):
             )
         cached = self._one(
             "SELECT seqcache FROM pg_sequence WHERE seqrelid = pg_get_serial_sequence(%s, %s)::regclass",
-            table,
-            position.lower(),
+            self._from,
+            position,
         )
         if cached != 1:
             why = f"its sequence has a cache of {cached}" if cached else "no sequence of the table gives them out"
@@ -446,7 +452,7 @@ class PostgresTable(TableSource):
             "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
             "AND relation = %s::regclass AND mode = ANY(%s) AND pid IS DISTINCT FROM pg_backend_pid()"
         )
-        holders = set(self._connection.execute(query, (self.layout.table, list(_WRITES))).fetchall())
+        holders = set(self._connection.execute(query, (self._from, list(_WRITES))).fetchall())
         until = time.monotonic() + WRITERS_S
         while holders:
             if time.monotonic() > until:
@@ -456,14 +462,14 @@ class PostgresTable(TableSource):
                     "end them, or run again later"
                 )
             time.sleep(_LOOK_S)
-            holders &= set(self._connection.execute(query, (self.layout.table, list(_WRITES))).fetchall())
+            holders &= set(self._connection.execute(query, (self._from, list(_WRITES))).fetchall())
 
     def rows(self, after: int, upto: int) -> Iterator[list[SourceRow]]:
         """Yields rows in order of position, all of one snapshot."""
-        position = self.layout.columns["position"]
+        position = f"source.{self._quoted(self.layout.columns['position'])}"
         select = (
-            f"SELECT {self._columns(self._value)} FROM {self.layout.table} AS source "
-            f"WHERE source.{position} > %s AND source.{position} <= %s ORDER BY source.{position}"
+            f"SELECT {self._columns(self._value)} FROM {self._from} AS source "
+            f"WHERE {position} > %s AND {position} <= %s ORDER BY {position}"
         )
         try:
             with self._connection.transaction(), self._connection.cursor("migration", binary=True) as cursor:
@@ -475,7 +481,7 @@ class PostgresTable(TableSource):
 
     def _value(self, meaning: str, column: str) -> str:
         """Returns an expression of text, a number or bytes: reading others costs more."""
-        kind = self._kinds[column.lower()]
+        kind, column = self._kinds[column.lower()], self._quoted(column)
         if kind.startswith("timestamp"):
             return f"round(extract(epoch FROM {column}) * 1000000)::bigint"
         if meaning in ("position", "version"):
@@ -483,6 +489,9 @@ class PostgresTable(TableSource):
         if meaning == "tags" and kind == "ARRAY":
             return column
         return column if kind == "bytea" else f"{column}::text"
+
+    def _quoted(self, column: str) -> str:
+        return f'"{self._names[column.lower()]}"'
 
     def close(self) -> None:
         """Ends the connection."""
