@@ -68,6 +68,8 @@ from eventstore.store.memory.version_cache import VersionCache, may_hold, versio
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.uniqueness import Uniqueness
 from eventstore.tags import TaggedEvents
+from eventstore.trace_context import MARK as TRACE_MARK
+from eventstore.trace_context import without_trace
 
 COMMITTED, DUPLICATE, CONFLICT, REFUSED = 0, 1, 2, 3
 
@@ -369,7 +371,7 @@ class Appender:
         # A command that is handled again may decide otherwise; its fingerprint says that it is the same.
         handled = write.fingerprint != NO_FINGERPRINT and view.fingerprint == write.fingerprint
         if view.joint is None:  # it stands alone: also one that was imported, which no longer knows of the others
-            return handled or view.events == write.events
+            return handled or view.events == write.events or without_trace(view.events) == without_trace(write.events)
         return digest is not None and (handled or view.joint.digest == digest)
 
     def _write_jointly(self, writes: Sequence[_Write], command: bytes, when: int) -> tuple[tuple[tuple[int, int], ...], int]:
@@ -535,9 +537,10 @@ class Appender:
         view = self._unique.find_command(aggregate_id, command_id)
         if view is None:
             return None
-        differs = (
-            view.events != events if fingerprint == NO_FINGERPRINT else view.fingerprint not in (fingerprint, NO_FINGERPRINT)
-        )
+        if fingerprint == NO_FINGERPRINT:
+            differs = view.events != events and without_trace(view.events) != without_trace(events)
+        else:
+            differs = view.fingerprint not in (fingerprint, NO_FINGERPRINT)
         if differs or view.joint is not None:
             raise CommandIdReused(aggregate_id, command_id, view.last_version, view.last_sequence)
         self.duplicates += 1
@@ -594,10 +597,14 @@ def _format_needed(what: str, format_: int) -> UnsupportedVersion:
 
 
 def digest_of(writes: Sequence[_Write]) -> bytes:
-    """Returns what tells one commit of several aggregates from another: BLAKE2b of their ids and events, by id."""
+    """Returns what tells one commit of several aggregates from another: BLAKE2b of their ids and events, by id. In which trace
+    they are appended makes no difference.
+    """
     parts: list[bytes] = []
     for write in sorted(writes, key=_ids):
         ids, events = write.ids, write.events
+        if TRACE_MARK in events:
+            events = without_trace(events)
         parts += _LENGTHS.pack(len(ids), len(events)), ids, events
     return blake2b(b"".join(parts), digest_size=_DIGEST_BYTES).digest()
 
