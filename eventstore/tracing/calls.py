@@ -8,7 +8,7 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, get_current_span
+from opentelemetry.trace import Span, SpanKind, TraceFlags, get_current_span
 
 from eventstore.tracing.attributes import of_messages, own
 from eventstore.tracing.carrying import (
@@ -26,6 +26,8 @@ from eventstore.tracing.spans import Current, tracer
 Attributes: TypeAlias = Callable[[Any, tuple[Any, ...]], tuple[str, dict[str, Any]]]
 Method: TypeAlias = Callable[..., Any]
 
+traces_begin = True  # where none is current
+_SAMPLED: Final = TraceFlags.SAMPLED
 # A method calls itself again, within its timeout: that is one call. It also says that a sampler was asked, and said no.
 _inside: Final[ContextVar[bool]] = ContextVar("inside", default=False)
 
@@ -51,48 +53,44 @@ class Carried(NamedTuple):
 def call(kind: SpanKind, about: Attributes, carried: Carried) -> Callable[[Method], Method]:
     """Returns a wrapper for methods that a program calls, async or not. `about`: returns the span's name and attributes."""
 
-    def begun(self: Any, args: tuple[Any, ...]) -> Span | None:
-        """Returns a span that is recorded; None if there is to be none."""
-        if _inside.get():
-            return None
-        current = get_current_span()
-        if current is not INVALID_SPAN and current.get_span_context().is_valid and not current.get_span_context().trace_flags.sampled:
-            return None
+    def begun(self: Any, args: tuple[Any, ...]) -> Span:
         name, attributes = about(self, args)
         return tracer.start_span(name, kind=kind, attributes=attributes)
 
-    def wrapper(method: Method) -> Method:
-        @wraps(method)
-        async def traced_async(self: Any, *args: Any, **named: Any) -> Any:
-            span = begun(self, args)
-            if span is None:
+    async def awaited(method: Method, self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        token = _inside.set(True)
+        try:
+            if not (span := begun(self, args)).is_recording():
                 return await method(self, *args, **named)
-            token = _inside.set(True)
-            try:
-                if not span.is_recording():
-                    return await method(self, *args, **named)
-                args, named = carried.into(span, args, named)
-                with Current(span):
-                    return await method(self, *args, **named)
-            finally:
-                _inside.reset(token)
+            args, named = carried.into(span, args, named)
+            with Current(span):
+                return await method(self, *args, **named)
+        finally:
+            _inside.reset(token)
+
+    def called(method: Method, self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        token = _inside.set(True)
+        try:
+            if not (span := begun(self, args)).is_recording():
+                return method(self, *args, **named)
+            args, named = carried.into(span, args, named)
+            with Current(span):
+                return method(self, *args, **named)
+        finally:
+            _inside.reset(token)
+
+    def wrapper(method: Method) -> Method:
+        traced_call = awaited if iscoroutinefunction(method) else called
 
         @wraps(method)
         def traced(self: Any, *args: Any, **named: Any) -> Any:
-            span = begun(self, args)
-            if span is None:
+            # in a request that is not sampled this is all that tracing costs: no coroutine around that of the method
+            current = get_current_span().get_span_context()
+            if not (current.trace_flags & _SAMPLED or (traces_begin and not current.is_valid)) or _inside.get():
                 return method(self, *args, **named)
-            token = _inside.set(True)
-            try:
-                if not span.is_recording():
-                    return method(self, *args, **named)
-                args, named = carried.into(span, args, named)
-                with Current(span):
-                    return method(self, *args, **named)
-            finally:
-                _inside.reset(token)
+            return traced_call(method, self, args, named)
 
-        return traced_async if iscoroutinefunction(method) else traced
+        return traced
 
     return wrapper
 

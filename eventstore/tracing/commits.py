@@ -2,72 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import wraps
+from itertools import islice
 from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
-import msgpack
-from opentelemetry.trace import Span, SpanContext, SpanKind
+from opentelemetry.trace import Span, SpanContext, SpanKind, TraceFlags
 
-from eventstore.model import COMMIT_BYTES_MAX
-from eventstore.records.raw_commit import JointWrites
-from eventstore.store.append import COMMITTED
 from eventstore.trace_context import TRACEPARENT
 from eventstore.tracing.attributes import own
-from eventstore.tracing.carrying import found_in
 from eventstore.tracing.spans import LINKS_MAX, failed, following
 
 Method: TypeAlias = Callable[..., Any]
 _NAME: Final = TRACEPARENT.encode()
 
 
-class _Batches:
-    """The traces of what waits to be written by an engine, and the spans of what is being written, in order."""
-
-    def __init__(self) -> None:
-        self.waiting: list[SpanContext] = []
-        self.spans: deque[tuple[object, Span]] = deque()
+_of: Final[WeakKeyDictionary[Any, deque[tuple[object, Span]]]] = WeakKeyDictionary()
+"""The spans of the batches that an engine is writing, in order."""
+_CONTEXT: Final = re.compile(rb'"traceparent":"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f][13579bdf]"')
 
 
-_of: Final[WeakKeyDictionary[Any, _Batches]] = WeakKeyDictionary()
-
-
-def appended(method: Method) -> Method:
-    """Wraps what puts commits into the front buffer: notes the traces of those that were taken."""
-
-    @wraps(method)
-    def traced(self: Any, commits: Sequence[Any]) -> Any:
-        outcomes = method(self, commits)
-        found = [
-            context
-            for commit, outcome in zip(commits, outcomes, strict=True)
-            if (events := _events(commit)) is not None
-            and _NAME in events
-            and outcome[0] == COMMITTED
-            and (context := _first_of(events)) is not None
-        ]
-        if found:
-            waiting = _of.setdefault(self, _Batches()).waiting
-            waiting += found[: LINKS_MAX - len(waiting)]
-        return outcomes
-
-    return traced
-
-
-def _events(commit: Any) -> bytes | None:
-    """Returns packed events of a commit, of the first aggregate if it has several."""
-    events: Any = commit[0].writes[0][2] if isinstance(commit[0], JointWrites) else commit[4]
-    return events[0] if events.__class__ is tuple else events  # type: ignore[no-any-return]
-
-
-def _first_of(events: bytes) -> SpanContext | None:
-    """Returns the context of the first event: they have all the same."""
-    values = msgpack.Unpacker(max_buffer_size=COMMIT_BYTES_MAX, unicode_errors="surrogateescape")
-    values.feed(events)
-    format_, _, _, metadata = (values.unpack() for _ in range(4))
-    return found_in(metadata, format_) if metadata is not None and _NAME in metadata else None
+def _causes(buffers: Sequence[bytes]) -> list[SpanContext]:
+    """Returns the traces of the commits in a batch. It looks at bytes: decoding all events of each batch to find the few that
+    have a trace would cost more than all else of tracing.
+    """
+    found = dict.fromkeys(pair for buffer in buffers if _NAME in buffer for pair in _CONTEXT.findall(buffer))
+    return [
+        SpanContext(int(trace, 16), int(span, 16), is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+        for trace, span in islice(found, LINKS_MAX)
+    ]
 
 
 def taken(method: Method) -> Method:
@@ -76,12 +42,11 @@ def taken(method: Method) -> Method:
     @wraps(method)
     def traced(self: Any) -> Any:
         segment = method(self)
-        batches = _of.get(self)
-        if segment is not None and batches is not None and batches.waiting:
-            causes, batches.waiting = batches.waiting, []
+        if segment is not None and (causes := _causes(segment.buffers)):
             events = segment.next_sequence - segment.first_sequence
             attributes = own(events=events, bytes=segment.end - segment.offset, sequence=segment.next_sequence - 1)
-            batches.spans.append((segment, following("commit", SpanKind.INTERNAL, causes, attributes, late=False)))
+            span = following("commit", SpanKind.INTERNAL, causes, attributes, late=False)
+            _of.setdefault(self, deque()).append((segment, span))
         return segment
 
     return traced
@@ -93,9 +58,9 @@ def written(method: Method) -> Method:
     @wraps(method)
     def traced(self: Any, segment: Any, *, durable: bool) -> Any:
         done = method(self, segment, durable=durable)
-        batches = _of.get(self)
-        if batches is not None and batches.spans and batches.spans[0][0] is segment:
-            batches.spans.popleft()[1].end()
+        spans = _of.get(self)
+        if spans and spans[0][0] is segment:
+            spans.popleft()[1].end()
         return done
 
     return traced
@@ -106,8 +71,7 @@ def rolled_back(method: Method) -> Method:
 
     @wraps(method)
     def traced(self: Any, error: BaseException) -> Any:
-        batches = _of.pop(self, None)
-        for _, span in () if batches is None else batches.spans:
+        for _, span in _of.pop(self, ()):
             failed(span, error)
             span.end()
         return method(self, error)

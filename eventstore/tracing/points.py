@@ -47,7 +47,6 @@ POINTS: Final = (
     *_senders("eventstore.client.blocking.store", "BlockingStore"),
     *_topics("eventstore.client.blocking.topic", "BlockingTopic"),
     *_stores("eventstore.store.embedded", "EmbeddedStore"),
-    Point("eventstore.store.engine", "StoreEngine.append_batch", "commits:appended"),
     Point("eventstore.store.engine", "StoreEngine.take", "commits:taken"),
     Point("eventstore.store.engine", "StoreEngine.mark_written", "commits:written"),
     Point("eventstore.store.engine", "StoreEngine.roll_back", "commits:rolled_back"),
@@ -72,11 +71,15 @@ _replaced: Final[dict[Point, tuple[Any, Any]]] = {}
 _state: Final = {"started": False, "hooked": False}
 
 
-def start() -> None:
+def start(*, begin: bool = True) -> None:
     """Replaces the methods of all points by such as make spans, of the tracer provider that the program sets, before or after.
     Does nothing the second time. Stores, consumers and servers that are open already go on without spans in part: call it first.
+
+    `begin`: whether an append, a command or a message begins a trace where none is current; if not, only what happens inside a
+    span of the program is traced.
     """
     with _lock:
+        calls.traces_begin = begin
         if _state["started"]:
             return
         _state["started"] = True
