@@ -20,7 +20,9 @@ contexts = st.builds(
     ids,
     st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=300),
 )
-json_values = st.recursive(st.none() | st.integers() | st.text(max_size=8), lambda inner: st.dictionaries(st.text(max_size=4), inner))
+json_values = st.recursive(
+    st.none() | st.integers() | st.text(max_size=8), lambda inner: st.dictionaries(st.text(max_size=4), inner)
+)
 metadata = st.none() | st.binary(max_size=40) | st.dictionaries(st.text(max_size=12), json_values, max_size=4)
 events = st.builds(
     es.NewEvent,
@@ -32,7 +34,9 @@ events = st.builds(
 
 
 @given(st.lists(events, min_size=1, max_size=5), contexts)
-def test_the_events_without_their_context_are_the_events_as_they_were_given(given: list[es.NewEvent], context: dict[str, str]) -> None:
+def test_the_events_without_their_context_are_the_events_as_they_were_given(
+    given: list[es.NewEvent], context: dict[str, str]
+) -> None:
     before = flat.encode([value for event in given for value in event])
     traced = [event_with(event, context) for event in given]
     after = flat.encode([value for event in traced for value in event])

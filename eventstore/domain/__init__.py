@@ -30,6 +30,7 @@ from eventstore.errors import Rejected
 if TYPE_CHECKING:
     from eventstore.domain import testing as testing
     from eventstore.domain.projections.exchange import Exchange as Exchange
+    from eventstore.domain.event_columns import EventColumns as EventColumns
     from eventstore.domain.projections.project_all import project_all as project_all
     from eventstore.domain.projections.projector import Progress as Progress
     from eventstore.domain.projections.projector import project as project
@@ -48,6 +49,7 @@ __all__ = [
     "DecisionHandler",
     "Domain",
     "Exchange",
+    "EventColumns",
     "FileCheckpoint",
     "Handled",
     "HandledJointly",
@@ -86,6 +88,7 @@ __all__ = [
 
 _LAZY: dict[str, tuple[str, str | None]] = {
     "Exchange": ("eventstore.domain.projections.exchange", "Exchange"),
+    "EventColumns": ("eventstore.domain.event_columns", "EventColumns"),
     "FileCheckpoint": ("eventstore.domain.reactions.checkpoint", "FileCheckpoint"),
     "PostgresTarget": ("eventstore.domain.projections.targets.postgres", "PostgresTarget"),
     "Progress": ("eventstore.domain.projections.projector", "Progress"),

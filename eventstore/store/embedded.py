@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import chain, islice
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import trio
 
@@ -61,11 +61,18 @@ from eventstore.store.read.reader_threads import ReaderThreads
 from eventstore.store.read.replay import ReplayPage
 from eventstore.store.read.scan import ScanPage
 from eventstore.store.store_stats import STORE_METRICS
-from eventstore.store.streams import EmbeddedEventStream, EmbeddedLogStream, EmbeddedSubscriptionStream, Item
+from eventstore.store.streams import (
+    EmbeddedEventStream,
+    EmbeddedLogStream,
+    EmbeddedRecordBatches,
+    EmbeddedSubscriptionStream,
+    Item,
+)
 
 T = TypeVar("T")
 # Commits of one call that form one batch before other tasks may run: about a millisecond.
 _COMMITS_PER_TURN: Final = 256
+_ARROW_PAGE_BYTES: Final = 2 * 1024 * 1024  # numpy has a price for each page
 _LOADS_MAX: Final = 3  # a sort makes outdated what a thread has looked up meanwhile; then an append looks it up itself
 
 
@@ -392,6 +399,34 @@ class EmbeddedStore:
 
         return EmbeddedLogStream(cursor, turn_page, self.opened.uuid.bytes)
 
+    def read_all_arrow(
+        self,
+        after: After = 0,
+        types: Iterable[str] | None = None,
+        aggregate_prefix: str | None = None,
+        from_time: int | datetime | None = None,
+        to_time: int | datetime | None = None,
+        *,
+        aggregate_id: str | None = None,
+        query: Query | None = None,
+    ) -> EmbeddedRecordBatches:
+        """As `read_all`, in Arrow record batches of some thousand events: for pandas, polars, DuckDB, without an object for each
+        event. `domain.EventColumns` makes columns of the fields of an event class. `position` is that after the last batch.
+        Needs the extra `arrow`.
+
+        Columns: sequence, aggregate_id, version, type, timestamp, command_id, data, is_json, metadata, tags.
+        """
+        from eventstore.records.arrow_page import ArrowCursor
+
+        start = stored_start(after, self.opened.uuid.bytes)
+        cursor = ArrowCursor(start, event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id, query))
+
+        async def turn_page() -> list[Any]:
+            page = await self.scan_page(cursor.place, cursor.wanted, bytes_max=_ARROW_PAGE_BYTES)
+            return await trio.to_thread.run_sync(cursor.take, page)
+
+        return cast(EmbeddedRecordBatches, EmbeddedLogStream(cursor, turn_page, self.opened.uuid.bytes))
+
     async def query(self, query: Query, after: After = 0, limit: int | None = None) -> tuple[list[Event], Position]:
         """Returns the events after `after` that pass the query, of all aggregates, and the position after what was examined: a
         decision that is made of them is committed `unless` others have come up after it. `limit`: how many events at most.
@@ -410,20 +445,23 @@ class EmbeddedStore:
         events_max: int | None = None,
         durable: bool = False,
         whole: bool = False,
+        bytes_max: int | None = None,
     ) -> ScanPage:
-        """Reads one page of raw records on a thread (see `StoreEngine.scan`). `whole`: unfiltered.
+        """Reads one page of raw records on a thread (see `StoreEngine.scan`). `whole`: unfiltered. `bytes_max`: None: as the
+        settings say.
 
         Raises:
             Diverged: `after` is a position, and the event there is another one, or there is none.
             Corrupt, ReadFailed
         """
         self._check_open()
-        bytes_max, start = self.opened.settings.page_bytes, after if isinstance(after, LogPosition) else LogPosition(after)
+        start = after if isinstance(after, LogPosition) else LogPosition(after)
+        page_bytes = self.opened.settings.page_bytes if bytes_max is None else bytes_max
         own = None if whole else self.engine.slot_filter
 
         def page() -> ScanPage:
             check_place(self.engine.scan, start)
-            found = self.engine.scan(start.sequence, wanted, bytes_max, events_max, durable, own, whole=whole)
+            found = self.engine.scan(start.sequence, wanted, page_bytes, events_max, durable, own, whole=whole)
             return found if wanted.everything and own is None else placed(self.engine.scan, found)
 
         found = await self._threads.scan(page)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
 import trio
 
@@ -16,6 +16,9 @@ from eventstore.event_identity import LogPosition
 from eventstore.model import CaughtUp, Event
 from eventstore.position import Position, Reading, in_use
 from eventstore.records.cursors import AggregateCursor, LogCursor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TurnPage: TypeAlias = Callable[[], Awaitable[list[Event]]]
 Item: TypeAlias = Event | CaughtUp
@@ -83,6 +86,24 @@ class EmbeddedLogStream(EmbeddedEventStream):
     def position(self) -> Position:
         """The place after what was read: pass it as `after` to continue there."""
         return self._reading.position(self._store)
+
+
+class EmbeddedRecordBatches(Protocol):
+    """What `read_all_arrow` returns: Arrow record batches."""
+
+    @property
+    def position(self) -> Position:
+        """The place after the last batch: pass it as `after` to continue there."""
+
+    def __aiter__(self) -> Self: ...
+    async def __anext__(self) -> pa.RecordBatch: ...
+    async def aclose(self) -> None:
+        """Ends the stream."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class EmbeddedSubscriptionStream:

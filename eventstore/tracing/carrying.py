@@ -44,7 +44,9 @@ def event_with(event: NewEvent, carrier: Mapping[str, str]) -> NewEvent:
         return event
     format_, type_, data, stored = event
     own = event.metadata
-    if (own is not None and not format_ & METADATA_IS_JSON) or len(data) + len(stored or b"") > EVENT_BYTES_MAX - CONTEXT_BYTES_MAX:
+    if (own is not None and not format_ & METADATA_IS_JSON) or len(data) + len(
+        stored or b""
+    ) > EVENT_BYTES_MAX - CONTEXT_BYTES_MAX:
         return event
     metadata = with_trace(own, carrier)
     if metadata is own:

@@ -121,9 +121,7 @@ def publish(method: Method) -> Method:
             if (cause := found_in_event(event)) is not None:
                 attributes = of_messages("publish", "send", topic=self.topic) | own(sequence=event.sequence)
                 late = is_late(event.timestamp)
-                spans[event.sequence] = following(
-                    f"publish {self.topic}", SpanKind.PRODUCER, [cause], attributes, late=late
-                )
+                spans[event.sequence] = following(f"publish {self.topic}", SpanKind.PRODUCER, [cause], attributes, late=late)
         if not spans:
             return await method(self, events, place)
         token = _publishing.set(spans)
@@ -167,7 +165,9 @@ def messages_made(method: Method) -> Method:
         made = method(self, events)
         if not _publishing.get():
             return made
-        return [(b, k, t, (p or b"") + _context_property(event), q) for event, (b, k, t, p, q) in zip(events, made, strict=True)]
+        return [
+            (b, k, t, (p or b"") + _context_property(event), q) for event, (b, k, t, p, q) in zip(events, made, strict=True)
+        ]
 
     return traced
 
@@ -201,9 +201,7 @@ def receive(method: Method) -> Method:
             causes = known(map(found_in_message, decode_messages(bytes(answer.records), answer.count)))
             topics = sorted({window.topic for window in pull.windows})
             name = topics[0] if len(topics) == 1 else None
-            attributes = of_messages(
-                "receive", "receive", topic=name, group=self.options.group, messages=answer.count
-            )
+            attributes = of_messages("receive", "receive", topic=name, group=self.options.group, messages=answer.count)
             if causes:
                 title = f"receive {name}" if name else "receive"
                 following(title, SpanKind.CLIENT, causes, attributes, late=False, start_ns=begun).end()

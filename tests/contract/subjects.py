@@ -94,6 +94,9 @@ class Disguised:
     def read_all(self, *arguments: Any, **named: Any) -> Iteration:
         return Iteration(self._store.read_all(*arguments, **named))
 
+    def read_all_arrow(self, *arguments: Any, **named: Any) -> Iteration:
+        return Iteration(self._store.read_all_arrow(*arguments, **named))
+
     def subscribe(self, *arguments: Any, **named: Any) -> Iteration:
         return Iteration(self._store.subscribe(*arguments, **named))
 

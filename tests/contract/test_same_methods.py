@@ -46,7 +46,7 @@ def test_a_method_of_events_has_the_same_arguments_in_all_ways(method: str) -> N
 
 
 def test_the_page_names_the_methods_of_events() -> None:
-    assert len(METHODS) == 12
+    assert len(METHODS) == 13
 
 
 @pytest.mark.parametrize(

@@ -140,14 +140,15 @@ def test_a_message_that_is_delivered_again_is_a_trace_of_its_own(tmp_path: Path,
         assert first.kind is SpanKind.CONSUMER
 
 
-def test_the_messaging_conventions_are_opted_into(
-    tmp_path: Path, spans: KeptSpans, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_messaging_conventions_are_opted_into(tmp_path: Path, spans: KeptSpans, monkeypatch: pytest.MonkeyPatch) -> None:
     with ServerThread(tmp_path / "data") as server, es.blocking.connect(server.address) as store:
         store.broker.create_topic("orders")
         for wanted, expected in (
             ("", {"eventstore.topic"}),
-            ("http,messaging", {"messaging.system", "messaging.operation.name", "messaging.operation.type", "messaging.destination.name"}),
+            (
+                "http,messaging",
+                {"messaging.system", "messaging.operation.name", "messaging.operation.type", "messaging.destination.name"},
+            ),
         ):
             monkeypatch.setenv("OTEL_SEMCONV_STABILITY_OPT_IN", wanted)
             store.topic("orders").send_many([b"one", es.NewMessage(b"two", tag="t")])

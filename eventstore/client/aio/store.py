@@ -28,6 +28,7 @@ from eventstore.client.aio.streams import (
     NetworkEventStream,
     NetworkLogStream,
     NetworkSubscriptionStream,
+    RecordBatches,
     follow_log,
     open_read,
     read_log,
@@ -380,6 +381,37 @@ class NetworkStore(NetworkOpened, NetworkOperated, NetworkConsumers):
             return read_shards(self._router, begin, limit, cursor, aggregate_id, timeout, field)
         start = stored_start(begin, self._connection.session.store, self._layout_now, field)
         return read_log(self._connection, cursor(start), self._layout, timeout)
+
+    def read_all_arrow(
+        self,
+        after: After = 0,
+        types: Iterable[str] | None = None,
+        aggregate_prefix: str | None = None,
+        from_time: int | datetime | None = None,
+        to_time: int | datetime | None = None,
+        *,
+        aggregate_id: str | None = None,
+        query: Query | None = None,
+        timeout: float | None = None,
+    ) -> RecordBatches:
+        """As `read_all`, in Arrow record batches of some thousand events: for pandas, polars, DuckDB, without an object for each
+        event. `domain.EventColumns` makes columns of the fields of an event class. `position` is that after the last batch.
+        Needs the extra `arrow`.
+
+        Columns: sequence, aggregate_id, version, type, timestamp, command_id, data, is_json, metadata, tags.
+        """
+        from eventstore.records.arrow_page import ArrowCursor
+
+        timeout = self._timeout if timeout is None else timeout
+        wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id, query)
+
+        def cursor(start: LogPosition) -> LogCursor:
+            return ArrowCursor(start, wanted)
+
+        if self._router is not None:
+            return cast(RecordBatches, read_shards(self._router, after, None, cursor, aggregate_id, timeout))
+        start = stored_start(after, self._connection.session.store, self._layout_now)
+        return cast(RecordBatches, read_log(self._connection, cursor(start), self._layout, timeout))
 
     async def query(
         self, query: Query, after: After = 0, limit: int | None = None, *, timeout: float | None = None

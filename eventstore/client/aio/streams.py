@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -27,6 +27,9 @@ from eventstore.model import Event
 from eventstore.position import Position, Reading, in_use
 from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Item = TypeVar("Item", bound=SubscriptionItem)
 
@@ -56,6 +59,24 @@ def follow_log(
     """
     asked = (lambda: connection.session.layout) if layout is None else (lambda: layout)
     return NetworkSubscriptionStream(connection, SessionSubscription(start, wanted, layout=asked), timeout)
+
+
+class RecordBatches(Protocol):
+    """What `read_all_arrow` returns: Arrow record batches, each of events of one shard."""
+
+    @property
+    def position(self) -> Position:
+        """The place after the last batch: pass it as `after` to continue there."""
+
+    def __aiter__(self) -> Self: ...
+    async def __anext__(self) -> pa.RecordBatch: ...
+    async def aclose(self) -> None:
+        """Ends the stream."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class PagedStream(ABC, Generic[Item]):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypeVar
 from weakref import ref
 
 from eventstore.client.blocking.connection import BlockingConnection
@@ -29,7 +29,26 @@ from eventstore.position import Position, Reading, in_use
 from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Item = TypeVar("Item", bound=SubscriptionItem)
+
+
+class RecordBatches(Protocol):
+    """What `read_all_arrow` returns: Arrow record batches, each of events of one shard."""
+
+    @property
+    def position(self) -> Position:
+        """The place after the last batch: pass it as `after` to continue there."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]: ...
+    def __next__(self) -> pa.RecordBatch: ...
+    def close(self) -> None:
+        """Ends the stream."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 class ClosedPages(Generic[Item]):
