@@ -57,5 +57,5 @@ def test_an_event_with_a_context_has_the_same_content(given: es.NewEvent, contex
 
 def test_metadata_that_have_a_context_or_are_no_object_stay_as_they_are() -> None:
     context = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
-    for given in (b"[1]", b"text", b'{"a":1,"traceparent":"mine"}'):
-        assert with_trace(given, context) == given
+    for stored in (b"[1]", b"text", b'{"a":1,"traceparent":"mine"}'):
+        assert with_trace(stored, context) == stored

@@ -29,8 +29,8 @@ from eventstore.errors import Rejected
 
 if TYPE_CHECKING:
     from eventstore.domain import testing as testing
-    from eventstore.domain.projections.exchange import Exchange as Exchange
     from eventstore.domain.event_columns import EventColumns as EventColumns
+    from eventstore.domain.projections.exchange import Exchange as Exchange
     from eventstore.domain.projections.project_all import project_all as project_all
     from eventstore.domain.projections.projector import Progress as Progress
     from eventstore.domain.projections.projector import project as project
@@ -48,8 +48,8 @@ __all__ = [
     "Decision",
     "DecisionHandler",
     "Domain",
-    "Exchange",
     "EventColumns",
+    "Exchange",
     "FileCheckpoint",
     "Handled",
     "HandledJointly",

@@ -4,6 +4,8 @@ Payloads are parsed by Arrow's JSON reader, all of a batch at once. An event goe
 does not say what the class does: one of an older version, or without a field that has a default. So the columns hold what
 `decode` would have returned.
 
+A name that the class does not know is left out.
+
     field of the class                    column
     str, int, float, bool                 string, int64, float64, bool
     datetime, date                        timestamp in µs, UTC; date32
@@ -122,22 +124,26 @@ class EventColumns(Generic[E]):
             payloads = [self._current(rows, row) for row in range(len(rows))]
             table = self._parsed_again(payloads)
         else:
-            lacking = [
-                table[each.field].is_null() for each in self._columns if table[each.field].null_count and self._is_wanted(each)
-            ]
-            if lacking:
-                for row in {place for mask in lacking for place in pc.indices_nonzero(mask).to_pylist()}:
+            if lacking := self._lacking(table, payloads):
+                for row in lacking:
                     payloads[row] = self._current(rows, row)
                 table = self._parsed_again(payloads)
-        return pa.RecordBatch.from_arrays(
-            [*(rows[name] for name in ENVELOPE), *(self._made(each, table, payloads) for each in self._columns)],
-            schema=self.schema,
-        )
+        made = [self._made(each, table, payloads) for each in self._columns]
+        return pa.RecordBatch.from_arrays([*(rows[name] for name in ENVELOPE), *made], schema=self.schema)
 
-    @staticmethod
-    def _is_wanted(column: _Column) -> bool:
-        """Whether a null may stand for a value: it is not allowed, or the field has a default."""
-        return not column.is_json and (column.has_default or not column.nullable)
+    def _lacking(self, table: Any, payloads: list[bytes]) -> set[int]:
+        """Returns the rows where a null may stand for a value: it is not allowed, or the field has a default."""
+        import pyarrow.compute as pc
+
+        found = set[int]()
+        for each in self._columns:
+            if not each.has_default and each.nullable:
+                continue
+            if each.is_json:
+                found.update(row for row, payload in enumerate(payloads) if each.field not in json.loads(payload))
+            elif table[each.field].null_count:
+                found.update(pc.indices_nonzero(table[each.field].is_null()).to_pylist())
+        return found
 
     def _of_other_versions(self, rows: pa.RecordBatch) -> list[int]:
         import pyarrow.compute as pc

@@ -1,9 +1,9 @@
 """Decodes a page of commit records into an Arrow record batch: columns from bytes, without an object for each event.
 
-A Python loop walks from record to record by their lengths; all else is done for the whole page by numpy: places of ids, types and
-payloads follow from lengths in front of them, for the first event of each commit, then for the second, and so on. Arrow gathers
-the bytes: a binary array over the page whose boundaries are `0, start 0, end 0, start 1, end 1, …` has what is wanted as its odd
-items, and `take` copies these.
+A Python loop walks from record to record by their lengths; all else is done for the whole page by numpy: places of ids, types
+and payloads follow from lengths in front of them, for the first event of each commit, then for the second, and so on. Arrow
+gathers the bytes: a binary array over the page whose boundaries are `0, start 0, end 0, start 1, end 1, …` has what is wanted
+as its odd items, and `take` copies these.
 
 The bytes were verified where they were read, as those of `event_page`; shape and lengths are checked here.
 """
@@ -68,7 +68,9 @@ def _pyarrow() -> Any:
 
 
 class ArrowCursor(LogCursor):
-    """As `LogCursor`, forwards, and takes each page as a record batch: a list of it, or an empty one of a page without events."""
+    """As `LogCursor`, forwards, and takes each page as a record batch: a list of it, or an empty one of a page without
+    events.
+    """
 
     __slots__ = ()
 
@@ -270,7 +272,9 @@ def _selected(batch: Any, after: int, wanted: EventFilter) -> Any:
 
 
 def _of_events(events: Sequence[Event]) -> Any:
-    """Returns a record batch of events that were decoded: of few pages, and of those that only an object can be compared with."""
+    """Returns a record batch of events that were decoded: of few pages, and of those that only an object can be compared
+    with.
+    """
     pa, columns = _pyarrow(), schema()
     rows = [
         (e.sequence, e.aggregate_id, e.version, e.type, e.timestamp, e.command_id, e.data, e.is_json, e.metadata, e.tags)

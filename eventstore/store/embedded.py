@@ -410,9 +410,9 @@ class EmbeddedStore:
         aggregate_id: str | None = None,
         query: Query | None = None,
     ) -> EmbeddedRecordBatches:
-        """As `read_all`, in Arrow record batches of some thousand events: for pandas, polars, DuckDB, without an object for each
-        event. `domain.EventColumns` makes columns of the fields of an event class. `position` is that after the last batch.
-        Needs the extra `arrow`.
+        """As `read_all`, in Arrow record batches of some thousand events: for pandas, polars, DuckDB, without an object for
+        each event. `domain.EventColumns` makes columns of the fields of an event class. `position` is that after the last
+        batch. Needs the extra `arrow`.
 
         Columns: sequence, aggregate_id, version, type, timestamp, command_id, data, is_json, metadata, tags.
         """

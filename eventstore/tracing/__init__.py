@@ -8,8 +8,8 @@
 nothing is different. `opentelemetry-instrument PROGRAM` calls it by itself, also for `eventstore serve`, `work` and `project`.
 
 Traces begin with `append`, `commit`, `send` and `topic.send` of a program, as its sampler says, or continue the one that is
-current there. What follows (a handler, a commit, a reaction, a projection, a publication, a consumer) continues what an event or
-message says of its trace, and begins none where it says nothing: so what is not sampled costs next to nothing.
+current there. What follows (a handler, a commit, a reaction, a projection, a publication, a consumer) continues what an event
+or message says of its trace, and begins none where it says nothing: so what is not sampled costs next to nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from eventstore.extras import advice
 
 try:
-    import opentelemetry.trace
+    import opentelemetry.trace  # noqa: F401
     import wrapt  # noqa: F401
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"tracing needs {error.name}; {advice('otel')}", name=error.name) from None

@@ -25,8 +25,8 @@ def own(**values: Any) -> dict[str, Any]:
 
 
 def of_messages(operation: str, type_: str, **values: Any) -> dict[str, Any]:
-    """Returns the attributes of an operation of the broker: `topic`, and of `queue`, `group`, `message_id`, `messages` those that
-    there are. `type_`: send, receive or process.
+    """Returns the attributes of an operation of the broker: `topic`, and of `queue`, `group`, `message_id`, `messages` those
+    that there are. `type_`: send, receive or process.
     """
     wanted = {each.strip() for each in os.environ.get(_OPT_IN, "").split(",")}
     if not wanted & {"messaging", "messaging/dup"}:

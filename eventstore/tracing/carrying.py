@@ -39,7 +39,9 @@ def carrier_of(span: Span) -> dict[str, str]:
 
 
 def event_with(event: NewEvent, carrier: Mapping[str, str]) -> NewEvent:
-    """Returns the event with a context in its metadata; as it is if they are not JSON, have one, or are as large as they may be."""
+    """Returns the event with a context in its metadata; as it is if they are not JSON, have one, or are as large as they may
+    be.
+    """
     if event.__class__ is not NewEvent:
         return event
     format_, type_, data, stored = event

@@ -1,4 +1,6 @@
-"""The commit: one span for each batch that is written and synced, beneath the first traced commit in it, linked to the others."""
+"""The commit: one span for each batch that is written and synced, beneath the first traced commit in it, linked to the
+others.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""All places where tracing begins: which methods are replaced, and by what. A module that is not imported yet is changed when it
-is, so that a client does not load a server for this.
+"""All places where tracing begins: which methods are replaced, and by what. A module that is not imported yet is changed when
+it is, so that a client does not load a server for this.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ _state: Final = {"started": False, "hooked": False}
 
 def start(*, begin: bool = True) -> None:
     """Replaces the methods of all points by such as make spans, of the tracer provider that the program sets, before or after.
-    Does nothing the second time. Stores, consumers and servers that are open already go on without spans in part: call it first.
+    Does nothing the second time. Stores, consumers and servers that are open already go on without spans in part: call it
+    first.
 
     `begin`: whether an append, a command or a message begins a trace where none is current; if not, only what happens inside a
     span of the program is traced.

@@ -30,8 +30,8 @@ tracer: Final = get_tracer("eventstore", __version__)
 
 
 class Current:
-    """Makes a span the current one in the body of a `with`, and ends it with that, unless it `goes_on`. An error is noted by its
-    type alone: its text may quote data.
+    """Makes a span the current one in the body of a `with`, and ends it with that, unless it `goes_on`. An error is noted by
+    its type alone: its text may quote data.
     """
 
     __slots__ = ("_not_errors", "_span", "_token", "goes_on")

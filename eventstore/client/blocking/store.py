@@ -395,9 +395,9 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         query: Query | None = None,
         timeout: float | None = None,
     ) -> RecordBatches:
-        """As `read_all`, in Arrow record batches of some thousand events: for pandas, polars, DuckDB, without an object for each
-        event. `domain.EventColumns` makes columns of the fields of an event class. `position` is that after the last batch.
-        Needs the extra `arrow`.
+        """As `read_all`, in Arrow record batches of some thousand events: for pandas, polars, DuckDB, without an object for
+        each event. `domain.EventColumns` makes columns of the fields of an event class. `position` is that after the last
+        batch. Needs the extra `arrow`.
 
         Columns: sequence, aggregate_id, version, type, timestamp, command_id, data, is_json, metadata, tags.
         """
