@@ -233,7 +233,7 @@ def _type_of(pa: Any, hint: object, decimal: DecimalColumn | None) -> tuple[Any,
     if hint is Decimal:
         digits = decimal or _DEFAULT_DECIMAL
         kind = pa.decimal128(digits.precision, digits.scale)
-        return pa.string(), kind, lambda found: pa.array([_decimal(each) for each in found.to_pylist()], kind)
+        return pa.string(), kind, lambda found: _decimals(pa, found, kind)
     if hint is UUID:
         return pa.string(), pa.string(), None
     if hint is real_class(datetime):
@@ -262,8 +262,11 @@ def _times(pa: Any, found: Any, kind: Any) -> Any:
         return pa.array([None if each is None else datetime.fromisoformat(each) for each in found.to_pylist()], kind)
 
 
-def _decimal(text: str | None) -> Decimal | None:
-    return None if text is None else Decimal(text)
+def _decimals(pa: Any, found: Any, kind: Any) -> Any:
+    try:
+        return found.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # Decimals have forms that Arrow does not read
+        return pa.array([None if each is None else Decimal(each) for each in found.to_pylist()], kind)
 
 
 def _from_base64(text: str | None) -> bytes | None:
