@@ -18,7 +18,7 @@ from eventstore.cli.transfer.object_log import JsonObjectLog, SqliteObjectLog
 from tests.cli.processes import Server, refused, run
 
 Serve = Callable[..., Server]
-REAL = Path(__file__).parents[4] / "shared" / "data" / "domestic_declarations.jsonl.gz"
+REAL = Path(__file__).parents[5] / "shared" / "data" / "domestic_declarations.jsonl.gz"
 
 
 def stored(aggregate_id: str, version: int, event: es.NewEvent, time: int) -> es.Event:
