@@ -2,8 +2,8 @@
 
     python -m benchmarks.arrow [--events 200000]
 
-A server in a process of its own, sorted or not as it comes; the client in this one. Each way runs in turns with the others; told
-is the median of the time on the client's processor, which says more on a machine that others use, and the ratio to objects.
+A server in a process of its own; the client in this one. Each way runs in turns with the others; told is the median of the
+time on the client's processor, which says more on a machine that others use, and the ratio to objects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far a lake is: the document `eventstore.json` beside its tables.
+"""How far a lake is: the document NAME beside its tables.
 
 Events are written in numbered *chunks*. Where a chunk begins and ends is durable here before anything of it is in a table, and
 each table says itself, in the commit that adds the events, which chunk it has. So after a crash at any point each table

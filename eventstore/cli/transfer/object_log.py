@@ -1,8 +1,8 @@
 """Writes events as an object-centric event log, OCEL 2.0, in JSON or SQLite: what tools of process mining read.
 
 The objects of an event are its aggregate and its tags. The type of an aggregate is the letters that its id begins with
-(`declaration` of `declaration-42`), that of a tag what is before its colon (`course` of `course:c1`). Attributes of an event are
-the members of its data: text, numbers, true and false as they are, anything else as JSON text.
+(`declaration` of `declaration-42`), that of a tag what is before its colon (`course` of `course:c1`). Attributes of an event
+are the members of its data: text, numbers, true and false as they are, anything else as JSON text.
 
 Events are written one by one; in memory are the ids of the objects, and the types.
 """
@@ -193,7 +193,8 @@ class SqliteObjectLog(ObjectLog):
         run(
             "CREATE TABLE object_object (ocel_source_id TEXT, ocel_target_id TEXT, ocel_qualifier TEXT, "
             "PRIMARY KEY (ocel_source_id, ocel_target_id, ocel_qualifier), "
-            "FOREIGN KEY (ocel_source_id) REFERENCES object (ocel_id), FOREIGN KEY (ocel_target_id) REFERENCES object (ocel_id))"
+            "FOREIGN KEY (ocel_source_id) REFERENCES object (ocel_id), "
+            "FOREIGN KEY (ocel_target_id) REFERENCES object (ocel_id))"
         )
 
     def _write(
