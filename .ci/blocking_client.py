@@ -44,6 +44,7 @@ NAMES: Final = {
     "NetworkOneWay": "BlockingOneWay",
     "NetworkOpened": "BlockingOpened",
     "NetworkOperated": "BlockingOperated",
+    "NetworkRecordBatches": "BlockingRecordBatches",
     "NetworkSubscriptionStream": "BlockingSubscriptionStream",
     "MergedEvents": "BlockingMergedEvents",
     "MergedSubscription": "BlockingMergedSubscription",

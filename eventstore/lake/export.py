@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from eventstore.domain.domain import Domain
 from eventstore.domain.event_columns import EventColumns
 from eventstore.fields import check_int
-from eventstore.lake.progress import Group, LakeProgress
+from eventstore.lake.progress import LakeProgress, TypeGroup
 from eventstore.lake.tables import LakeTables
 from eventstore.position import Position
 
@@ -83,7 +83,7 @@ class _Added:
         self._on_chunk(self.events)
 
 
-def _finish(store: BlockingStore, group: Group, columns: Mapping[str, EventColumns[Any]], added: _Added) -> None:
+def _finish(store: BlockingStore, group: TypeGroup, columns: Mapping[str, EventColumns[Any]], added: _Added) -> None:
     """Adds the last chunk to the tables that lack it: the export was interrupted. Those that have no event in it lack it for
     ever, and get nothing.
     """
@@ -145,7 +145,9 @@ def _continue(
         stream.close()
 
 
-def _write(place: int, progress: LakeProgress, group: Group, end: Position, rows: _Rows, count: int, added: _Added) -> Group:
+def _write(
+    place: int, progress: LakeProgress, group: TypeGroup, end: Position, rows: _Rows, count: int, added: _Added
+) -> TypeGroup:
     """Adds a chunk: first where it ends is durable, then the tables get it."""
     group = group.after(end, count)
     progress.save(place, group)

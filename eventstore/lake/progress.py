@@ -28,7 +28,7 @@ _KNOWN: Final = ("format", "lake", "groups")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TypeGroup:
     """Types of events, and their last chunk: its number (0: there is none yet), the positions that it lies between, and how
     many events it has.
     """
@@ -39,12 +39,12 @@ class Group:
     end: Position | None = None
     events: int = 0
 
-    def after(self, end: Position, events: int) -> Group:
+    def after(self, end: Position, events: int) -> TypeGroup:
         """Returns the group with the next chunk."""
         return replace(self, chunk=self.chunk + 1, begin=self.end, end=end, events=events)
 
     @property
-    def complete(self) -> Group:
+    def complete(self) -> TypeGroup:
         """The group once all tables have its last chunk: nothing lies between its positions any more."""
         return replace(self, begin=self.end, events=0)
 
@@ -76,7 +76,7 @@ class LakeProgress:
                 raise FolderRefused(
                     str(folder), f"it has folders, and no {NAME}, which says what is in them; name a new folder"
                 ) from None
-            self.lake, self.groups, self._others = uuid.uuid4().hex, list[Group](), cast(Tree, {})
+            self.lake, self.groups, self._others = uuid.uuid4().hex, list[TypeGroup](), cast(Tree, {})
             return
         if document.get("format") != _FORMAT:
             raise FolderRefused(
@@ -95,9 +95,9 @@ class LakeProgress:
         """Adds groups of the types that are in none."""
         known = {name for group in self.groups for name in group.types}
         new = sorted(set(types) - known)
-        self.groups += [Group(tuple(new[at : at + FILTER_TYPES_MAX])) for at in range(0, len(new), FILTER_TYPES_MAX)]
+        self.groups += [TypeGroup(tuple(new[at : at + FILTER_TYPES_MAX])) for at in range(0, len(new), FILTER_TYPES_MAX)]
 
-    def save(self, place: int, group: Group) -> None:
+    def save(self, place: int, group: TypeGroup) -> None:
         """Replaces a group; durable on return."""
         self.groups[place] = group
         groups = [
@@ -119,6 +119,6 @@ class LakeProgress:
         self._lock.release()
 
 
-def _group(written: Any) -> Group:
+def _group(written: Any) -> TypeGroup:
     begin, end = (None if written[name] is None else Position.parse(written[name]) for name in ("begin", "end"))
-    return Group(tuple(map(str, written["types"])), int(written["chunk"]), begin, end, int(written["events"]))
+    return TypeGroup(tuple(map(str, written["types"])), int(written["chunk"]), begin, end, int(written["events"]))

@@ -21,10 +21,9 @@ from eventstore.tracing.carrying import (
     properties_with,
     writes_with,
 )
-from eventstore.tracing.spans import Current, tracer
+from eventstore.tracing.spans import Current, Method, tracer
 
 Attributes: TypeAlias = Callable[[Any, tuple[Any, ...]], tuple[str, dict[str, Any]]]
-Method: TypeAlias = Callable[..., Any]
 
 traces_begin = True  # where none is current
 _SAMPLED: Final = TraceFlags.SAMPLED

@@ -6,19 +6,18 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import wraps
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from opentelemetry.trace import Span, SpanContext, SpanKind, TraceFlags
 
 from eventstore.trace_context import TRACEPARENT
 from eventstore.tracing.attributes import own
-from eventstore.tracing.spans import LINKS_MAX, failed, following
+from eventstore.tracing.spans import LINKS_MAX, Method, failed, following
 
-Method: TypeAlias = Callable[..., Any]
 _NAME: Final = TRACEPARENT.encode()
 
 

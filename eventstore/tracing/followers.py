@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from functools import wraps
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from opentelemetry.trace import Span, SpanKind, get_current_span
@@ -21,10 +21,9 @@ from eventstore.records.message import decode_messages
 from eventstore.trace_context import TRACEPARENT
 from eventstore.tracing.attributes import of_messages, own
 from eventstore.tracing.carrying import carrier_of, found_in, found_in_event, found_in_message, metadata_with
-from eventstore.tracing.spans import Current, failed, following, is_late, known
+from eventstore.tracing.spans import Current, Method, failed, following, is_late, known
 from eventstore_mailbox import ChangesFirst
 
-Method: TypeAlias = Callable[..., Any]
 _NAME: Final = TRACEPARENT.encode()
 
 

@@ -11,9 +11,9 @@ of whatever the generator's user does next.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from opentelemetry import context as current_context
 from opentelemetry.context import Context
@@ -22,6 +22,8 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from eventstore import __version__
 from eventstore.tracing.carrying import remote
 
+Method: TypeAlias = Callable[..., Any]
+"""What is replaced, and what replaces it."""
 LATE_S: Final = 60
 LINKS_MAX: Final = 128
 """As many as an SDK keeps by default."""

@@ -21,7 +21,7 @@ import eventstore.domain as d
 from eventstore.client.blocking.store import BlockingStore
 from eventstore.domain.encoding.event_type import event_type
 from eventstore.lake.export import Exported, export_events
-from eventstore.lake.progress import Group, LakeProgress
+from eventstore.lake.progress import LakeProgress, TypeGroup
 from eventstore.lake.tables import DeltaTables
 from tests.cluster.led_shards import LedShards
 from tests.lake import shop_before, shop_later
@@ -111,7 +111,7 @@ class Steps:
 class KilledProgress(LakeProgress):
     steps: Steps
 
-    def save(self, place: int, group: Group) -> None:
+    def save(self, place: int, group: TypeGroup) -> None:
         self.steps.step()
         super().save(place, group)
         self.steps.step()

@@ -27,8 +27,8 @@ from eventstore.client.aio.routing import (
 from eventstore.client.aio.streams import (
     NetworkEventStream,
     NetworkLogStream,
+    NetworkRecordBatches,
     NetworkSubscriptionStream,
-    RecordBatches,
     follow_log,
     open_read,
     read_log,
@@ -393,7 +393,7 @@ class NetworkStore(NetworkOpened, NetworkOperated, NetworkConsumers):
         aggregate_id: str | None = None,
         query: Query | None = None,
         timeout: float | None = None,
-    ) -> RecordBatches:
+    ) -> NetworkRecordBatches:
         """As `read_all`, in Arrow record batches of some thousand events: for pandas, polars, DuckDB, without an object for
         each event. `domain.EventColumns` makes columns of the fields of an event class. `position` is that after the last
         batch. Needs the extra `arrow`.
@@ -409,9 +409,9 @@ class NetworkStore(NetworkOpened, NetworkOperated, NetworkConsumers):
             return ArrowCursor(start, wanted)
 
         if self._router is not None:
-            return cast(RecordBatches, read_shards(self._router, after, None, cursor, aggregate_id, timeout))
+            return cast(NetworkRecordBatches, read_shards(self._router, after, None, cursor, aggregate_id, timeout))
         start = stored_start(after, self._connection.session.store, self._layout_now)
-        return cast(RecordBatches, read_log(self._connection, cursor(start), self._layout, timeout))
+        return cast(NetworkRecordBatches, read_log(self._connection, cursor(start), self._layout, timeout))
 
     async def query(
         self, query: Query, after: After = 0, limit: int | None = None, *, timeout: float | None = None

@@ -61,7 +61,7 @@ def follow_log(
     return NetworkSubscriptionStream(connection, SessionSubscription(start, wanted, layout=asked), timeout)
 
 
-class RecordBatches(Protocol):
+class NetworkRecordBatches(Protocol):
     """What `read_all_arrow` returns: Arrow record batches, each of events of one shard."""
 
     @property

@@ -28,8 +28,8 @@ from eventstore.client.blocking.routing import (
 from eventstore.client.blocking.streams import (
     BlockingEventStream,
     BlockingLogStream,
+    BlockingRecordBatches,
     BlockingSubscriptionStream,
-    RecordBatches,
     follow_log,
     open_read,
     read_log,
@@ -394,7 +394,7 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         aggregate_id: str | None = None,
         query: Query | None = None,
         timeout: float | None = None,
-    ) -> RecordBatches:
+    ) -> BlockingRecordBatches:
         """As `read_all`, in Arrow record batches of some thousand events: for pandas, polars, DuckDB, without an object for
         each event. `domain.EventColumns` makes columns of the fields of an event class. `position` is that after the last
         batch. Needs the extra `arrow`.
@@ -410,9 +410,9 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             return ArrowCursor(start, wanted)
 
         if self._router is not None:
-            return cast(RecordBatches, read_shards(self._router, after, None, cursor, aggregate_id, timeout))
+            return cast(BlockingRecordBatches, read_shards(self._router, after, None, cursor, aggregate_id, timeout))
         start = stored_start(after, self._connection.session.store, self._layout_now)
-        return cast(RecordBatches, read_log(self._connection, cursor(start), self._layout, timeout))
+        return cast(BlockingRecordBatches, read_log(self._connection, cursor(start), self._layout, timeout))
 
     def query(
         self, query: Query, after: After = 0, limit: int | None = None, *, timeout: float | None = None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item", bound=SubscriptionItem)
 
 
-class RecordBatches(Protocol):
+class BlockingRecordBatches(Protocol):
     """What `read_all_arrow` returns: Arrow record batches, each of events of one shard."""
 
     @property
