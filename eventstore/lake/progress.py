@@ -24,7 +24,7 @@ from eventstore.position import Position
 
 NAME: Final = "eventstore.json"
 _FORMAT: Final = 1
-_KNOWN: Final = ("format", "lake", "groups")
+_KNOWN: Final = ("format", "kind", "lake", "groups")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,11 @@ class LakeProgress:
         groups: by the order in which they were begun.
     """
 
-    def __init__(self, folder: Path, files: Files | None = None) -> None:
-        """Raises FolderRefused: another process writes it, or tables are there without it; Corrupt."""
-        self._files, self._path = files or OsFiles(), folder / NAME
+    def __init__(self, folder: Path, kind: str, files: Files | None = None) -> None:
+        """`kind`: of its tables. Raises FolderRefused: another process writes it, tables are there without it, or are
+        of another kind; Corrupt.
+        """
+        self._kind, self._files, self._path = kind, files or OsFiles(), folder / NAME
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = self._files.lock(folder / f"{NAME}.lock")
         try:
@@ -82,6 +84,8 @@ class LakeProgress:
             raise FolderRefused(
                 str(self._path), f"format {document.get('format')}; this program knows {_FORMAT}. Use a newer one"
             )
+        if document.get("kind") != self._kind:
+            raise FolderRefused(str(self._path.parent), f"it has tables of {document.get('kind')}; name another folder")
         try:
             self.lake = uuid.UUID(cast(str, document["lake"])).hex
             self.groups = [_group(each) for each in cast("list[Any]", document["groups"])]
@@ -110,9 +114,8 @@ class LakeProgress:
             }
             for each in self.groups
         ]
-        write_document(
-            self._files, self._path, {**self._others, "format": _FORMAT, "lake": self.lake, "groups": cast(Any, groups)}
-        )
+        own: Tree = {"format": _FORMAT, "kind": self._kind, "lake": self.lake, "groups": cast(Any, groups)}
+        write_document(self._files, self._path, {**self._others, **own})
 
     def close(self) -> None:
         """Lets another process write it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -12,7 +13,7 @@ from eventstore.fields import counted
 
 
 def lake(
-    to: Annotated[str, typer.Argument(metavar="delta:FOLDER", help="The folder of the Delta tables.")],
+    to: Annotated[str, typer.Argument(metavar="KIND:FOLDER", help="delta:FOLDER or iceberg:FOLDER.")],
     domain: Annotated[str, typer.Option(metavar="MODULE:NAME", help="The domain, such as bank:app.")],
     chunk_events: Annotated[
         int, typer.Option("--chunk-events", metavar="N", min=1, help="How many events become one commit of their tables.")
@@ -20,11 +21,11 @@ def lake(
     progress: ShowProgress = None,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Add new events to Delta tables, one for each class.
+    """Add new events to Delta or Iceberg tables, one for each class.
 
     The columns are those of the fields, with their types. Each run adds what has come up since the last one, each event
     exactly once, also after one that was killed. Events without a class in the domain are left out; once it has one, all of
-    them are added. Needs the extra delta.
+    them are added. Needs the extra delta or iceberg.
 
     \b
     Example:
@@ -34,13 +35,16 @@ def lake(
     from eventstore.domain.import_path import load
     from eventstore.lake.export import export_events
     from eventstore.lake.progress import LakeProgress
-    from eventstore.lake.tables import DeltaTables, tables_at
+    from eventstore.lake.tables import tables_at
 
-    loaded, folder = load(domain), tables_at(to)
-    state = LakeProgress(folder)
+    loaded, (kind, folder) = load(domain), tables_at(to)
+    state = LakeProgress(folder, kind.kind)
     try:
-        tables = DeltaTables(folder, state.lake)
-        with blocking.connect(store, name="eventstore lake", timeout=None) as connected, meter("lake", progress) as bar:
+        with (
+            closing(kind(folder, state.lake)) as tables,
+            blocking.connect(store, name="eventstore lake", timeout=None) as connected,
+            meter("lake", progress) as bar,
+        ):
             done = export_events(
                 connected,
                 loaded,
