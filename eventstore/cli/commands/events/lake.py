@@ -21,9 +21,9 @@ def lake(
     progress: ShowProgress = None,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Add new events to Delta or Iceberg tables, one for each class.
+    """Add new events to Delta or Iceberg tables.
 
-    The columns are those of the fields, with their types. Each run adds what has come up since the last one, each event
+    Each class of events has a table, whose columns are those of its fields, with their types. Each run adds what has come up since the last one, each event
     exactly once, also after one that was killed. Events without a class in the domain are left out; once it has one, all of
     them are added. Needs the extra delta or iceberg.
 
