@@ -23,9 +23,9 @@ def lake(
 ) -> None:
     """Add new events to Delta or Iceberg tables.
 
-    Each class of events has a table, whose columns are those of its fields, with their types. Each run adds what has come up since the last one, each event
-    exactly once, also after one that was killed. Events without a class in the domain are left out; once it has one, all of
-    them are added. Needs the extra delta or iceberg.
+    Each class of events has a table, whose columns are those of its fields, with their types. Each run adds what has come
+    up since the last one, each event exactly once, also after one that was killed. Events without a class in the domain
+    are left out; once it has one, all of them are added. Needs the extra delta or iceberg.
 
     \b
     Example:
