@@ -50,6 +50,7 @@ from eventstore.http_api.event_form import (
 )
 from eventstore.http_api.event_streams import MEDIA_TYPE, EventStream, Subscription
 from eventstore.http_api.json_bodies import members
+from eventstore.http_api.schemas import BYTES, NAME, NAMES, object_schema, schema_named
 from eventstore.json_values import json_text
 from eventstore.model import COMMIT_EVENTS_MAX, EXISTS, VERSION_MAX, Committed, Event, ExpectedVersion, Unchanged
 from eventstore.position import END, After, Position
@@ -66,64 +67,55 @@ EventWriter: TypeAlias = Callable[..., str]
 _ANSWER_FACTOR: Final = 2  # an event as it is read, and as it is sent
 _QUOTES: Final = '"'
 
-_NAME: Final = {"type": "string", "minLength": 1}
-_NAMES: Final = {"type": "array", "items": _NAME}
 _COUNT: Final = {"type": "integer", "minimum": 1, "maximum": PAGE_EVENTS_MAX, "default": 100}
-_AGGREGATE: Final = Parameter("aggregate_id", "the aggregate", _NAME, "path", True)
+_AGGREGATE: Final = Parameter("aggregate_id", "the aggregate", NAME, "path", True)
 _KEY: Final = Parameter(
     "Idempotency-Key",
     "the command id: sent again with the same content it has the first outcome, and nothing is stored twice",
-    _NAME,
+    NAME,
     "header",
     True,
 )
 _LIMIT: Final = Parameter("limit", "at most as many events; a page may have fewer", _COUNT)
 
 
-def _ref(name: str) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _object(required: Sequence[str] = (), **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-
-
 _VERSION: Final = {"oneOf": [{"type": "integer", "minimum": 0}, {"enum": ["any", "exists"]}]}
 _PLACE: Final = {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}
-_BYTES: Final = {"type": "string", "contentEncoding": "base64"}
 _SEQUENCE: Final = {"type": ["integer", "null"]}
 _PAYLOADS: Final[Mapping[str, Any]] = {
     "data": {"description": "any JSON"},
-    "data_base64": {**_BYTES, "description": "bytes that are not JSON, in place of data"},
+    "data_base64": {**BYTES, "description": "bytes that are not JSON, in place of data"},
     "metadata": {"description": "any JSON"},
-    "metadata_base64": _BYTES,
-    "tags": _NAMES,
+    "metadata_base64": BYTES,
+    "tags": NAMES,
 }
 SCHEMAS: Final[Mapping[str, Any]] = {
-    "NewEvent": _object(["type"], type=_NAME, **_PAYLOADS),
-    "Event": _object(
+    "NewEvent": object_schema(["type"], type=NAME, **_PAYLOADS),
+    "Event": object_schema(
         ["aggregate_id", "version", "type", "command_id", "timestamp", "sequence"],
-        aggregate_id=_NAME,
+        aggregate_id=NAME,
         version={"type": "integer"},
-        type=_NAME,
+        type=NAME,
         **_PAYLOADS,
-        command_id=_NAME,
+        command_id=NAME,
         timestamp={"description": "ISO 8601 in UTC; a number of microseconds since 1970 outside the years 1 to 9999"},
         sequence={"type": "integer", "description": "in the log of the shard"},
         shard={"type": "integer", "description": "if there are several"},
     ),
-    "Outcome": _object(
+    "Outcome": object_schema(
         ["aggregate_id", "version", "sequence", "duplicate"],
-        aggregate_id=_NAME,
+        aggregate_id=NAME,
         version={**_SEQUENCE, "description": "after the last event; null if a command has changed nothing"},
         sequence=_SEQUENCE,
         duplicate={"type": "boolean", "description": "the command was stored before"},
         durability={"type": ["integer", "null"], "description": "on how many disks it is"},
-        command_id=_NAME,
+        command_id=NAME,
     ),
 }
-_OUTCOME: Final = {JSON: _ref("Outcome")}
-_OUTCOMES: Final = {JSON: _object(["commits"], commits={"type": "array", "items": _ref("Outcome")}, command_id=_NAME)}
+_OUTCOME: Final = {JSON: schema_named("Outcome")}
+_COMMITS: Final = {"type": "array", "items": schema_named("Outcome")}
+_OUTCOMES: Final = {JSON: object_schema(["commits"], commits=_COMMITS, command_id=NAME)}
+_NEW_EVENTS: Final = {"type": "array", "items": schema_named("NewEvent"), "minItems": 1}
 _CLOUDEVENT: Final[Mapping[str, Any]] = {
     "type": "object",
     "description": "a CloudEvent of version 1.0 in the JSON format",
@@ -131,8 +123,8 @@ _CLOUDEVENT: Final[Mapping[str, Any]] = {
     "required": ["specversion", "id", "source", "type", "subject"],
 }
 _CLOUDEVENTS: Final = {"type": "array", "items": _CLOUDEVENT}
-_EVENT_LINES: Final = dict.fromkeys(LINES, _ref("Event"))
-_EVENTS: Final = {"type": "array", "items": _ref("Event")}
+_EVENT_LINES: Final = dict.fromkeys(LINES, schema_named("Event"))
+_EVENTS: Final = {"type": "array", "items": schema_named("Event")}
 _NEXT: Final = {"type": ["string", "null"], "description": "the address of the next page; null: there are no more events"}
 
 
@@ -428,10 +420,10 @@ OPERATIONS: Final = (
         (
             _AGGREGATE,
             _KEY,
-            Parameter("If-Match", 'the version that the aggregate must have, such as "3"; *: it exists', _NAME, "header"),
-            Parameter("If-None-Match", "*: the aggregate must not exist", _NAME, "header"),
+            Parameter("If-Match", 'the version that the aggregate must have, such as "3"; *: it exists', NAME, "header"),
+            Parameter("If-None-Match", "*: the aggregate must not exist", NAME, "header"),
         ),
-        _object(["events"], events={"type": "array", "items": _ref("NewEvent"), "minItems": 1}, expected_version=_VERSION),
+        object_schema(["events"], events=_NEW_EVENTS, expected_version=_VERSION),
         {201: ("appended", _OUTCOME), 200: ("the command was stored before", _OUTCOME)},
         (errors.VersionConflict, errors.CommandIdReused, errors.NotEnoughReplicas, errors.StorageFull),
         {428: "there is no condition: expected_version, If-Match or If-None-Match"},
@@ -452,7 +444,7 @@ OPERATIONS: Final = (
             200: (
                 "a page",
                 {
-                    JSON: _object(["events"], events=_EVENTS, aggregate_id=_NAME, next=_NEXT),
+                    JSON: object_schema(["events"], events=_EVENTS, aggregate_id=NAME, next=_NEXT),
                     **_EVENT_LINES,
                     BATCH: _CLOUDEVENTS,
                 },
@@ -487,31 +479,31 @@ OPERATIONS: Final = (
         "Append the events of a command to several aggregates, to all of them or to none; durable when this answers.",
         commit,
         (_KEY,),
-        _object(
+        object_schema(
             ["writes"],
             writes={
                 "type": "array",
                 "minItems": 1,
-                "items": _object(
+                "items": object_schema(
                     ["aggregate_id", "events", "expected_version"],
-                    aggregate_id=_NAME,
-                    events={"type": "array", "items": _ref("NewEvent")},
+                    aggregate_id=NAME,
+                    events={"type": "array", "items": schema_named("NewEvent")},
                     expected_version=_VERSION,
                 ),
             },
             only_if={
                 "type": "array",
                 "description": "what must hold for aggregates that are not written",
-                "items": _object(["aggregate_id", "version"], aggregate_id=_NAME, version=_VERSION),
+                "items": object_schema(["aggregate_id", "version"], aggregate_id=NAME, version=_VERSION),
             },
             unless={
                 "type": "array",
                 "minItems": 1,
                 "description": "a query: nothing is written if an event after `after` passes one of its items",
-                "items": _object(types=_NAMES, tags=_NAMES),
+                "items": object_schema(types=NAMES, tags=NAMES),
             },
             after={**_PLACE, "description": "the position of what the command was decided on"},
-            scope={**_NAME, "description": "an id or a text in braces: only aggregates of its slot count for `unless`"},
+            scope={**NAME, "description": "an id or a text in braces: only aggregates of its slot count for `unless`"},
         ),
         {201: ("appended", _OUTCOMES), 200: ("the command was stored before", _OUTCOMES)},
         (
@@ -534,17 +526,17 @@ OPERATIONS: Final = (
             Parameter(
                 "after", "a sequence or a position; end, for a stream: only new events", {"type": "string", "default": "0"}
             ),
-            Parameter("type", "of one of these types", _NAMES),
-            Parameter("tag", "that has all of these tags", _NAMES),
-            Parameter("prefix", "of aggregates whose ids begin with this", _NAME),
+            Parameter("type", "of one of these types", NAMES),
+            Parameter("tag", "that has all of these tags", NAMES),
+            Parameter("prefix", "of aggregates whose ids begin with this", NAME),
             _LIMIT,
-            Parameter("Last-Event-ID", "of a stream: the position after which it continues", _NAME, "header"),
+            Parameter("Last-Event-ID", "of a stream: the position after which it continues", NAME, "header"),
         ),
         answers={
             200: (
                 "a page, with the position up to which it looked; or a stream, in which each event has its position as its id",
                 {
-                    JSON: _object(["events", "position"], events=_EVENTS, position=_NAME, next=_NEXT),
+                    JSON: object_schema(["events", "position"], events=_EVENTS, position=NAME, next=_NEXT),
                     **_EVENT_LINES,
                     BATCH: _CLOUDEVENTS,
                     MEDIA_TYPE: {"type": "string"},
@@ -558,10 +550,10 @@ OPERATIONS: Final = (
         "/commands/{type}",
         "Have the server's domain handle a command; its changes are durable when this answers.",
         send,
-        (Parameter("type", "of the command", _NAME, "path", True), _KEY),
-        _object(
+        (Parameter("type", "of the command", NAME, "path", True), _KEY),
+        object_schema(
             ["aggregate_id"],
-            aggregate_id=_NAME,
+            aggregate_id=NAME,
             fields={"type": "object", "description": "the fields of the command"},
             metadata={"type": "object", "description": "stored with each of its events"},
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import trio
@@ -21,6 +21,7 @@ from eventstore.http_api.event_form import json_payload, stored_payload, time_te
 from eventstore.http_api.group_members import HttpMember, WantedMessages, finish_all, topics_of
 from eventstore.http_api.json_bodies import elements, members
 from eventstore.http_api.problems import problem_of
+from eventstore.http_api.schemas import BYTES, NAME, object_schema, schema_named
 from eventstore.json_values import json_text
 from eventstore.protocol.limits import QUEUES_MAX, REASON_BYTES_MAX
 
@@ -34,41 +35,31 @@ _FINISH_WITHIN_S: Final = 60.0
 _LIMIT: Final = 10
 _ANSWER_FACTOR: Final = 2  # a message as it is held, and as it is sent
 
-_NAME: Final = {"type": "string", "minLength": 1}
 _BROKER_NAME: Final = {"type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}$"}
 _TEXT: Final = {"type": ["string", "null"], "minLength": 1, "maxLength": 255}
 _PROPERTIES: Final = {"type": ["object", "null"], "additionalProperties": {"type": "string"}}
-_BYTES: Final = {
-    "type": "string",
-    "contentEncoding": "base64",
-    "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(==|[A-Za-z0-9+/]=))?$",
-}
-
-
-def _object(required: Sequence[str] = (), **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
 _BODIES: Final[Mapping[str, Any]] = {
     "body": {"description": "any JSON"},
-    "body_base64": {**_BYTES, "description": "bytes that are not JSON, in place of body"},
+    "body_base64": {**BYTES, "description": "bytes that are not JSON, in place of body"},
     "key": {**_TEXT, "description": "messages of one key are kept in order"},
     "tag": {**_TEXT, "description": "by which consumers choose"},
     "properties": _PROPERTIES,
 }
 TOPIC_SCHEMAS: Final[Mapping[str, Any]] = {
-    "NewMessage": {**_object(**_BODIES), "not": {"required": ["body", "body_base64"]}},
-    "SentMessage": _object(
+    "NewMessage": {**object_schema(**_BODIES), "not": {"required": ["body", "body_base64"]}},
+    "SentMessage": object_schema(
         message_id={"type": "string"},
         queue={"type": "integer"},
         queue_offset={"type": "integer"},
         shard={"type": "integer", "description": "if there are several"},
-        problem={"$ref": "#/components/schemas/Problem"},
+        problem=schema_named("Problem"),
     ),
-    "Message": _object(
+    "Message": object_schema(
         ["receipt", "topic", "queue", "queue_offset", "message_id", "timestamp", "times_failed"],
-        receipt={**_NAME, "description": "to finish it by"},
-        topic=_NAME,
+        receipt={**NAME, "description": "to finish it by"},
+        topic=NAME,
         queue={"type": "integer"},
         queue_offset={"type": "integer"},
         message_id={"type": "string"},
@@ -77,7 +68,7 @@ TOPIC_SCHEMAS: Final[Mapping[str, Any]] = {
         times_failed={"type": "integer", "description": "deliveries that failed before this one"},
     ),
 }
-_MESSAGES: Final = {"type": "array", "items": {"$ref": "#/components/schemas/Message"}}
+_MESSAGES: Final = {"type": "array", "items": schema_named("Message")}
 
 
 async def create_topic(asked: Requested) -> Response:
@@ -230,7 +221,7 @@ def _answer(value: Mapping[str, Any], status: int) -> Response:
     return Response(json.dumps(value, separators=(",", ":")), status, None, JSON)
 
 
-_CREATED: Final = {JSON: _object(["topic", "new"], topic=_NAME, new={"type": "boolean"})}
+_CREATED: Final = {JSON: object_schema(["topic", "new"], topic=NAME, new={"type": "boolean"})}
 _GROUP: Final = Parameter("group", "the consumer group", _BROKER_NAME, "path", True)
 TOPIC_OPERATIONS: Final = (
     Operation(
@@ -239,7 +230,7 @@ TOPIC_OPERATIONS: Final = (
         "Create a topic, unless it is there; one that is there keeps its queues.",
         create_topic,
         (Parameter("topic", "the topic", _BROKER_NAME, "path", True),),
-        _object(
+        object_schema(
             queues={
                 "type": ["integer", "null"],
                 "minimum": 1,
@@ -255,11 +246,11 @@ TOPIC_OPERATIONS: Final = (
         "Send messages to a topic, in this order; durable when this answers. Sent again they are stored again.",
         send_messages,
         (Parameter("topic", "the topic, which exists", _BROKER_NAME, "path", True),),
-        _object(
+        object_schema(
             ["messages"],
             messages={
                 "type": "array",
-                "items": {"$ref": "#/components/schemas/NewMessage"},
+                "items": schema_named("NewMessage"),
                 "minItems": 1,
                 "maxItems": MESSAGES_MAX,
             },
@@ -267,11 +258,7 @@ TOPIC_OPERATIONS: Final = (
         {
             status: (
                 says,
-                {
-                    JSON: _object(
-                        ["messages"], messages={"type": "array", "items": {"$ref": "#/components/schemas/SentMessage"}}
-                    )
-                },
+                {JSON: object_schema(["messages"], messages={"type": "array", "items": schema_named("SentMessage")})},
             )
             for status, says in ((201, "all are stored"), (207, "some are stored, the others have a problem each"))
         },
@@ -283,7 +270,7 @@ TOPIC_OPERATIONS: Final = (
         "Pull messages for a consumer group, which this creates; each is to be finished by its receipt.",
         pull,
         (_GROUP,),
-        _object(
+        object_schema(
             ["topics"],
             topics={
                 "description": "names, or an object of tags by name, such as paid | cancelled; null: all messages",
@@ -309,7 +296,7 @@ TOPIC_OPERATIONS: Final = (
             },
             order={"enum": ["key", None], "description": "key: one unfinished message of a key at a time"},
         ),
-        {200: ("messages; none if none came in time", {JSON: _object(["messages"], messages=_MESSAGES)})},
+        {200: ("messages; none if none came in time", {JSON: object_schema(["messages"], messages=_MESSAGES)})},
         (errors.UnknownTopic,),
     ),
     Operation(
@@ -318,11 +305,11 @@ TOPIC_OPERATIONS: Final = (
         "Finish pulled messages: those that are done, and those that have failed, which are delivered again after a delay.",
         finish,
         (_GROUP,),
-        _object(
-            done={"type": "array", "items": _NAME, "maxItems": MESSAGES_MAX, "description": "receipts"},
+        object_schema(
+            done={"type": "array", "items": NAME, "maxItems": MESSAGES_MAX, "description": "receipts"},
             failed={
                 "type": "array",
-                "items": _object(["receipt"], receipt=_NAME, reason={"type": "string"}),
+                "items": object_schema(["receipt"], receipt=NAME, reason={"type": "string"}),
                 "maxItems": MESSAGES_MAX,
             },
         ),
@@ -330,8 +317,8 @@ TOPIC_OPERATIONS: Final = (
             200: (
                 "how many are finished; unknown are receipts of messages that are delivered again, or were finished before",
                 {
-                    JSON: _object(
-                        ["finished", "unknown"], finished={"type": "integer"}, unknown={"type": "array", "items": _NAME}
+                    JSON: object_schema(
+                        ["finished", "unknown"], finished={"type": "integer"}, unknown={"type": "array", "items": NAME}
                     )
                 },
             )
