@@ -25,6 +25,7 @@ from eventstore.domain.projections.projection import Projection, fold, folds
 from eventstore.domain.reactions.reaction import CommandSender as Send
 from eventstore.domain.reactions.reaction import Reaction
 from eventstore.domain.restore import replay, restore, restore_from
+from eventstore.domain.timers.setting import cancel_later, move_later, send_later
 from eventstore.errors import Rejected
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ __all__ = [
     "Send",
     "Target",
     "applies",
+    "cancel_later",
     "command",
     "encode_command",
     "event",
@@ -73,6 +75,7 @@ __all__ = [
     "folds",
     "load",
     "load_projection",
+    "move_later",
     "project",
     "project_all",
     "react",
@@ -80,6 +83,7 @@ __all__ = [
     "replay",
     "restore",
     "restore_from",
+    "send_later",
     "target_at",
     "targets_at",
     "testing",

@@ -12,6 +12,7 @@ from typing import Final
 from eventstore.domain.aggregate import Aggregate, applies_by_name
 from eventstore.domain.domain import Domain
 from eventstore.model import Event
+from eventstore.records.timer_record import OF_OWNERS
 
 Classes = frozenset[type[Aggregate]]
 _NONE: Final[Classes] = frozenset()
@@ -40,6 +41,9 @@ class CandidateClasses:
         """
         kept: list[Event] = []
         for event in events:
+            if event.type in OF_OWNERS:  # of any class
+                kept.append(event)
+                continue
             applying = self._applying.get(event.type, _NONE)
             kept.append(event if applying & classes else Event((*event[:3], b"", None, *event[5:])))
             classes &= applying | self._lenient

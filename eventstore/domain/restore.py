@@ -11,6 +11,7 @@ from eventstore.domain.handler import text_of
 from eventstore.errors import EventStoreError, HandlerFailed, InvalidArgument, UnknownEvent
 from eventstore.failures import is_fault
 from eventstore.model import Event
+from eventstore.records.timer_record import OF_OWNERS
 
 A = TypeVar("A", bound=Aggregate)
 _EVENTS_PER_TURN = 256
@@ -73,7 +74,7 @@ def apply_stored(aggregate: Aggregate, events: Iterable[Event], *, is_of_aggrega
             change = changes.get(stored[2])
             if change is not None:
                 change[1](aggregate, change[0].decode(stored))
-            elif not aggregate.ignores_unknown:
+            elif not aggregate.ignores_unknown and stored[2] not in OF_OWNERS:
                 raise _unknown(aggregate, stored[2])
             aggregate._aggregate_version = version  # the next method may ask for it, as when its event was applied
     except BaseException as error:

@@ -11,6 +11,7 @@ from eventstore.errors import EventStoreError
 from eventstore.failures import text_of
 from eventstore.fields import RESERVED
 from eventstore.model import Event
+from eventstore.records.timer_record import OF_OWNERS
 
 
 class Sampled(NamedTuple):
@@ -36,7 +37,7 @@ async def unread(store: SampledStore, domain: Domain, events_max: int | None, ig
     found: dict[tuple[str, str], Misfit] = {}
     count = 0
     async for event in _sample(store, events_max):
-        if event.aggregate_id[0] == RESERVED or event.type in ignored:
+        if event.aggregate_id[0] == RESERVED or event.type in OF_OWNERS or event.type in ignored:
             continue
         count += 1
         for each in _unread(domain, event):

@@ -7,7 +7,6 @@ without a check. A record that is not of this form, or names another aggregate t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,8 +14,8 @@ from typing import Any, Final
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int, check_text, shown
 from eventstore.json_values import parsed
-from eventstore.model import ID_BYTES_MAX, TYPE_BYTES_MAX, VERSION_MAX
-from eventstore.records.slots import number_of_slot, slot_of
+from eventstore.model import TYPE_BYTES_MAX, VERSION_MAX
+from eventstore.records import companion_ids
 
 PARKED: Final = "$Parked"
 UNPARKED: Final = "$Unparked"
@@ -88,47 +87,15 @@ def _number(fields: Mapping[str, Any], name: str, low: int) -> int:
 
 
 def _aggregate_of(record_id: str, named: object) -> str:
-    """Returns the aggregate that a record is about. Raises InvalidArgument: its data name an aggregate whose records have
-    another id.
-    """
-    aggregate_id = check_text("aggregate_id", carried_by(record_id) if named is None else named)
-    if record_id != _carrying(aggregate_id) and not _stands_for(record_id, aggregate_id):
-        raise InvalidArgument(
-            f"a record on {shown(record_id)} names {shown(aggregate_id)}, whose records have another id",
-            field="aggregate_id",
-            value=shown(aggregate_id),
-        )
-    return aggregate_id
+    """Returns the aggregate that a record is about. Raises InvalidArgument."""
+    return companion_ids.aggregate_of(PREFIX, record_id, named)
 
 
 def reserved_id(aggregate_id: str) -> str:
-    """Returns the id of the records about an aggregate; its slot in a cluster is the aggregate's. It carries the aggregate's
-    id. If that is too long, it carries a number of the same slot, as a tag, and a hash of the id.
-    """
-    if len(_carrying(aggregate_id).encode()) <= ID_BYTES_MAX:
-        return _carrying(aggregate_id)
-    return f"{PREFIX}{{{number_of_slot(slot_of(aggregate_id))}}}{_hash_of(aggregate_id)}}}"
-
-
-def _carrying(aggregate_id: str) -> str:
-    return f"{PREFIX}{aggregate_id}}}"
-
-
-def _stands_for(record_id: str, aggregate_id: str) -> bool:
-    """Whether this is the id of the records about an aggregate whose own id is too long to be carried: it has its hash and
-    slot.
-    """
-    return (
-        len(_carrying(aggregate_id).encode()) > ID_BYTES_MAX
-        and record_id.endswith(f"}}{_hash_of(aggregate_id)}}}")
-        and slot_of(record_id) == slot_of(aggregate_id)
-    )
-
-
-def _hash_of(aggregate_id: str) -> str:
-    return hashlib.blake2b(aggregate_id.encode(), digest_size=16).hexdigest()
+    """Returns the id of the records about an aggregate (see `companion_ids`)."""
+    return companion_ids.companion_id(PREFIX, aggregate_id)
 
 
 def carried_by(record_id: str) -> str:
-    """Returns the text that the id of a record carries: from its first `{` to its last `}`."""
-    return record_id[len(PREFIX) : -1]
+    """Returns the text that the id of a record carries."""
+    return companion_ids.carried_by(PREFIX, record_id)

@@ -53,6 +53,7 @@ from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, embe
 from eventstore.server.net.gate import Gate
 from eventstore.server.outbox.publishing import Publishing, check_publish, publishing_of
 from eventstore.server.outbox.publishing_metrics import publishing_feature
+from eventstore.server.own_commands import OwnCommands
 from eventstore.server.process_metrics import process_feature
 from eventstore.server.reactions.connected_projections import ConnectedProjections
 from eventstore.server.reactions.followed_chains import FollowedChains
@@ -74,6 +75,8 @@ from eventstore.server.requests.precedence import Precedence
 from eventstore.server.requests.read_requests import ReadRequests
 from eventstore.server.requests.subscriptions import ServedSubscriptions
 from eventstore.server.shard_layout import ServedLayout, SplitPause
+from eventstore.server.timers.timer_metrics import timer_feature
+from eventstore.server.timers.timer_runner import timer_operators, timer_settings, timers_of
 from eventstore.server.verification.verified_files import verified_folders
 from eventstore.server.verification.verifying import Verifying
 from eventstore.settings.server import ServerSettings
@@ -84,6 +87,7 @@ from eventstore.store.store_stats import STORE_METRICS
 
 REACTIONS: Final = "reactions.json"
 PROJECTIONS: Final = "projections.json"
+TIMERS: Final = "timers.index"
 
 
 @dataclass(slots=True)
@@ -235,8 +239,12 @@ async def _listening(
         subscriptions = ServedSubscriptions(gate, store.committer, nursery, layout)
         host, port = listener.getsockname()[:2]
         others = None if slots is None else OtherShards(slots, host, port, security)
-        reactions = ReactionRunner(store, settings.data / REACTIONS, domain, mailboxes, access.find_commands, others, files)
+        own = OwnCommands(domain, mailboxes, access.find_commands, others, store)
+        reactions = ReactionRunner(store, settings.data / REACTIONS, domain, own.send, own.set_timer, files)
         layout.moved.append(lambda _: reactions.begin_again())
+        timers = timers_of(store, own, settings.data / TIMERS, slots, leads) if domain.handlers else None
+        if timers is not None:
+            layout.moved.append(lambda _: timers.begin_again())
         may_answer = trio.lowlevel.checkpoint if slots is None else SplitPause(layout, maps, slots).over
         number = None if place.shard is None else place.shard.shard
         service = None if broker is None else BrokerService(gate, broker, nursery, may_answer, number)
@@ -277,6 +285,8 @@ async def _listening(
             reads.feature,
             subscriptions.feature,
             reaction_feature(reactions, operators | parking_routes(gate, nursery, store), reactions.run),
+            timer_settings(gate, nursery, store, domain, own, slots),
+            *(() if timers is None else (timer_feature(timers, timer_operators(gate, nursery, store, timers)),)),
             backups.feature,
             projections.feature,
             chains.feature,

@@ -198,6 +198,19 @@ class EmbeddedStore:
         _, expected, command_id, when, events = encode_commit(aggregate_id, [event], ANY, command_id, None)
         return await self._append((aggregate_id, expected, command_id, when, (events, 1, NO_FINGERPRINT)))
 
+    async def append_timers(self, rows: Sequence[tuple[str, str, NewEvent]]) -> list[CommitResult]:
+        """Appends an event to each of these reserved ids, under its command id. Returns what became of each."""
+        commits: list[NewCommit] = []
+        for aggregate_id, command_id, event in rows:
+            _, expected, _, when, events = encode_commit(aggregate_id, [event], ANY, command_id, None)
+            commits.append((aggregate_id, expected, command_id, when, (events, 1, NO_FINGERPRINT)))
+        await self.load({row[0] for row in rows})
+        await self._wait_for_room()
+        submission = self._submit(commits)
+        await submission.wait()
+        durability = self.committer.durability()
+        return [to_result(each, outcome, durability) for each, outcome in zip(commits, submission.outcomes, strict=True)]
+
     async def check_parking(self) -> None:
         """Permits the reactions of this process to record what they have parked: it is the server itself."""
 

@@ -48,6 +48,7 @@ class ShardLeadership:
         self.identity = broker_identity(logs.shard)
         self.files = LeaderDocuments(logs.folder, epoch, self._documents_grew)
         self._replica, self._lease, self._links, self._do, self._end = run.replica, run.lease, links, do, end
+        self._clock = run.clock
         self._before: tuple[LogTail, ...] = logs.tails_on_disk()
         self._begun = self._holds = False
         self._committed: LogEnds | None = None
@@ -61,6 +62,10 @@ class ShardLeadership:
         self.messages = self._log_of(LogReader(messages.folder, message.FRAMING), 1, messages.last_crc)
         self._logs = (self.events, self.messages)
         logs.close()
+
+    def clock_difference_us(self) -> int:
+        """See `Leadership`."""
+        return round(self._clock.seconds * 1e6)
 
     def _log_of(self, reader: LogReader, kind: int, last_crc: int) -> LeaderLog:
         return LeaderLog(

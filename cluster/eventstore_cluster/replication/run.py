@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eventstore_cluster.registry.etcd.clock import ClockDifference
 from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.replica_keys import EARLIER_MAX, ReplicaKey
 from eventstore_cluster.replica.replica import Replica
@@ -18,12 +19,14 @@ class ReplicaRun:
     Attributes:
         logs: of the follower; closed once it leads.
         lease: of this run.
+        clock: how far the clock of this machine is from etcd's.
     """
 
     replica: Replica
     logs: FollowerLogs
     registry: ShardRegistry
     lease: Lease
+    clock: ClockDifference
 
 
 def key_of(replica: Replica, logs: FollowerLogs) -> ReplicaKey:

@@ -25,6 +25,8 @@ from eventstore.protocol.reaction_requests import (
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import CLIENT_ROWS_MAX, ListClients, Map, Stats
 from eventstore.protocol.server_info import BackupCut, ClientInfo
+from eventstore.protocol.timer_info import TimerInfo
+from eventstore.protocol.timer_requests import ConfirmClock, ListTimers
 from eventstore.records.cluster_map import ClusterMap
 
 A = TypeVar("A")
@@ -100,6 +102,18 @@ class NetworkOperated:
         """
         request = NoteProjection(name, position, oldest_us, parked)
         await self._only("`note_projection`").call(request)
+
+    @limited
+    async def timers(self, skip: int = 0, aggregate_id: str | None = None, *, timeout: float | None = None) -> list[TimerInfo]:
+        """Returns the timers of the server's or worker's domain: those that are parked, then those that are pending, the earliest
+        due first; at most 200, after the first `skip`; of several shards, as many of each. `aggregate_id`: only of this one.
+        """
+        return await self._ask(ListTimers(skip, aggregate_id))
+
+    @limited
+    async def confirm_clock(self, *, who: str, why: str, timeout: float | None = None) -> None:
+        """Says that the clock of the server's machine is right after it has jumped, so that timers are sent again."""
+        await self._ask(ConfirmClock(who, why))
 
     @limited
     async def forget_projection(self, name: str, *, timeout: float | None = None) -> None:

@@ -26,6 +26,8 @@ from eventstore.protocol.reaction_requests import (
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import CLIENT_ROWS_MAX, ListClients, Map, Stats
 from eventstore.protocol.server_info import BackupCut, ClientInfo
+from eventstore.protocol.timer_info import TimerInfo
+from eventstore.protocol.timer_requests import ConfirmClock, ListTimers
 from eventstore.records.cluster_map import ClusterMap
 
 A = TypeVar("A")
@@ -101,6 +103,18 @@ class BlockingOperated:
         """
         request = NoteProjection(name, position, oldest_us, parked)
         self._only("`note_projection`").call(request)
+
+    @limited
+    def timers(self, skip: int = 0, aggregate_id: str | None = None, *, timeout: float | None = None) -> list[TimerInfo]:
+        """Returns the timers of the server's or worker's domain: those that are parked, then those that are pending, the earliest
+        due first; at most 200, after the first `skip`; of several shards, as many of each. `aggregate_id`: only of this one.
+        """
+        return self._ask(ListTimers(skip, aggregate_id))
+
+    @limited
+    def confirm_clock(self, *, who: str, why: str, timeout: float | None = None) -> None:
+        """Says that the clock of the server's machine is right after it has jumped, so that timers are sent again."""
+        self._ask(ConfirmClock(who, why))
 
     @limited
     def forget_projection(self, name: str, *, timeout: float | None = None) -> None:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from operator import itemgetter
@@ -75,6 +76,7 @@ from eventstore.protocol.joint_commits import request_of as joint_request
 from eventstore.protocol.reaction_requests import CheckParking, FollowReactions, RecordParking, WaitProjection
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import CommitJointly, CommitUnless, FindCommand, ReadMany, Version
+from eventstore.protocol.timer_requests import ChangeTimer, EndTimers, SetTimer
 from eventstore.query import Query, check_query
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.cursors import AggregateCursor, LogCursor, ManyCursor
@@ -88,6 +90,7 @@ from eventstore.records.raw_commit import (
     encode_joint_commit,
 )
 from eventstore.records.slots import slot_of
+from eventstore.records.timer_record import due, timers_id
 
 A = TypeVar("A")
 
@@ -306,6 +309,102 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
                 passed = passed or PassedOver(connection)
                 if not passed.another(asked):
                     raise
+
+    @limited
+    def send_later(
+        self,
+        command: object,
+        command_id: str | None = None,
+        *,
+        after: str | timedelta | None = None,
+        at: datetime | None = None,
+        name: str | None = None,
+        metadata: Mapping[str, object] | None = None,
+        timeout: float | None = None,
+    ) -> Committed:
+        """Has the domain handle a command when it is due: `after` now, such as "30m", "1h30m" or a timedelta, or `at` a time.
+        Returns once that is durable. The timer belongs to the aggregate of the command; with the same `command_id` again
+        nothing is changed.
+
+        `name`: by which it is moved and cancelled; one of the same name that is pending is replaced. `metadata`: as in `send`.
+
+        Raises:
+            InvalidArgument: a limit is broken, or neither or both of `after` and `at` are given; nothing was sent.
+            UnknownCommand, PayloadInvalid: the server's domain does not know the command, or a field does not fit.
+            ConnectionLost, TimedOut: as in `send`.
+        """
+        type_, aggregate_id, id_, payload, encoded = encode_command(command, command_id, metadata)
+        when = due(after, at)
+        request = SetTimer(aggregate_id, id_, type_, payload, when.get("after_us"), when.get("at_us"), name, encoded)
+        done = self._call_owner(aggregate_id, request)
+        return Committed(timers_id(aggregate_id), done.version, done.sequence, durability=None)
+
+    @limited
+    def move_later(
+        self,
+        aggregate_id: str,
+        timer: str,
+        *,
+        after: str | timedelta | None = None,
+        at: datetime | None = None,
+        type: str | None = None,
+        who: str = "a client",
+        why: str = "moved",
+        timeout: float | None = None,
+    ) -> None:
+        """Makes the command of a timer due at another time. `timer`: its name, or the id that `timers` shows. `type`: that of its
+        command, without which the permission `command` is needed on everything. `who`, `why`: kept with it.
+
+        Raises:
+            InvalidArgument: the aggregate has no such timer that is pending or parked.
+            UnknownOperation: no timers run at this address.
+        """
+        when = due(after, at)
+        at_us = when["at_us"] if "at_us" in when else time.time_ns() // 1_000 + when["after_us"]
+        self._call_owner(aggregate_id, ChangeTimer(aggregate_id, timer, "move", type, at_us, who, why))
+
+    @limited
+    def run_now(
+        self,
+        aggregate_id: str,
+        timer: str,
+        *,
+        type: str | None = None,
+        who: str = "a client",
+        why: str = "run now",
+        timeout: float | None = None,
+    ) -> None:
+        """Makes the command of a timer due now; also of one that is parked. Arguments and errors as `move_later`."""
+        self._call_owner(aggregate_id, ChangeTimer(aggregate_id, timer, "run", type, None, who, why))
+
+    @limited
+    def cancel_later(
+        self,
+        aggregate_id: str,
+        timer: str,
+        *,
+        type: str | None = None,
+        who: str = "a client",
+        why: str = "cancelled",
+        timeout: float | None = None,
+    ) -> None:
+        """Cancels a timer, unless its command was sent or is on its way. Arguments and errors as `move_later`."""
+        self._call_owner(aggregate_id, ChangeTimer(aggregate_id, timer, "cancel", type, None, who, why))
+
+    def _call_owner(self, aggregate_id: str, request: Answered[A]) -> A:
+        if self._router is not None:
+            return self._router.call(aggregate_id, request)
+        return self._connection.call(request)
+
+    def append_timers(self, rows: Sequence[tuple[str, str, NewEvent]]) -> list[CommitResult]:
+        """Records what came of timers (see `EmbeddedStore.append_timers`); nothing else."""
+        found: list[CommitResult] = []
+        sequences = self._only("`append_timers`").call(
+            EndTimers(tuple((name, command_id, event[2]) for name, command_id, event in rows))
+        )
+        for (name, _, _), sequence in zip(rows, sequences, strict=True):
+            found.append(Committed(name, 0, sequence, durability=None))
+        return found
 
     def send_many(
         self, commands: Iterable[object], *, timeout: float | None = None

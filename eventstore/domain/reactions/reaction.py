@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.event_type import EventType
-from eventstore.errors import DomainRefused
+from eventstore.errors import DomainRefused, InvalidArgument
 from eventstore.model import ID_BYTES_MAX, VERSION_MAX, Committed, Event
+from eventstore.records.timer_record import After, check_name, due
 
 NAME_CHARACTERS_MAX: Final = 100
 ATTEMPTS: Final = 5
@@ -30,19 +32,37 @@ class SendCommand(Protocol):
     async def __call__(self, command: object, command_id: str, *, metadata: Mapping[str, object]) -> Committed | None: ...
 
 
+class SetTimer(Protocol):
+    """Has a command sent when it is due; durable on return. `when`: as `timers.setting.due` returns it."""
+
+    async def __call__(
+        self, command: object, command_id: str, *, when: Mapping[str, int], name: str | None, metadata: Mapping[str, object]
+    ) -> Committed: ...
+
+
 class CommandSender:
     """Sends the commands of a reaction. `cause` is the stored event: its aggregate, version, time."""
 
-    def __init__(self, reaction: str, cause: Event, send: SendCommand) -> None:
+    def __init__(self, reaction: str, cause: Event, send: SendCommand, set_timer: SetTimer | None = None) -> None:
         self.cause = cause
         self._reaction = reaction
-        self._send = send
+        self._send, self._set_timer = send, set_timer
         self._sent = 0
 
-    async def __call__(self, command: object, *, metadata: Mapping[str, object] | None = None) -> Committed | None:
+    async def __call__(
+        self,
+        command: object,
+        *,
+        metadata: Mapping[str, object] | None = None,
+        after: After | None = None,
+        at: datetime | None = None,
+        name: str | None = None,
+    ) -> Committed | None:
         """Sends a command under an id that is the same each time this event is delivered.
 
-        Its metadata name the event as its cause, and the event's correlation id; `metadata` is added.
+        Its metadata name the event as its cause, and the event's correlation id; `metadata` is added. With `after`, such as
+        "30m", or `at`, it is sent when it is due, by a timer of the aggregate that it is for; `name`: by which that is moved and
+        cancelled. What is returned then is where the timer was set.
 
         Raises:
             Rejected, or another error if the command was refused.
@@ -50,7 +70,12 @@ class CommandSender:
         command_id = command_id_of(self._reaction, self.cause, self._sent)
         self._sent += 1
         caused = {"correlation_id": self.cause.correlation_id, "causation_id": reference(self.cause)}
-        return await self._send(command, command_id, metadata=caused if metadata is None else {**caused, **metadata})
+        given = caused if metadata is None else {**caused, **metadata}
+        if after is None and at is None:
+            return await self._send(command, command_id, metadata=given)
+        if self._set_timer is None:
+            raise InvalidArgument("what runs this reaction sets no timers; a server or worker does", field="after")
+        return await self._set_timer(command, command_id, when=due(after, at), name=check_name(name), metadata=given)
 
 
 ReactionFunction: TypeAlias = Callable[[Any, CommandSender], Awaitable[None]]
@@ -85,9 +110,9 @@ class Reaction:
         self.on_failure = on_failure
         self.attempts = attempts
 
-    async def run(self, cause: Event, send: SendCommand) -> None:
+    async def run(self, cause: Event, send: SendCommand, set_timer: SetTimer | None = None) -> None:
         """Calls the function for a stored event. Raises the function's errors."""
-        await self.function(self.event.decode(cause), CommandSender(self.name, cause, send))
+        await self.function(self.event.decode(cause), CommandSender(self.name, cause, send, set_timer))
 
     def __repr__(self) -> str:
         return f"<reaction {self.name} to {class_path(self.event.cls)}>"

@@ -18,7 +18,7 @@ from eventstore.domain.domain import Domain
 from eventstore.domain.handler import line_of
 from eventstore.domain.reactions.checkpoint import MarkKeeper, ReactionCheckpoint, ReactionStore
 from eventstore.domain.reactions.effects import Effects
-from eventstore.domain.reactions.reaction import Reaction, SendCommand
+from eventstore.domain.reactions.reaction import Reaction, SendCommand, SetTimer
 from eventstore.errors import Closed, Diverged, EventStoreError, InvalidArgument, PermissionDenied, Poisoned, ProjectionFailed
 from eventstore.failures import described, is_closing, is_fault, text_of
 from eventstore.fields import check_int, encodable
@@ -78,13 +78,14 @@ class Reactor:
         send: SendCommand,
         checkpoint: ReactionCheckpoint,
         events_max: int = EVENTS_MAX,
+        set_timer: SetTimer | None = None,
     ) -> None:
         self._store = store
         self._keeper = MarkKeeper(store, checkpoint)
         self.parked = Parking(store)
         self.effects = Effects()
         self.runs = {
-            name: ReactionRun(reaction, self._keeper, self.parked.of(name), send, events_max, self.effects)
+            name: ReactionRun(reaction, self._keeper, self.parked.of(name), send, events_max, self.effects, set_timer)
             for name, reaction in domain.reactions.items()
         }
         self.feed: Feed | None = None
@@ -229,6 +230,7 @@ class ReactionRun:
         send: SendCommand,
         events_max: int,
         effects: Effects,
+        set_timer: SetTimer | None = None,
     ) -> None:
         self.reaction = reaction
         self.began = 0
@@ -237,7 +239,7 @@ class ReactionRun:
         self.follower = Follower(_STOPPED_PAUSE_S, _STOPPED_PAUSE_S)
         self.parked = parked
         self._keeper = keeper
-        self._send = send
+        self._send, self._set_timer = send, set_timer
         self._events_max = events_max
         self._retrying = anyio.Lock()
 
@@ -343,7 +345,7 @@ class ReactionRun:
     async def _run(self, event: Event) -> None:
         """Calls the reaction's function. Whatever else than an Exception the function raises is its failure: RuntimeError."""
         try:
-            await self.reaction.run(event, partial(self._sent, event))
+            await self.reaction.run(event, partial(self._sent, event), self._set_timer)
         except Exception:
             raise
         except BaseException as error:

@@ -17,6 +17,7 @@ from eventstore.model import Event
 from eventstore.protocol.reaction_info import ParkedEvent
 from eventstore.records.event_message import EventMessages, marked_parked
 from eventstore.records.message import BODY_BYTES_MAX, RawMessage
+from eventstore.records.timer_record import OF_OWNERS
 from eventstore.server.outbox.parked_messages import ParkedMessages
 
 _log = logging.getLogger(__name__)
@@ -148,7 +149,7 @@ class PublishedEvents:
 
 
 def _is_published(event: Event) -> bool:
-    return event.aggregate_id[0] != RESERVED and not is_marked(event, NO_PUBLISH)
+    return event.aggregate_id[0] != RESERVED and event.type not in OF_OWNERS and not is_marked(event, NO_PUBLISH)
 
 
 def _why(error: BaseException) -> str:

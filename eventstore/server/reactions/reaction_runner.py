@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
@@ -12,22 +11,15 @@ from typing import Final, Protocol
 import trio
 
 from eventstore.chunks.files import Files
-from eventstore.command_metadata import encode_metadata
 from eventstore.domain.domain import Domain
-from eventstore.domain.encoding.command_type import encode_command
 from eventstore.domain.reactions.checkpoint import FileCheckpoint, ReactionStore
+from eventstore.domain.reactions.reaction import SendCommand, SetTimer
 from eventstore.domain.reactions.reactor import ReactionRun, Reactor
-from eventstore.domain.runtime import decide
-from eventstore.errors import Elsewhere, EventStoreError, InvalidArgument, ShuttingDown
+from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.failures import text_of
 from eventstore.fields import shown
 from eventstore.following.parking import parked_note
-from eventstore.model import Committed
 from eventstore.protocol.reaction_info import FollowedChain, ParkedEvent, ReactionInfo
-from eventstore.server.mailbox_wiring import CommandMailboxes, LookUpCommands, ServerEntry
-from eventstore.server.reactions.other_shards import OtherShards
-from eventstore.server.requests.commands import outcome_of
-from eventstore_mailbox import MailboxError
 
 _PAUSE_S: Final = 5.0
 _log = logging.getLogger(__name__)
@@ -87,21 +79,17 @@ class ReactionRunner:
         store: ReactionStore,
         checkpoint: Path,
         domain: Domain,
-        mailboxes: CommandMailboxes,
-        find_commands: LookUpCommands,
-        others: OtherShards | None = None,
+        send: SendCommand,
+        set_timer: SetTimer | None = None,
         files: Files | None = None,
         *,
         suffix: str = "",
     ) -> None:
-        """`others`: takes the commands to aggregates of other shards. `suffix`: of the names in `progress`."""
+        """`suffix`: of the names in `progress`."""
         self._suffix = suffix
         self._store = store
         self._domain = domain
-        self._mailboxes = mailboxes
-        self._find_commands = find_commands
-        self._others = others
-        self._reactor = Reactor(store, domain, self._send, FileCheckpoint(checkpoint, files))
+        self._reactor = Reactor(store, domain, send, FileCheckpoint(checkpoint, files), set_timer=set_timer)
         self._scope = trio.CancelScope()
         self.failure: str | None = None
 
@@ -193,22 +181,3 @@ class ReactionRunner:
                 f"there is no reaction {shown(name)}; there are: {names}", field="reaction", value=shown(name)
             )
         return run
-
-    # ---- commands
-
-    async def _send(self, command: object, command_id: str, *, metadata: Mapping[str, object]) -> Committed | None:
-        name, aggregate_id, payload = encode_command(command)
-        if self._others is not None and self._others.own(aggregate_id):
-            return await self._others.send(command, command_id, metadata)
-        decided = decide(self._domain, name, payload, aggregate_id, command_id, encode_metadata(metadata))
-        entry = ServerEntry(aggregate_id, command_id, decided)
-        try:
-            settled = await self._mailboxes.execute(entry)
-        except MailboxError as error:
-            raise ShuttingDown(str(error)) from None
-        outcome = await outcome_of(settled, self._find_commands)
-        if isinstance(outcome, Elsewhere) and self._others is not None:  # it was taken, then the shard gave the slot away
-            return await self._others.send(command, command_id, metadata)
-        if isinstance(outcome, EventStoreError):
-            raise outcome
-        return outcome if isinstance(outcome, Committed) else None

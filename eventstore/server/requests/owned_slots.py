@@ -69,6 +69,9 @@ class OwnedSlots:
         self._known.clear()
         self.giving = True
 
+    def owns(self, slot: int) -> bool:
+        return slot in self._slots
+
     def check(self, aggregate_id: str) -> None:
         """Raises Elsewhere if another shard owns the aggregate."""
         if aggregate_id in self._known:

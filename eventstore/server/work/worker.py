@@ -47,7 +47,7 @@ from eventstore.server.bootstrap import (
 from eventstore.server.feature import Feature, begin, routes_of_all, wind_down
 from eventstore.server.logs import get_logger
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
-from eventstore.server.mailbox_wiring import ArrivalOrder, LookUpCommands, ServerMailboxes, make_mailboxes
+from eventstore.server.mailbox_wiring import ArrivalOrder, make_mailboxes
 from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.gate import Gate
 from eventstore.server.outbox.publishing_metrics import publishing_feature
@@ -187,7 +187,8 @@ async def _working(
         door = security.doorkeeper(gate)
         commands = commands_of(None, door)(gate, domain, mailboxes, replies, waiting, order)
         await nursery.start(mailboxes.run)
-        reactions = _reactions(domain, checkpoint, shards, mailboxes, find_commands)
+        own = OwnCommands(domain, mailboxes, find_commands, store=shards.store)
+        reactions = _reactions(domain, checkpoint, shards, own)
         publishing = _publishing(domain, checkpoint, store)
 
         reports = Reports(lambda: not commands.stopping, reactions)
@@ -276,15 +277,14 @@ def _reactions(
     domain: Domain,
     checkpoint: Path | None,
     shards: WorkedShards,
-    mailboxes: ServerMailboxes | ShardMailboxes,
-    find_commands: LookUpCommands,
+    own: OwnCommands,
 ) -> ReactionRunner | ShardReactions | None:
     if checkpoint is not None and shards.store._router is None:
-        return ReactionRunner(shards.store, checkpoint, domain, mailboxes, find_commands)
+        return ReactionRunner(shards.store, checkpoint, domain, own.send, own.set_timer)
     if checkpoint is not None:
 
-        def runner(store: NetworkStore, own: Path, suffix: str) -> ReactionRunner:
-            return ReactionRunner(store, own, domain, mailboxes, find_commands, suffix=suffix)
+        def runner(store: NetworkStore, path: Path, suffix: str) -> ReactionRunner:
+            return ReactionRunner(store, path, domain, own.send, own.set_timer, suffix=suffix)
 
         return ShardReactions(shards.store, checkpoint, domain.reactions, runner)
     if domain.reactions:

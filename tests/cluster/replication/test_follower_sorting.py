@@ -27,6 +27,7 @@ from eventstore.store.sorted.child_sorter import ChildSorter
 from eventstore.store.sorted.directory import DAMAGED_MARK
 from eventstore.store.sorted.directory_recovery import mark_closed, remove_directory, was_left_open
 from eventstore.store.sorted.sorting import sort_file, switch
+from eventstore_cluster.registry.etcd.clock import ClockDifference
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
@@ -127,7 +128,8 @@ def follower(data: Path) -> Iterator[ReplicaDriver]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         security = Security(ServerSettings(data=data))
         links = Links(listener, PeerHello(SHARD.cluster.bytes, 0, "n1", "run1"), security, lambda _: None)
-        driver = ReplicaDriver(ReplicaRun(replica, logs, registry, lease), links, lambda *_: None, lambda: None)
+        run = ReplicaRun(replica, logs, registry, lease, ClockDifference())
+        driver = ReplicaDriver(run, links, lambda *_: None, lambda: None)
         driver.do([CommitTo(tuple(tail.end for tail in logs.tails))])
         yield driver
     logs.close()

@@ -21,6 +21,7 @@ import eventstore.domain as d
 from bank import Account, Deposit, Open, Transfer
 from eventstore.domain.runtime import DomainRuntime
 from eventstore.server.mailbox_wiring import embedded_access, make_mailboxes
+from eventstore.server.own_commands import OwnCommands
 from eventstore.server.reactions.reaction_runner import ReactionRunner
 from eventstore_mailbox import Options
 from tests.cli.processes import output
@@ -126,7 +127,8 @@ async def test_an_unwritable_checkpoint_is_reported_and_does_not_end_the_server(
         mailboxes = make_mailboxes(DomainRuntime(bank.app, access.read_events), access, Options(), lambda entries: None)
         await nursery.start(mailboxes.run)
         await store.append("a", new_events(bank.Opened("Ada"), bank.Deposited(5), bank.Sent("nobody", 5)), 0)
-        reactions = ReactionRunner(store, tmp_path / "missing" / "reactions.json", bank.app, mailboxes, access.find_commands)
+        send = OwnCommands(bank.app, mailboxes, access.find_commands).send
+        reactions = ReactionRunner(store, tmp_path / "missing" / "reactions.json", bank.app, send)
         nursery.start_soon(reactions.run)
 
         async def has_failed() -> bool:

@@ -1,0 +1,1 @@
+"""Timers: commands that are sent when they are due."""

@@ -1,0 +1,119 @@
+"""The requests about timers, each declared once with its code, values and checks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+
+from eventstore.command_metadata import check_metadata
+from eventstore.errors import InvalidArgument
+from eventstore.fields import check_text
+from eventstore.model import ID_BYTES_MAX, TIME_MAX, TYPE_BYTES_MAX, Event
+from eventstore.protocol.across import nothing, rows_of_each
+from eventstore.protocol.limits import PAYLOAD_BYTES_MAX
+from eventstore.protocol.reaction_requests import NOTE_BYTES_MAX
+from eventstore.protocol.request_declaration import Answered, Count, Name, Rows, integer, optional, request, text
+from eventstore.protocol.timer_info import TimerEvent, TimerInfo
+from eventstore.records.timer_record import AFTER_US_MAX, ENDED, NAME_BYTES_MAX, TimerRecord, timer_record
+from eventstore.security.permissions import EVERYTHING, Needs, Permission, Wanted, on
+
+TIMER_ROWS_MAX: Final = 200
+"""Of each timer the events are looked up in the log."""
+ENDED_ROWS_MAX: Final = 512
+_ENDED_BYTES_MAX: Final = 4_096
+HOW: Final = ("run", "move", "cancel")
+_Note: TypeAlias = Annotated[str, text(1, NOTE_BYTES_MAX)]
+
+
+@request(100, needs=on(Permission.COMMAND, "type"))
+class SetTimer(Answered[TimerEvent]):
+    """Has a command sent to this aggregate when it is due: `after_us` microseconds from now, or at `at_us`. With the same command
+    id again nothing is changed, and the answer is the first one.
+    """
+
+    aggregate_id: Name
+    command_id: Name
+    type: Annotated[str, text(1, TYPE_BYTES_MAX)]
+    payload: bytes
+    after_us: Annotated[int | None, optional(integer(0, AFTER_US_MAX))] = None
+    at_us: Annotated[int | None, optional(integer(0, TIME_MAX))] = None
+    timer: Annotated[str | None, optional(text(1, NAME_BYTES_MAX))] = None
+    metadata: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.payload) > PAYLOAD_BYTES_MAX:
+            raise InvalidArgument(
+                f"the payload has {len(self.payload)} bytes, the limit is {PAYLOAD_BYTES_MAX}",
+                field="payload",
+                limit=PAYLOAD_BYTES_MAX,
+            )
+        if (self.after_us is None) == (self.at_us is None):
+            raise InvalidArgument("give either after_us or at_us", field="after_us")
+        if self.metadata is not None:
+            check_metadata(self.metadata)
+
+
+def ended_record(aggregate_id: str, command_id: str, data: bytes) -> TimerRecord:
+    """Returns what a row of END_TIMERS says. Raises InvalidArgument."""
+    return timer_record(tuple.__new__(Event, (aggregate_id, 1, ENDED, data, None, command_id, 0, 0, 1)))
+
+
+def _ended(aggregate_id: str, command_id: str, data: bytes) -> None:
+    check_text("command_id", command_id)
+    check_text("aggregate_id", aggregate_id)
+    if len(data) > _ENDED_BYTES_MAX:
+        raise InvalidArgument(f"data has more than {_ENDED_BYTES_MAX} bytes", field="data", limit=_ENDED_BYTES_MAX)
+    ended_record(aggregate_id, command_id, data)
+
+
+def _owners(request: EndTimers) -> Wanted:
+    return ((Permission.PARK, ended_record(*row).owner) for row in request.rows)
+
+
+@request(101, needs=Needs(Permission.PARK, _owners, of="each aggregate whose timer has ended"))
+class EndTimers(Answered[list[int]]):
+    """Records what came of timers whose commands a worker has sent: events on the reserved ids of their aggregates. Answered by
+    the sequence of each; 0 for one that somebody else has recorded before.
+    """
+
+    rows: Annotated[tuple[tuple[str, str, bytes], ...], Rows(_ended, ENDED_ROWS_MAX)]
+
+
+@request(102, needs=on(Permission.STATS), across=rows_of_each())
+class ListTimers(Answered[list[TimerInfo]]):
+    """Asks for timers, after the first `skip` of them: those that are parked, then those that are pending, the earliest due first.
+    `aggregate_id`: only of this aggregate.
+    """
+
+    skip: Count = 0
+    owner: Annotated[str | None, optional(text(1, ID_BYTES_MAX))] = None
+
+
+def _changed(request: ChangeTimer) -> Wanted:
+    return ((Permission.COMMAND, request.type or EVERYTHING),)
+
+
+@request(103, needs=Needs(Permission.COMMAND, _changed, of="type"), resend=False)
+class ChangeTimer(Answered[TimerEvent]):
+    """Has a timer of this aggregate run now, be due at another time, or be cancelled. `timer`: its name, or the id of its setting.
+    `type`: only if its command is of this type.
+    """
+
+    aggregate_id: Name
+    timer: Annotated[str, text(1, 2 * ID_BYTES_MAX)]
+    how: str
+    type: Annotated[str | None, optional(text(1, TYPE_BYTES_MAX))]
+    at_us: Annotated[int | None, optional(integer(0, TIME_MAX))]
+    who: _Note
+    why: _Note
+
+    def __post_init__(self) -> None:
+        if self.how not in HOW or (self.at_us is None) == (self.how == "move"):
+            raise InvalidArgument("how is run, cancel, or move with at_us", field="how")
+
+
+@request(104, needs=on(Permission.COMMAND), across=nothing())
+class ConfirmClock(Answered[None]):
+    """Says that the clock of the machine is right, after it has jumped: timers are sent again."""
+
+    who: _Note
+    why: _Note

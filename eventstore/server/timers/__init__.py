@@ -1,0 +1,1 @@
+"""Timers in a server or worker."""
