@@ -176,8 +176,8 @@ class ReplicaProcess(ShardProcess):
             self._verifying = verifying = Verifying(self._settings, ours.folders, others)
             verifying.note_mended(fetched)
             self._follows = [MetricSource(VERIFYING_METRICS, lambda: verifying)]
-            run = ReplicaRun(machine, logs, registry, lease, gateway.clock)
-            driver = self._driver = ReplicaDriver(run, links, self._end, self._wake)
+            shared = ReplicaRun(machine, logs, registry, lease, gateway.clock)
+            driver = self._driver = ReplicaDriver(shared, links, self._end, self._wake)
             async with trio.open_nursery() as nursery:
                 await nursery.start(driver.run)
                 nursery.start_soon(self._tell_role, driver)

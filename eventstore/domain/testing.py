@@ -35,9 +35,11 @@ from eventstore.domain.handler import DecisionHandler, Handled, HandledJointly, 
 from eventstore.domain.projections.projection import Projection, Row, fold, keys_of, projection_failure
 from eventstore.domain.reactions.reaction import Reaction
 from eventstore.domain.restore import apply_stored, restore
+from eventstore.domain.timers.timer_book import DueTimer, TimerBook
 from eventstore.errors import DomainRefused, EventStoreError, Rejected
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Committed, Event, NewEvent
 from eventstore.query import Query
+from eventstore.records.timer_record import OF_OWNERS, After, json_bytes, microseconds_of, timer_record
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -188,21 +190,30 @@ class Scenario(_Scenario):
         self._given = list(events)
         self._history: list[Event] | None = None
         self._aggregate: Aggregate | None = None
+        self._now_us = TIME
+        self._timers = TimerBook()
+        self._timed = 0
+        self.refused: list[EventStoreError] = []
+        """Why commands of timers failed in the last `after`."""
+        self.sent_later: list[object] = []
+        """The commands of timers to other aggregates that were due in the last `after`."""
 
     def when(self, command: object) -> Self:
         """Runs the command's handler, sync or async."""
         found = self._decoded(command)
-        if isinstance(found, EventStoreError):
-            return self
-        handler, decoded, aggregate_id = found
+        if not isinstance(found, EventStoreError):
+            self._handle(*found)
+        return self
+
+    def _handle(self, handler: Handler, decoded: object, aggregate_id: str) -> None:
         assert not handler.is_joint, (
-            f"{class_path(type(command))} is about several aggregates; give the events of each with given_each({{id: […], …}})"
+            f"{class_path(type(decoded))} is about several aggregates; give the events of each with given_each({{id: […], …}})"
         )
         if self._history is None:
             self._history = stored(*self._given, aggregate_id=aggregate_id)
         if isinstance(handler, DecisionHandler):
             self._decide(handler, decoded, aggregate_id, self._history)
-            return self
+            return
         assert all(event.aggregate_id == aggregate_id for event in self._history), (
             "a scenario is about one aggregate; start another with given()"
         )
@@ -214,7 +225,42 @@ class Scenario(_Scenario):
         self._handled = handled = _run(handler, decoded, self._aggregate)
         self._events, self._aggregate = _stored_after(handled, self._aggregate, self._history)
         _check_shared(handler.aggregate, shared)
+
+    def after(self, duration: After) -> Self:
+        """Lets time pass, such as "31m": runs the handlers of what was sent later and is due by then, in the order of the due
+        times. `then…` asserts what all of them applied; `refused` and `sent_later` have the rest.
+        """
+        self._handled, self.refused, self.sent_later = Handled(b"", 0), [], []
+        applied, end_us = list[object](), self._now_us + microseconds_of(duration)
+        while (timer := self._next_timer(end_us)) is not None:
+            self._now_us = max(self._now_us, timer.due_us)
+            self._handled = Handled(b"", 0)
+            fields = timer_record((self._history or [])[timer.command - 1]).fields
+            assert self._domain is not None, "what set the timer was handled by a domain"
+            try:
+                handler, command = self._domain.decode(fields["type"], json_bytes(fields["payload"]), fields["aggregate_id"])
+            except EventStoreError as error:
+                self.refused.append(error)
+                continue
+            if fields["aggregate_id"] != (self._history or [])[0].aggregate_id:
+                self.sent_later.append(command)
+                continue
+            self._handle(handler, command, fields["aggregate_id"])
+            if self._handled.error is None:
+                applied += self._events
+            else:
+                self.refused.append(self._handled.error)
+        self._now_us = end_us
+        self._handled, self._events = Handled(b"", 0), applied
         return self
+
+    def _next_timer(self, end_us: int) -> DueTimer | None:
+        """Returns what is due next, after it was told what was stored since."""
+        for event in (self._history or [])[self._timed :]:
+            self._timed += 1
+            if event.type in OF_OWNERS:
+                self._timers.take(timer_record(tuple.__new__(Event, (*event[:6], self._now_us, *event[7:]))))
+        return next(iter(self._timers.due(end_us, 1)), None)
 
     def _decide(self, handler: DecisionHandler, command: object, aggregate_id: str, history: list[Event]) -> None:
         cls = handler.decision
@@ -234,7 +280,7 @@ class Scenario(_Scenario):
         if handled.error is None and all(map(query.matches, fresh)):
             _check_alike(live, restored)
         kinds = applies_by_name(cls)
-        self._events, self._aggregate = [kinds[event.type][0].decode(event) for event in fresh], restored
+        self._events, self._aggregate = _decoded_by(kinds, fresh), restored
         _check_shared(cls, shared)
 
     def then(self, *expected: object) -> Self:
@@ -331,7 +377,12 @@ def _stored_after(handled: Handled, live: Aggregate, history: list[Event]) -> tu
     restored = restore(cls, aggregate_id, history)
     if handled.error is None:
         _check_alike(live, restored)
-    return [kinds[event.type][0].decode(event) for event in fresh], restored
+    return _decoded_by(kinds, fresh), restored
+
+
+def _decoded_by(kinds: Mapping[str, tuple[EventType[Any], Any]], events: Iterable[Event]) -> list[object]:
+    """Returns the events as objects; what sets timers is left out."""
+    return [kinds[event.type][0].decode(event) for event in events if event.type not in OF_OWNERS]
 
 
 def _decision(cls: type[Decision], aggregate_id: str, query: Query, history: Iterable[Event]) -> Decision:

@@ -8,9 +8,9 @@ from eventstore.protocol.answer_form import OfShard
 
 
 class TimerInfo(NamedTuple):
-    """A timer that is pending, or parked. `timer`: its name, or the id of its setting if it has none; `due_us`: when its command is
-    due, microseconds since 1970; `command`: the type of that; `target`: the aggregate that the command is for; `why`: why it is
-    parked, None while it is pending; `shard`: that of its aggregate, in an answer about several.
+    """A timer that is pending, or parked. `timer`: its name, or the id of its setting if it has none; `due_us`: when its
+    command is due, microseconds since 1970; `command`: the type of that; `target`: the aggregate that the command is for;
+    `why`: why it is parked, None while it is pending; `shard`: that of its aggregate, in an answer about several.
     """
 
     aggregate_id: str

@@ -26,8 +26,8 @@ _Note: TypeAlias = Annotated[str, text(1, NOTE_BYTES_MAX)]
 
 @request(100, needs=on(Permission.COMMAND, "type"))
 class SetTimer(Answered[TimerEvent]):
-    """Has a command sent to this aggregate when it is due: `after_us` microseconds from now, or at `at_us`. With the same command
-    id again nothing is changed, and the answer is the first one.
+    """Has a command sent to this aggregate when it is due: `after_us` microseconds from now, or at `at_us`. With the same
+    command id again nothing is changed, and the answer is the first one.
     """
 
     aggregate_id: Name
@@ -80,7 +80,8 @@ class EndTimers(Answered[list[int]]):
 
 @request(102, needs=on(Permission.STATS), across=rows_of_each())
 class ListTimers(Answered[list[TimerInfo]]):
-    """Asks for timers, after the first `skip` of them: those that are parked, then those that are pending, the earliest due first.
+    """Asks for timers, after the first `skip` of them: those that are parked, then those that are pending, the earliest due
+    first.
     `aggregate_id`: only of this aggregate.
     """
 
@@ -94,7 +95,8 @@ def _changed(request: ChangeTimer) -> Wanted:
 
 @request(103, needs=Needs(Permission.COMMAND, _changed, of="type"), resend=False)
 class ChangeTimer(Answered[TimerEvent]):
-    """Has a timer of this aggregate run now, be due at another time, or be cancelled. `timer`: its name, or the id of its setting.
+    """Has a timer of this aggregate run now, be due at another time, or be cancelled. `timer`: its name, or the id of its
+    setting.
     `type`: only if its command is of this type.
     """
 

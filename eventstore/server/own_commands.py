@@ -22,8 +22,8 @@ from eventstore_mailbox import MailboxError
 
 
 class OwnCommands:
-    """`others`: takes the commands to aggregates of other shards; None: there are none, or mailboxes and store know them. `store`:
-    where timers are set. `hint`: called after one was set.
+    """`others`: takes the commands to aggregates of other shards; None: there are none, or mailboxes and store know them.
+    `store`: where timers are set. `hint`: called after one was set.
     """
 
     def __init__(

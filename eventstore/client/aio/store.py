@@ -351,8 +351,8 @@ class NetworkStore(NetworkOpened, NetworkOperated, NetworkConsumers):
         why: str = "moved",
         timeout: float | None = None,
     ) -> None:
-        """Makes the command of a timer due at another time. `timer`: its name, or the id that `timers` shows. `type`: that of its
-        command, without which the permission `command` is needed on everything. `who`, `why`: kept with it.
+        """Makes the command of a timer due at another time. `timer`: its name, or the id that `timers` shows. `type`: that of
+        its command, without which the permission `command` is needed on everything. `who`, `why`: kept with it.
 
         Raises:
             InvalidArgument: the aggregate has no such timer that is pending or parked.

@@ -61,8 +61,8 @@ class CommandSender:
         """Sends a command under an id that is the same each time this event is delivered.
 
         Its metadata name the event as its cause, and the event's correlation id; `metadata` is added. With `after`, such as
-        "30m", or `at`, it is sent when it is due, by a timer of the aggregate that it is for; `name`: by which that is moved and
-        cancelled. What is returned then is where the timer was set.
+        "30m", or `at`, it is sent when it is due, by a timer of the aggregate that it is for; `name`: by which that is moved
+        and cancelled. What is returned then is where the timer was set.
 
         Raises:
             Rejected, or another error if the command was refused.

@@ -1,7 +1,7 @@
 """Setting timers in a handler: `send_later`, `move_later` and `cancel_later`.
 
-They add an event to the aggregate's next commit, as `apply` does, so a timer is set, moved or cancelled if the commit is stored,
-and only then. The event takes a version of the aggregate and leaves its state as it is.
+They add an event to the aggregate's next commit, as `apply` does, so a timer is set, moved or cancelled if the commit is
+stored, and only then. The event takes a version of the aggregate and leaves its state as it is.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def send_later(
     aggregate. Its metadata have the correlation id of the commit, and the timer as its cause.
 
     Raises:
-        InvalidArgument: neither or both of `after` and `at` are given, or one is out of range; the name is longer than 100 bytes.
+        InvalidArgument: neither or both of `after` and `at` are given, or one is out of range; the name has over 100 bytes.
         PayloadInvalid: a field of the command does not match its type.
     """
     raw = raw_command(command)
@@ -68,8 +68,8 @@ def move_later(aggregate: Aggregate, name: str, *, after: After | None = None, a
 
 
 def cancel_later(aggregate: Aggregate, name: str) -> None:
-    """Cancels a timer of this aggregate. Does nothing to one that is not pending: its command was sent, or is on its way. Raises
-    InvalidArgument.
+    """Cancels a timer of this aggregate. Does nothing to one that is not pending: its command was sent, or is on its way.
+    Raises InvalidArgument.
     """
     _add(aggregate, CANCELLED, {"timer": check_text("name", name, 1, NAME_BYTES_MAX)})
 

@@ -1,8 +1,8 @@
 """`TimerBook`: which timers are pending, by what the log says of them; and which command is to be sent next.
 
-It is a state machine without I/O. It is told the events of `records.timer_record` in the order of the log, and asked what is due
-at a time. Nothing else changes it, so two processes with the same log have the same book: a timer ends by an event in the log,
-never by having been sent. Until then its command is offered again, under the same id.
+It is a state machine without I/O. It is told the events of `records.timer_record` in the order of the log, and asked what is
+due at a time. Nothing else changes it, so two processes with the same log have the same book: a timer ends by an event in the
+log, never by having been sent. Until then its command is offered again, under the same id.
 
 Invariants:
 
@@ -155,8 +155,8 @@ class TimerBook:
         return [value & _SEQUENCES for value in sorted(self._values.values())]
 
     def find(self, owner: str, named: str) -> int | None:
-        """Returns the sequence of the event that says when a timer is due, or that it is parked; None: it is neither. `named`: its
-        name, or the id of the setting that it began with.
+        """Returns the sequence of the event that says when a timer is due, or that it is parked; None: it is neither. `named`:
+        its name, or the id of the setting that it began with.
         """
         for key in (key_of(owner, named, ""), key_of(owner, None, named)):
             value = self._values.get(key)

@@ -2,8 +2,8 @@
 
 It follows the wall clock as it is. A wall clock that was set wrongly would send commands that are due in a year, which nobody
 can take back. So after a jump of more than an hour, against a clock that nobody sets and that counts while the machine sleeps,
-and while the clock is more than a minute from that of the cluster, it says that nothing may be sent. A jump lasts until somebody
-confirms the time, or the clock is put right again.
+and while the clock is more than a minute from that of the cluster, it says that nothing may be sent. A jump lasts until
+somebody confirms the time, or the clock is put right again.
 
 A process that has just started knows of no jump: what has become due while none ran is sent.
 """
@@ -18,8 +18,8 @@ DIFFERENCE_US: Final = 60_000_000
 
 
 class TimerClock:
-    """A clock made of two: `wall` in microseconds since 1970, and `steady` in microseconds. `difference_us`: how far the clock of
-    the cluster is ahead at least, negative if it is behind; None: there is no such clock.
+    """A clock made of two: `wall` in microseconds since 1970, and `steady` in microseconds. `difference_us`: how far the clock
+    of the cluster is ahead at least, negative if it is behind; None: there is no such clock.
     """
 
     def __init__(

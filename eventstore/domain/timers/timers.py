@@ -1,9 +1,9 @@
 """Sends the commands of timers when they are due, and records in the store what came of each.
 
 The log says which timers there are (see `TimerBook`); this follows it. A timer that is due is read from the log, its command is
-sent under an id that follows from its setting, and the outcome is appended. After a crash in between it is sent again: a command
-that was accepted answers with its first outcome, any other one is decided again. Nothing is sent before everything that is in
-the log has been read, since it may say that a timer was cancelled, or has ended.
+sent under an id that follows from its setting, and the outcome is appended. After a crash in between it is sent again: a
+command that was accepted answers with its first outcome, any other one is decided again. Nothing is sent before everything that
+is in the log has been read, since it may say that a timer was cancelled, or has ended.
 
 Commands to one aggregate are sent one after the other, in the order of their due times; at most `IN_HAND_MAX` at the same time.
 """

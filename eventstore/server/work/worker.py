@@ -51,6 +51,7 @@ from eventstore.server.mailbox_wiring import ArrivalOrder, make_mailboxes
 from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.gate import Gate
 from eventstore.server.outbox.publishing_metrics import publishing_feature
+from eventstore.server.own_commands import OwnCommands
 from eventstore.server.process_metrics import process_feature
 from eventstore.server.reactions.reaction_handlers import reaction_routes
 from eventstore.server.reactions.reaction_metrics import reaction_feature
