@@ -81,8 +81,7 @@ class EndTimers(Answered[list[int]]):
 @request(102, needs=on(Permission.STATS), across=rows_of_each())
 class ListTimers(Answered[list[TimerInfo]]):
     """Asks for timers, after the first `skip` of them: those that are parked, then those that are pending, the earliest due
-    first.
-    `aggregate_id`: only of this aggregate.
+    first. `owner`: only of this aggregate.
     """
 
     skip: Count = 0
@@ -96,8 +95,7 @@ def _changed(request: ChangeTimer) -> Wanted:
 @request(103, needs=Needs(Permission.COMMAND, _changed, of="type"), resend=False)
 class ChangeTimer(Answered[TimerEvent]):
     """Has a timer of this aggregate run now, be due at another time, or be cancelled. `timer`: its name, or the id of its
-    setting.
-    `type`: only if its command is of this type.
+    setting. `type`: only if its command is of this type.
     """
 
     aggregate_id: Name

@@ -29,8 +29,8 @@ class Leadership(Protocol):
     def files(self) -> Files: ...
 
     def clock_difference_us(self) -> int:
-        """Returns by how many microseconds at least the clock of the cluster is ahead of this machine's; negative: behind
-        it.""" ...
+        """Returns by how many microseconds at least etcd's clock is ahead of this machine's; negative: behind it."""
+        ...
 
     async def begin(self, store: EmbeddedStore, broker: Broker) -> None:
         """Begins the epoch. Returns when that is committed, and everything before: only then may anything be read."""
