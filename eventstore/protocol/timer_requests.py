@@ -6,20 +6,27 @@ from typing import Annotated, Final, TypeAlias
 
 from eventstore.command_metadata import check_metadata
 from eventstore.errors import InvalidArgument
-from eventstore.fields import check_text
-from eventstore.model import ID_BYTES_MAX, TIME_MAX, TYPE_BYTES_MAX, Event
+from eventstore.fields import check_text, shown
+from eventstore.model import DATA_IS_JSON, ID_BYTES_MAX, TIME_MAX, TYPE_BYTES_MAX, Event
 from eventstore.protocol.across import nothing, rows_of_each
 from eventstore.protocol.limits import PAYLOAD_BYTES_MAX
 from eventstore.protocol.reaction_requests import NOTE_BYTES_MAX
 from eventstore.protocol.request_declaration import Answered, Count, Name, Rows, integer, optional, request, text
 from eventstore.protocol.timer_info import TimerEvent, TimerInfo
-from eventstore.records.timer_record import AFTER_US_MAX, ENDED, NAME_BYTES_MAX, TimerRecord, timer_record
+from eventstore.records.timer_record import (
+    AFTER_US_MAX,
+    NAME_BYTES_MAX,
+    PREFIX,
+    SET,
+    TIMER_EVENTS,
+    TimerRecord,
+    timer_record,
+)
 from eventstore.security.permissions import EVERYTHING, Needs, Permission, Wanted, on
 
 TIMER_ROWS_MAX: Final = 200
 """Of each timer the events are looked up in the log."""
-ENDED_ROWS_MAX: Final = 512
-_ENDED_BYTES_MAX: Final = 4_096
+RECORDED_ROWS_MAX: Final = 512
 HOW: Final = ("run", "move", "cancel")
 _Note: TypeAlias = Annotated[str, text(1, NOTE_BYTES_MAX)]
 
@@ -52,30 +59,36 @@ class SetTimer(Answered[TimerEvent]):
             check_metadata(self.metadata)
 
 
-def ended_record(aggregate_id: str, command_id: str, data: bytes) -> TimerRecord:
-    """Returns what a row of END_TIMERS says. Raises InvalidArgument."""
-    return timer_record(tuple.__new__(Event, (aggregate_id, 1, ENDED, data, None, command_id, 0, 0, 1)))
+def _record(aggregate_id: str, command_id: str, type: str, data: bytes, metadata: bytes | None) -> TimerRecord:
+    """Returns what a row of RECORD_TIMERS says. Raises InvalidArgument."""
+    event = (aggregate_id, 1, type, data, metadata, command_id, 0, 0, DATA_IS_JSON)
+    return timer_record(tuple.__new__(Event, event))
 
 
-def _ended(aggregate_id: str, command_id: str, data: bytes) -> None:
+def _check_record(aggregate_id: str, command_id: str, type: str, data: bytes, metadata: bytes | None) -> None:
     check_text("command_id", command_id)
-    check_text("aggregate_id", aggregate_id)
-    if len(data) > _ENDED_BYTES_MAX:
-        raise InvalidArgument(f"data has more than {_ENDED_BYTES_MAX} bytes", field="data", limit=_ENDED_BYTES_MAX)
-    ended_record(aggregate_id, command_id, data)
+    if not check_text("aggregate_id", aggregate_id).startswith(PREFIX) or type not in TIMER_EVENTS:
+        raise InvalidArgument(f"not an event of a timer beside its aggregate: {shown(type)}", field="type", value=shown(type))
+    if metadata is not None:
+        check_metadata(metadata)
+    _record(aggregate_id, command_id, type, data, metadata)
 
 
-def _owners(request: EndTimers) -> Wanted:
-    return ((Permission.PARK, ended_record(*row).owner) for row in request.rows)
+def _recorded(request: RecordTimers) -> Wanted:
+    for row in request.rows:
+        record = _record(*row)
+        yield Permission.PARK, record.owner
+        if record.event.type == SET:
+            yield Permission.COMMAND, record.fields["type"]
 
 
-@request(101, needs=Needs(Permission.PARK, _owners, of="each aggregate whose timer has ended"))
-class EndTimers(Answered[list[int]]):
-    """Records what came of timers whose commands a worker has sent: events on the reserved ids of their aggregates. Answered by
-    the sequence of each; 0 for one that somebody else has recorded before.
+@request(101, needs=Needs(Permission.PARK, _recorded, of="each aggregate, `command` on the type of what is to be sent"))
+class RecordTimers(Answered[list[int]]):
+    """Records what came of timers whose commands a worker has sent, and what its operators have changed: events on the reserved
+    ids of their aggregates. Answered by the sequence of each; 0 for one that somebody else has recorded before.
     """
 
-    rows: Annotated[tuple[tuple[str, str, bytes], ...], Rows(_ended, ENDED_ROWS_MAX)]
+    rows: Annotated[tuple[tuple[str, str, str, bytes, bytes | None], ...], Rows(_check_record, RECORDED_ROWS_MAX)]
 
 
 @request(102, needs=on(Permission.STATS), across=rows_of_each())

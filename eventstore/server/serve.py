@@ -23,6 +23,7 @@ from eventstore.domain.asyncio_calls import refuse_asyncio
 from eventstore.domain.domain import Domain
 from eventstore.domain.import_path import load
 from eventstore.domain.runtime import DomainRuntime
+from eventstore.domain.timers.setting import told_of_settings
 from eventstore.metrics import MetricSource
 from eventstore.protocol.server_info import BackupCut
 from eventstore.records.cluster_map import ClusterMap, single_map
@@ -43,6 +44,7 @@ from eventstore.server.bootstrap import (
     yield_often,
 )
 from eventstore.server.broker.beside import broker_beside
+from eventstore.server.broker.handlers import routes_of
 from eventstore.server.broker.service import BrokerService
 from eventstore.server.console_subject import check_http_api, console_subject
 from eventstore.server.feature import Feature, begin, routes_of_all, wind_down
@@ -50,6 +52,7 @@ from eventstore.server.kept_commands import check_keep_commands, kept_commands
 from eventstore.server.logs import get_logger
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, embedded_access, make_mailboxes
+from eventstore.server.net.deferred_replies import DeferredReplies
 from eventstore.server.net.gate import Gate
 from eventstore.server.outbox.publishing import Publishing, check_publish, publishing_of
 from eventstore.server.outbox.publishing_metrics import publishing_feature
@@ -76,7 +79,7 @@ from eventstore.server.requests.read_requests import ReadRequests
 from eventstore.server.requests.subscriptions import ServedSubscriptions
 from eventstore.server.shard_layout import ServedLayout, SplitPause
 from eventstore.server.timers.timer_metrics import timer_feature
-from eventstore.server.timers.timer_runner import timer_operators, timer_settings, timers_of
+from eventstore.server.timers.timer_runner import RunningTimers, TimerOperators, TimerRunner, TimerSettings, timer_runner
 from eventstore.server.verification.verified_files import verified_folders
 from eventstore.server.verification.verifying import Verifying
 from eventstore.settings.server import ServerSettings
@@ -239,12 +242,13 @@ async def _listening(
         subscriptions = ServedSubscriptions(gate, store.committer, nursery, layout)
         host, port = listener.getsockname()[:2]
         others = None if slots is None else OtherShards(slots, host, port, security)
-        own = OwnCommands(domain, mailboxes, access.find_commands, others, store)
+        settings_of_timers = TimerSettings(store, domain, slots)
+        own = OwnCommands(domain, mailboxes, access.find_commands, settings_of_timers.set, others)
         reactions = ReactionRunner(store, settings.data / REACTIONS, domain, own.send, own.set_timer, files)
         layout.moved.append(lambda _: reactions.begin_again())
-        timers = timers_of(store, own, settings.data / TIMERS, slots, leads) if domain.handlers else None
-        if timers is not None:
-            layout.moved.append(lambda _: timers.begin_again())
+        timers = _timers(settings, store, own, slots, leads)
+        settings_of_timers.told = timers.timers.hint
+        layout.moved.append(lambda _: timers.begin_again())
         may_answer = trio.lowlevel.checkpoint if slots is None else SplitPause(layout, maps, slots).over
         number = None if place.shard is None else place.shard.shard
         service = None if broker is None else BrokerService(gate, broker, nursery, may_answer, number)
@@ -285,8 +289,8 @@ async def _listening(
             reads.feature,
             subscriptions.feature,
             reaction_feature(reactions, operators | parking_routes(gate, nursery, store), reactions.run),
-            timer_settings(gate, nursery, store, domain, own, slots),
-            *(() if timers is None else (timer_feature(timers, timer_operators(gate, nursery, store, timers)),)),
+            Feature(routes=routes_of(settings_of_timers, gate, DeferredReplies(gate, nursery))),
+            *((_timer_feature(gate, nursery, timers),) if domain.handlers else ()),
             backups.feature,
             projections.feature,
             chains.feature,
@@ -330,6 +334,26 @@ async def _listening(
                 address, http_address, store, service, gate, appends, commands, mailboxes, *told, features, trio.Event()
             )
             nursery.cancel_scope.cancel()
+
+
+def _timers(
+    settings: ServerSettings, store: EmbeddedStore, own: OwnCommands, slots: OwnedSlots | None, leads: Leadership | None
+) -> TimerRunner:
+    runner = timer_runner(
+        store,
+        own.send,
+        settings.data / TIMERS,
+        difference_us=(lambda: None) if leads is None else leads.clock_difference_us,
+        owns=(lambda _: True) if slots is None else slots.owns,
+        is_told=True,
+    )
+    told_of_settings.add(runner.timers)
+    return runner
+
+
+def _timer_feature(gate: Gate, nursery: trio.Nursery, timers: TimerRunner) -> Feature:
+    running = RunningTimers([timers])
+    return timer_feature(running, routes_of(TimerOperators(running), gate, DeferredReplies(gate, nursery)), timers.run)
 
 
 def _cut(settings: ServerSettings, store: EmbeddedStore, broker: Broker | None) -> BackupCut:

@@ -75,7 +75,7 @@ from eventstore.protocol.joint_commits import request_of as joint_request
 from eventstore.protocol.reaction_requests import CheckParking, FollowReactions, RecordParking, WaitProjection
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import CommitJointly, CommitUnless, FindCommand, ReadMany, Version
-from eventstore.protocol.timer_requests import ChangeTimer, EndTimers, SetTimer
+from eventstore.protocol.timer_requests import ChangeTimer, RecordTimers, SetTimer
 from eventstore.query import Query, check_query
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.cursors import AggregateCursor, LogCursor, ManyCursor
@@ -396,10 +396,12 @@ class NetworkStore(NetworkOpened, NetworkOperated, NetworkConsumers):
         return await self._connection.call(request)
 
     async def append_timers(self, rows: Sequence[tuple[str, str, NewEvent]]) -> list[CommitResult]:
-        """Records what came of timers (see `EmbeddedStore.append_timers`); nothing else."""
+        """Records what a worker has to say of timers (see `EmbeddedStore.append_timers`). Raises the first error, after which
+        some of the events may be stored.
+        """
         found: list[CommitResult] = []
         sequences = await self._only("`append_timers`").call(
-            EndTimers(tuple((name, command_id, event[2]) for name, command_id, event in rows))
+            RecordTimers(tuple((name, command_id, event[1], event[2], event[3]) for name, command_id, event in rows))
         )
         for (name, _, _), sequence in zip(rows, sequences, strict=True):
             found.append(Committed(name, 0, sequence, durability=None))

@@ -44,6 +44,8 @@ from eventstore.following.log import (
     Followable,
     confirmed,
     event_at,
+    last_sequence,
+    nothing_until,
     uuid_and_last_sequence,
 )
 from eventstore.import_marks import NO_REACTIONS, is_marked
@@ -69,6 +71,7 @@ from eventstore.records.timer_record import (
 IN_HAND_MAX: Final = 512
 _KEPT_MAX: Final = 10_000
 _EVENTS_MAX: Final = 1_024
+PATIENCE_S: Final = 5.0
 _LOOK_S: Final = 1.0
 """How often the clock is looked at while nothing is due, so that a step is noticed."""
 _IDLE_S: Final = 10.0
@@ -142,7 +145,7 @@ class Timers:
         self._lanes: dict[str, deque[_Fired]] = {}
         self._ended: list[tuple[ReservedRow, anyio.Event]] = []
         self._appending = anyio.Event()
-        self._woken = anyio.Event()
+        self._woken, self._news = anyio.Event(), anyio.Event()
         self._uuid = ""
         self._place = Checkpoint(0)
         self._saved_at = 0
@@ -227,6 +230,19 @@ class Timers:
         if batch.caught_up:
             self.caught_up = True
         self._woken.set()
+        self._news.set()
+        self._news = anyio.Event()
+
+    async def wait_for_end(self) -> None:
+        """Waits until the book has everything that is in the log now; not for longer than `PATIENCE_S`."""
+        with anyio.move_on_after(PATIENCE_S):
+            end = await last_sequence(self._store)
+            while True:
+                news = self._news
+                if await nothing_until(self._store, self.book.through, TIMER_EVENTS) >= end:
+                    return
+                self.hint()
+                await news.wait()
 
     # ---- on disk
 
@@ -370,7 +386,12 @@ class Timers:
             await self._appending.wait()
             self._appending = anyio.Event()
             while batch := self._ended[:_ENDED_PER_APPEND_MAX]:
-                results = await self._store.append_timers([row for row, _ in batch])
+                try:
+                    results = await self._store.append_timers([row for row, _ in batch])
+                except EventStoreError as error:  # of a client: some may be stored, and are duplicates then
+                    if not error.retriable:
+                        raise
+                    results = [error] * len(batch)
                 del self._ended[: len(batch)]
                 for (row, recorded), result in zip(batch, results, strict=True):
                     if isinstance(result, Committed | Elsewhere | CommandIdReused):

@@ -15,8 +15,8 @@ import trio
 from eventstore.client.address import Address, Addresses
 from eventstore.errors import Elsewhere, EventStoreError
 from eventstore.model import Committed, Unchanged
+from eventstore.protocol.timer_info import TimerEvent
 from eventstore.protocol.timer_requests import SetTimer
-from eventstore.records.timer_record import timers_id
 from eventstore.server.access.security import Security
 from eventstore.server.requests.owned_slots import OwnedSlots
 
@@ -67,13 +67,12 @@ class OtherShards:
                 _log.warning("the other shards cannot be reached: %s", failed.exceptions[0])
             await trio.sleep(_AGAIN_S)
 
-    async def set_timer(self, request: SetTimer) -> Committed:
+    async def set_timer(self, request: SetTimer) -> TimerEvent:
         """Has a timer set; durable on return. Raises what the other shard answers; ConnectionLost."""
         self._wanted.set()
         await self._opened.wait()
         assert self._router is not None
-        done = await self._router.call(request.aggregate_id, request)
-        return Committed(timers_id(request.aggregate_id), done.version, done.sequence, durability=None)
+        return await self._router.call(request.aggregate_id, request)
 
     async def send(self, command: object, command_id: str, metadata: Mapping[str, object]) -> Committed | None:
         """Sends a command; its changes are durable when this returns. Raises what the other shard answers; ConnectionLost."""

@@ -1,105 +1,62 @@
-"""Runs the timers of a log in a server or worker, and answers the requests about them."""
+"""Runs the timers of a log, or of several, in a server or worker, and answers the requests about them."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
-from eventstore.commands import RawCommand
+from eventstore.chunks.files import Files
 from eventstore.domain.domain import Domain
-from eventstore.domain.timers.setting import told_of_settings
+from eventstore.domain.reactions.reaction import SendCommand
 from eventstore.domain.timers.timer_clock import TimerClock
 from eventstore.domain.timers.timer_file import TimerFile
 from eventstore.domain.timers.timers import ReservedRow, Timers, TimerStore, steady_us, wall_us
 from eventstore.errors import CommandIdReused, EventStoreError, InvalidArgument
 from eventstore.failures import text_of
-from eventstore.fields import shown
+from eventstore.fields import counted, shown
 from eventstore.following.log import event_at
-from eventstore.model import Committed, fresh_command_id
-from eventstore.protocol.request_declaration import Request
+from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Committed, NewEvent, fresh_command_id
 from eventstore.protocol.timer_info import TimerEvent, TimerInfo
 from eventstore.protocol.timer_requests import (
     TIMER_ROWS_MAX,
     ChangeTimer,
     ConfirmClock,
-    EndTimers,
     ListTimers,
+    RecordTimers,
     SetTimer,
 )
+from eventstore.records.raw_commit import CommitResult
 from eventstore.records.timer_record import (
     CANCELLED,
-    ENDED,
     MOVED,
     SET,
     TimerRecord,
     beside,
+    json_bytes,
     set_data,
     timer_record,
     timers_id,
     when_fields,
 )
-from eventstore.server.broker.handlers import answers, routes_of
-from eventstore.server.feature import Feature, Route
-from eventstore.server.net.deferred_replies import DeferredReplies
-from eventstore.server.net.gate import Gate
-from eventstore.server.own_commands import AppendsTimers, OwnCommands, appended, timer_event
-from eventstore.server.requests.leadership import Leadership
+from eventstore.server.broker.handlers import answers
+from eventstore.server.own_commands import SetsTimer
 from eventstore.server.requests.owned_slots import OwnedSlots
-from eventstore.store.embedded import EmbeddedStore
 
 _PAUSE_S: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
-def timers_of(
-    store: EmbeddedStore, own: OwnCommands, path: Path, slots: OwnedSlots | None, leads: Leadership | None
-) -> TimerRunner:
-    """Returns the timers of a server. `path`: of the file that keeps what is pending."""
-    clock = TimerClock(wall_us, steady_us) if leads is None else TimerClock(wall_us, steady_us, leads.clock_difference_us)
-    file = TimerFile(path)
-    if slots is None:
-        timers = Timers(store, own.send, file, clock, is_told=True)
-    else:
-        timers = Timers(store, own.send, file, clock, slots.owns, is_told=True)
-    own.hint = timers.hint
-    told_of_settings.add(timers)
-    return TimerRunner(store, timers)
-
-
-def timer_settings(
-    gate: Gate, nursery: trio.Nursery, store: EmbeddedStore, domain: Domain, own: OwnCommands, slots: OwnedSlots | None
-) -> Feature:
-    """Returns what takes timers at a server, whether it runs them or a worker does."""
-
-    def check(command: RawCommand) -> None:
-        if domain.handlers:
-            domain.decode(command.type, command.payload, command.aggregate_id)
-
-    def owns(aggregate_id: str) -> None:
-        if slots is not None:
-            slots.check(aggregate_id)
-
-    handlers = TimerHandlers(store, check, lambda: own.hint(), owns)
-    return Feature(routes=routes_of(handlers, gate, DeferredReplies(gate, nursery)))
-
-
-def timer_operators(gate: Gate, nursery: trio.Nursery, store: TimerStore, runner: TimerRunner) -> dict[type[Request], Route]:
-    """Returns the routes of the requests of operators."""
-    return routes_of(TimerOperators(store, runner), gate, DeferredReplies(gate, nursery))
-
-
 class TimerRunner:
-    """`failure`: why no timer runs, until they do."""
+    """The timers of one log. `failure`: why none runs, until they do."""
 
     def __init__(self, store: TimerStore, timers: Timers) -> None:
+        self.store = store
         self.timers = timers
-        self._store = store
         self._scope = trio.CancelScope()
         self.failure: str | None = None
 
@@ -122,94 +79,162 @@ class TimerRunner:
         """Reads again what is pending: what is in memory may be another shard's by now."""
         self._scope.cancel()
 
+
+def timer_runner(
+    store: TimerStore,
+    send: SendCommand,
+    path: Path,
+    *,
+    files: Files | None = None,
+    difference_us: Callable[[], int | None] = lambda: None,
+    owns: Callable[[int], bool] = lambda _: True,
+    is_told: bool = False,
+) -> TimerRunner:
+    """Returns the timers of a log. `path`: of the file that keeps what is pending; the others: see `Timers`, `TimerClock`."""
+    clock = TimerClock(wall_us, steady_us, difference_us)
+    return TimerRunner(store, Timers(store, send, TimerFile(path, files), clock, owns, is_told=is_told))
+
+
+class RunningTimers:
+    """The timers of all logs that this process sends for, as those who look at them see them."""
+
+    def __init__(self, runners: Sequence[TimerRunner] = ()) -> None:
+        self.runners = runners
+
     @property
     def attention(self) -> str | None:
-        """What an operator has to do about timers, if anything."""
-        if (failure := self.failure or self.timers.failure) is not None:
-            return f"timers: {failure}"
-        parked = len(self.timers.book.parked)
-        return f"{parked} timers are parked; `eventstore timers list` says why" if parked else None
+        """What an operator has to do about timers, if anything. Quotes no error of a handler."""
+        for each in self.runners:
+            if (failure := each.failure or each.timers.failure) is not None:
+                return f"timers: {failure}"
+        if self.parked:
+            return f"{counted(self.parked, 'timer')} parked; `eventstore timers list` says why"
+        return None
 
+    @property
+    def pending(self) -> int:
+        return sum(len(each.timers.book) for each in self.runners)
+
+    @property
+    def parked(self) -> int:
+        return sum(len(each.timers.book.parked) for each in self.runners)
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing is sent, because a clock cannot be trusted."""
+        return any(each.timers.failure is not None for each in self.runners)
+
+    @property
+    def passed_over(self) -> int:
+        return sum(each.timers.passed_over for each in self.runners)
+
+    @property
+    def late_us(self) -> int:
+        """By how much the last command was late."""
+        return max((each.timers.late_us for each in self.runners), default=0)
+
+    @property
     def lag_us(self) -> int:
-        """Returns by how much the oldest due timer is late; 0 if none is."""
-        oldest = self.timers.book.oldest_due_us
-        return 0 if oldest is None else max(0, time.time_ns() // 1_000 - oldest)
+        """By how much the oldest due timer is late; 0 if none is."""
+        oldest = [due_us for each in self.runners if (due_us := each.timers.book.oldest_due_us) is not None]
+        return max(0, wall_us() - min(oldest)) if oldest else 0
+
+    def ended(self, how: str) -> int:
+        """How many commands have come to this end."""
+        return sum(each.timers.fired[how] for each in self.runners)
 
 
-class TimerHandlers:
-    """Answers the requests of a store about timers; of a server, whether it runs them or not."""
+class AppendsTimers(Protocol):
+    """The part of a store that takes events of timers."""
 
-    def __init__(
-        self,
-        store: AppendsTimers,
-        check: Callable[[RawCommand], object],
-        hint: Callable[[], None],
-        owns: Callable[[str], object],
-    ) -> None:
-        """`check`: raises if no handler takes a command. `owns`: raises Elsewhere for an aggregate of another shard."""
-        self._store, self._check, self._hint, self._owns = store, check, hint, owns
+    def append_timers(self, rows: Sequence[ReservedRow], /) -> Awaitable[list[CommitResult]]: ...
+
+
+class TimerSettings:
+    """Takes timers at a server, whether it sends their commands or a worker does. `told`: what is told that one was set."""
+
+    def __init__(self, store: AppendsTimers, domain: Domain, slots: OwnedSlots | None) -> None:
+        self._store, self._domain, self._slots = store, domain, slots
+        self.told: Callable[[], None] = lambda: None
+
+    @answers(SetTimer)
+    async def answer_set(self, request: SetTimer) -> TimerEvent:
+        return await self.set(request)
+
+    async def set(self, request: SetTimer) -> TimerEvent:
+        """Sets a timer; durable on return. Raises as `check_handled`, and the errors of an append."""
+        check_handled(self._domain, request)
+        when = when_fields(request.after_us, request.at_us)
+        fields = set_data(request.type, request.aggregate_id, request.payload, request.timer, when)
+        event = _event(SET, beside(request.aggregate_id, fields), request.metadata)
+        done = await _appended(self._store, ReservedRow(timers_id(request.aggregate_id), request.command_id, event))
+        self.told()
+        return TimerEvent(done.version, done.sequence)
+
+    @answers(RecordTimers)
+    async def record(self, request: RecordTimers) -> list[int]:
+        if self._slots is not None:
+            for aggregate_id, *_ in request.rows:
+                self._slots.check(aggregate_id)
+        rows = [
+            ReservedRow(name, command_id, _event(type_, data, metadata))
+            for name, command_id, type_, data, metadata in request.rows
+        ]
+        results = await self._store.append_timers(rows)
+        for result in results:
+            if isinstance(result, EventStoreError) and not isinstance(result, CommandIdReused):
+                raise result
+        return [result.sequence if isinstance(result, Committed) else 0 for result in results]
+
+
+class ForwardedSettings:
+    """Takes timers at a worker, and hands them to the store."""
+
+    def __init__(self, set_timer: SetsTimer, domain: Domain) -> None:
+        self._set_timer, self._domain = set_timer, domain
 
     @answers(SetTimer)
     async def set(self, request: SetTimer) -> TimerEvent:
-        self._check(RawCommand(request.type, request.aggregate_id, request.payload))
-        when = when_fields(request.after_us, request.at_us)
-        fields = set_data(request.type, request.aggregate_id, request.payload, request.timer, when)
-        event = timer_event(SET, beside(request.aggregate_id, fields), request.metadata)
-        done = await appended(self._store, ReservedRow(timers_id(request.aggregate_id), request.command_id, event))
-        self._hint()
-        return TimerEvent(done.version, done.sequence)
+        check_handled(self._domain, request)
+        return await self._set_timer(request)
 
-    @answers(EndTimers)
-    async def end(self, request: EndTimers) -> list[int]:
-        for aggregate_id, _, _ in request.rows:
-            self._owns(aggregate_id)
-        rows = [ReservedRow(name, command_id, timer_event(ENDED, data, None)) for name, command_id, data in request.rows]
-        results = await self._store.append_timers(rows)
-        for each in results:
-            if isinstance(each, EventStoreError) and not isinstance(each, CommandIdReused):
-                raise each
-        return [each.sequence if isinstance(each, Committed) else 0 for each in results]
+
+def check_handled(domain: Domain, request: SetTimer) -> None:
+    """Raises as `Domain.decode` if a domain that has handlers has none for the command of a timer."""
+    if domain.handlers:
+        domain.decode(request.type, request.payload, request.aggregate_id)
 
 
 class TimerOperators:
     """Answers the requests of operators, where timers run."""
 
-    def __init__(self, store: TimerStore, runner: TimerRunner) -> None:
-        self._store, self._runner = store, runner
-
-    @property
-    def _timers(self) -> Timers:
-        return self._runner.timers
+    def __init__(self, running: RunningTimers) -> None:
+        self._running = running
 
     @answers(ListTimers, size=TIMER_ROWS_MAX * 1_024)
     async def list_all(self, request: ListTimers) -> list[TimerInfo]:
-        book, found, skip = self._timers.book, list[TimerInfo](), request.skip
-        for place in chain(sorted(book.parked.values()), book.settings()):
-            if request.owner is None and skip:  # those of one aggregate are known once they are read
-                skip -= 1
-                continue
-            timer = await self._timer(place)
-            if timer is None or request.owner not in (None, timer.said.owner):
-                continue
-            if skip:
-                skip -= 1
-                continue
-            found.append(timer.info)
-            if len(found) == TIMER_ROWS_MAX:
-                break
+        found, skip = list[TimerInfo](), request.skip
+        for runner in self._running.runners:
+            await runner.timers.wait_for_end()
+            book = runner.timers.book
+            for place in chain(sorted(book.parked.values()), book.settings()):
+                if request.owner is None and skip:  # those of one aggregate are known once they are read
+                    skip -= 1
+                    continue
+                timer = await _timer(runner, place)
+                if timer is None or request.owner not in (None, timer.said.owner):
+                    continue
+                if skip:
+                    skip -= 1
+                    continue
+                found.append(timer.info)
+                if len(found) == TIMER_ROWS_MAX:
+                    return found
         return found
 
     @answers(ChangeTimer)
     async def change(self, request: ChangeTimer) -> TimerEvent:
-        owner, place = request.aggregate_id, self._timers.book.find(request.aggregate_id, request.timer)
-        timer = None if place is None else await self._timer(place)
-        if timer is None:
-            raise InvalidArgument(
-                f"{shown(owner)} has no timer {shown(request.timer)} that is pending or parked; `eventstore timers list` shows "
-                "what is",
-                field="timer",
-                value=shown(request.timer),
-            )
+        runner, timer = await self._find(request.aggregate_id, request.timer)
         info, command = timer.info, timer.command
         if request.type not in (None, info.command):
             raise InvalidArgument(
@@ -220,32 +245,47 @@ class TimerOperators:
         fields: dict[str, Any] = {**timer.said.reference, "who": request.who, "why": request.why}
         type_, metadata = CANCELLED, None
         if request.how != "cancel":
-            fields["at_us"] = time.time_ns() // 1_000 if request.at_us is None else request.at_us
+            fields["at_us"] = wall_us() if request.at_us is None else request.at_us
             type_ = MOVED
             if timer.said.of:  # what was parked is set again
                 type_, metadata = SET, command.event.metadata
                 fields |= {each: command.fields[each] for each in ("type", "aggregate_id", "payload")}
-        event = timer_event(type_, beside(owner, fields), metadata)
-        done = await appended(self._store, ReservedRow(timers_id(owner), fresh_command_id(), event))
-        self._timers.hint()
+        event = _event(type_, beside(request.aggregate_id, fields), metadata)
+        done = await _appended(runner.store, ReservedRow(timers_id(request.aggregate_id), fresh_command_id(), event))
+        runner.timers.hint()
         who = f"{request.who}: {request.why}"
-        _log.warning("timer %s of %s: %s by %s", ascii(request.timer), ascii(owner), request.how, ascii(who))
+        _log.warning("timer %s of %s: %s by %s", ascii(request.timer), ascii(request.aggregate_id), request.how, ascii(who))
         return TimerEvent(done.version, done.sequence)
+
+    async def _find(self, owner: str, named: str) -> tuple[TimerRunner, _Timer]:
+        for runner in self._running.runners:
+            await runner.timers.wait_for_end()
+            place = runner.timers.book.find(owner, named)
+            timer = None if place is None else await _timer(runner, place)
+            if timer is not None:
+                return runner, timer
+        raise InvalidArgument(
+            f"{shown(owner)} has no timer {shown(named)} that is pending or parked; `eventstore timers list` shows what is",
+            field="timer",
+            value=shown(named),
+        )
 
     @answers(ConfirmClock)
     async def confirm(self, request: ConfirmClock) -> None:
-        self._timers.clock.confirm()
+        for each in self._running.runners:
+            each.timers.clock.confirm()
         _log.warning("the clock is confirmed by %s", ascii(f"{request.who}: {request.why}"))
 
-    async def _timer(self, place: int) -> _Timer | None:
-        """Returns what the log says of a timer. `place`: of the event that says when it is due, or that it is parked."""
-        event = await event_at(self._store, place)
-        said = None if event is None else timer_record(event)
-        if said is None:
-            return None
-        of_command = int(said.fields["command"]) if said.of else self._timers.book.command_of(place)
-        found = event if of_command == place else await event_at(self._store, of_command)
-        return None if found is None else _Timer(said, timer_record(found))
+
+async def _timer(runner: TimerRunner, place: int) -> _Timer | None:
+    """Returns what the log says of a timer. `place`: of the event that says when it is due, or that it is parked."""
+    event = await event_at(runner.store, place)
+    if event is None:
+        return None
+    said = timer_record(event)
+    of_command = int(said.fields["command"]) if said.of else runner.timers.book.command_of(place)
+    found = event if of_command == place else await event_at(runner.store, of_command)
+    return None if found is None else _Timer(said, timer_record(found))
 
 
 class _Timer(NamedTuple):
@@ -261,3 +301,16 @@ class _Timer(NamedTuple):
         why = str(said.fields.get("why", "")) if said.of else None
         (timer,) = said.reference.values()
         return TimerInfo(said.owner, timer, due_us, command["type"], command["aggregate_id"], why)
+
+
+async def _appended(store: AppendsTimers, row: ReservedRow) -> Committed:
+    """Appends an event of a timer; durable on return. Raises the errors of `append`."""
+    (done,) = await store.append_timers([row])
+    if isinstance(done, EventStoreError):
+        raise done
+    return done
+
+
+def _event(type_: str, data: bytes | dict[str, Any], metadata: bytes | None) -> NewEvent:
+    encoded, format_ = data if isinstance(data, bytes) else json_bytes(data), DATA_IS_JSON
+    return tuple.__new__(NewEvent, (format_ if metadata is None else format_ | METADATA_IS_JSON, type_, encoded, metadata))

@@ -27,6 +27,8 @@ from eventstore.domain.import_path import load
 from eventstore.domain.runtime import DomainRuntime
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.metrics import MetricSource
+from eventstore.protocol.timer_info import TimerEvent
+from eventstore.protocol.timer_requests import SetTimer
 from eventstore.server.access.security import Security
 from eventstore.server.aggregate_snapshots import snapshot_feature, snapshots_of
 from eventstore.server.alarms.alarm_handlers import alarm_routes, source_of
@@ -44,11 +46,13 @@ from eventstore.server.bootstrap import (
     stop_on_signals,
     yield_often,
 )
+from eventstore.server.broker.handlers import routes_of
 from eventstore.server.feature import Feature, begin, routes_of_all, wind_down
 from eventstore.server.logs import get_logger
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.mailbox_wiring import ArrivalOrder, make_mailboxes
 from eventstore.server.net.budgets import NoBacklog
+from eventstore.server.net.deferred_replies import DeferredReplies
 from eventstore.server.net.gate import Gate
 from eventstore.server.outbox.publishing_metrics import publishing_feature
 from eventstore.server.own_commands import OwnCommands
@@ -61,12 +65,15 @@ from eventstore.server.reports import Reports
 from eventstore.server.requests.commands import CommandReplies, WaitingCommands
 from eventstore.server.requests.dispatch import Dispatch
 from eventstore.server.requests.owned_slots import commands_of
+from eventstore.server.timers.timer_metrics import timer_feature
+from eventstore.server.timers.timer_runner import ForwardedSettings, TimerOperators
 from eventstore.server.work.remote_access import remote_access
 from eventstore.server.work.shard_mailboxes import ShardMailboxes
 from eventstore.server.work.shard_reactions import ShardReactions
 from eventstore.server.work.told_worker import tell_of_worker
 from eventstore.server.work.worked_shards import WorkedShards, least_of
 from eventstore.server.work.worker_publishing import WorkerPublishing
+from eventstore.server.work.worker_timers import WorkerTimers
 from eventstore.settings.server import ServerSettings
 
 
@@ -188,7 +195,11 @@ async def _working(
         door = security.doorkeeper(gate)
         commands = commands_of(None, door)(gate, domain, mailboxes, replies, waiting, order)
         await nursery.start(mailboxes.run)
-        own = OwnCommands(domain, mailboxes, find_commands, store=shards.store)
+
+        async def set_timer(request: SetTimer) -> TimerEvent:
+            return await store._call_owner(request.aggregate_id, request)
+
+        own = OwnCommands(domain, mailboxes, find_commands, set_timer)
         reactions = _reactions(domain, checkpoint, shards, own)
         publishing = _publishing(domain, checkpoint, store)
 
@@ -214,6 +225,11 @@ async def _working(
         if reactions is not None:
             operators = reactions if publishing is None else WithPublications(reactions, publishing)
             features.append(reaction_feature(reactions, reaction_routes(gate, nursery, operators), reactions.run))
+        deferred = DeferredReplies(gate, nursery)
+        features.append(Feature(routes=routes_of(ForwardedSettings(set_timer, domain), gate, deferred)))
+        if checkpoint is not None:
+            timers = WorkerTimers(store, checkpoint, own.send)
+            features.append(timer_feature(timers, routes_of(TimerOperators(timers), gate, deferred), timers.run))
         if publishing is not None:
             features.append(publishing_feature(publishing))
         features += [

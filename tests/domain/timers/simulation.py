@@ -1,9 +1,9 @@
 """Timers under everything that goes wrong, from a seed: leaders that die at any step, clocks that step, a log that is split.
 
-The log is a list of events, committed whole. A leader follows it with a `TimerBook` of its own, which it reads from the beginning
-or from a copy that an earlier leader has left; it offers commands, and records outcomes, as `Timers` does. A deposed leader may
-still have commands under way, but cannot append: so much is what replication promises. The aggregates are a model: they answer a
-command id that they have with its first outcome, and decide any other one, sometimes with a rejection.
+The log is a list of events, committed whole. A leader follows it with a `TimerBook` of its own, which it reads from the
+beginning or from a copy that an earlier leader has left; it offers commands, and records outcomes, as `Timers` does. A deposed
+leader appends nothing: so much is what replication promises. The aggregates are a model: they answer a command id that they
+have with its first outcome, and decide any other one, sometimes with a rejection.
 
 A `Mistake` is planted in what `Timers` does. `check` says what a history must never show.
 """

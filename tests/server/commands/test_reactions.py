@@ -23,6 +23,7 @@ from eventstore.domain.runtime import DomainRuntime
 from eventstore.server.mailbox_wiring import embedded_access, make_mailboxes
 from eventstore.server.own_commands import OwnCommands
 from eventstore.server.reactions.reaction_runner import ReactionRunner
+from eventstore.server.timers.timer_runner import TimerSettings
 from eventstore_mailbox import Options
 from tests.cli.processes import output
 from tests.domain.runner import new_events
@@ -127,7 +128,8 @@ async def test_an_unwritable_checkpoint_is_reported_and_does_not_end_the_server(
         mailboxes = make_mailboxes(DomainRuntime(bank.app, access.read_events), access, Options(), lambda entries: None)
         await nursery.start(mailboxes.run)
         await store.append("a", new_events(bank.Opened("Ada"), bank.Deposited(5), bank.Sent("nobody", 5)), 0)
-        send = OwnCommands(bank.app, mailboxes, access.find_commands).send
+        settings = TimerSettings(store, bank.app, None)
+        send = OwnCommands(bank.app, mailboxes, access.find_commands, settings.set).send
         reactions = ReactionRunner(store, tmp_path / "missing" / "reactions.json", bank.app, send)
         nursery.start_soon(reactions.run)
 
