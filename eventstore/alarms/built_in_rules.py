@@ -22,6 +22,9 @@ aggregates_not_replayed: restore_failures > 0 for 60
 reaction_waits: reaction_waiting > 0 for 10
 reaction_parked: reaction_parked > 0
 reaction_late: reaction_lag_seconds > 60 for 60
+timers_late: timers_lag_seconds > 60 for 60
+timers_parked: timers_parked > 0
+timers_held: timers_held > 0
 publishing_refused: publish_refused > 0
 publication_parked: publication_parked > 0
 publishing_late: publish_lag_seconds > 60 for 60

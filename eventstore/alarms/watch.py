@@ -65,21 +65,23 @@ class AlarmWatch:
         alarms, windows = self._alarms, self._windows
         self._alarms, self._windows = {}, {}
         changes: list[AlarmChange] = []
+        of_rule: dict[str, list[tuple[Labels, Alarm]]] = {}
+        for (name, labels), alarm in alarms.items():
+            of_rule.setdefault(name, []).append((labels, alarm))
         for rule in self.rules.values():
             seen: set[Labels] = set()
             for labels, broken, value, limit in self._evaluated(rule, found, alarms, windows, now):
                 seen.add(labels)
-                alarm = alarms.get((rule.name, labels))
-                if alarm is None:
-                    if not broken:  # as nearly all alarms are
-                        continue
-                    alarm = Alarm(rule, labels)
+                known = alarms.get((rule.name, labels))
+                if known is None and not broken:  # as nearly all alarms are
+                    continue
+                alarm = known or Alarm(rule, labels)
                 alarm.value, alarm.limit = value, limit
                 wait_s = 0.0 if (rule.name, labels) in self._windows else rule.for_s  # a window has waited already
                 alarm.take(broken, now, wall_us, wait_s, self._quiet_s)
                 self._keep(alarm, changes)
-            for key, alarm in alarms.items():
-                if key[0] == rule.name and key[1] not in seen:  # its subject is gone, or does not answer
+            for labels, alarm in of_rule.get(rule.name, ()):
+                if labels not in seen:  # its subject is gone, or does not answer
                     alarm.take(False, now, wall_us, rule.for_s, self._quiet_s)
                     self._keep(alarm, changes)
         return changes

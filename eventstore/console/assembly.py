@@ -20,6 +20,7 @@ from eventstore.console.pages.log import log_routes
 from eventstore.console.pages.overview import overview_routes
 from eventstore.console.pages.reactions import reaction_routes
 from eventstore.console.pages.sign_in import sign_in_routes
+from eventstore.console.pages.timers import timer_routes
 from eventstore.console.rendering import FOLDER
 from eventstore.console.subject import Subject
 
@@ -37,6 +38,7 @@ def assembled(subject: Subject) -> tuple[Console, App]:
             *client_routes(console),
             *cluster_routes(console),
             *reaction_routes(console),
+            *timer_routes(console),
             *alarm_page_routes(console),
             *action_routes(console),
             *sign_in_routes(console),

@@ -24,7 +24,7 @@ from eventstore.records.timer_record import (
 )
 from eventstore.security.permissions import EVERYTHING, Needs, Permission, Wanted, on
 
-TIMER_ROWS_MAX: Final = 200
+TIMER_ROWS_MAX: Final = 1_000
 """Of each timer the events are looked up in the log."""
 RECORDED_ROWS_MAX: Final = 512
 HOW: Final = ("run", "move", "cancel")

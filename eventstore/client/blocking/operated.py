@@ -107,7 +107,7 @@ class BlockingOperated:
     @limited
     def timers(self, skip: int = 0, aggregate_id: str | None = None, *, timeout: float | None = None) -> list[TimerInfo]:
         """Returns the timers of the server's or worker's domain: those that are parked, then those that are pending, the
-        earliest due first; at most 200, after the first `skip`; of several shards, as many of each. `aggregate_id`: only its.
+        earliest due first; at most 1,000, after the first `skip`; of several shards, as many of each. `aggregate_id`: only its.
         """
         return self._ask(ListTimers(skip, aggregate_id))
 

@@ -123,6 +123,16 @@ async def _skip(store: NetworkStore, given: Fields, who: str) -> str:
     return f"{given['reaction']}: {done.done} events are no longer parked, {done.left} still are"
 
 
+async def _run_timer(store: NetworkStore, given: Fields, who: str) -> str:
+    await store.run_now(given["aggregate"], given["timer"], who=who, why=given["why"] or _WHY)
+    return f"{given['timer']} of {given['aggregate']} is due now"
+
+
+async def _cancel_timer(store: NetworkStore, given: Fields, who: str) -> str:
+    await store.cancel_later(given["aggregate"], given["timer"], who=who, why=given["why"] or _WHY)
+    return f"{given['timer']} of {given['aggregate']} is cancelled"
+
+
 async def _silence(store: NetworkStore, given: Fields, who: str) -> str:
     hours = _number(given, "hours")
     await store.alarms.silence(given["alarm"], hours * 3_600, who=who, why=given["why"] or _WHY)
@@ -156,6 +166,10 @@ def _topic_page(given: Fields) -> str:
 
 def _reaction_page(given: Fields) -> str:
     return link("/reactions", name=given["reaction"])
+
+
+def _timers_page(given: Fields) -> str:
+    return link("/timers", id=given["aggregate"])
 
 
 def _alarms_page(given: Fields) -> str:
@@ -261,6 +275,18 @@ ACTIONS: Final[Mapping[str, ConsoleAction]] = {
         lambda given: f"The reaction {given['reaction']} never handles the first event of {given['aggregate']} that is parked.",
         _skip,
         _reaction_page,
+    ),
+    "run-timer": ConsoleAction(
+        ("aggregate", "timer", "why"),
+        lambda given: f"The command of the timer {given['timer']} of {given['aggregate']} is sent now.",
+        _run_timer,
+        _timers_page,
+    ),
+    "cancel-timer": ConsoleAction(
+        ("aggregate", "timer", "why"),
+        lambda given: f"The command of the timer {given['timer']} of {given['aggregate']} is never sent.",
+        _cancel_timer,
+        _timers_page,
     ),
     "silence": ConsoleAction(
         ("alarm", "hours", "why"),

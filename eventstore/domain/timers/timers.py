@@ -11,6 +11,8 @@ Commands to one aggregate are sent one after the other, in the order of their du
 from __future__ import annotations
 
 import logging
+import math
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -70,11 +72,13 @@ from eventstore.records.timer_record import (
 
 IN_HAND_MAX: Final = 512
 _KEPT_MAX: Final = 10_000
+_KEPT_BYTES_MAX: Final = 2_048
 _EVENTS_MAX: Final = 1_024
 PATIENCE_S: Final = 5.0
 _LOOK_S: Final = 1.0
 """How often the clock is looked at while nothing is due, so that a step is noticed."""
 _IDLE_S: Final = 10.0
+_STAYS_S: Final = 10.0
 _SAVE_S: Final = 60.0
 _PAUSE_S_MIN: Final = 0.1
 _PAUSE_S_MAX: Final = 5.0
@@ -150,14 +154,14 @@ class Timers:
         self._place = Checkpoint(0)
         self._saved_at = 0
         self._resumed = False
-        self._is_told, self._hinted = is_told, anyio.Event()
+        self._is_told, self._hinted, self._hinted_at, self._thread = is_told, anyio.Event(), -math.inf, 0
 
     async def run(self) -> None:
         """Sends what is due until cancelled, or until the store may be another one than before. Raises the errors of the store:
         what is pending then is read again by the next call.
         """
         self._kept, self._lanes, self._ended = {}, {}, []
-        self.caught_up = False
+        self.caught_up, self._thread = False, threading.get_ident()
         await self._load()
         while True:
             self._resumed = False
@@ -184,13 +188,17 @@ class Timers:
         self._woken.set()
 
     def hint(self) -> None:
-        """Says that a timer may have been set."""
-        self._hinted.set()
+        """Says that a timer may have been set. What runs in another thread is told by others."""
+        if threading.get_ident() == self._thread:
+            self._hinted_at = time.monotonic()
+            self._hinted.set()
 
     @property
     def _idles(self) -> bool:
         """Whether the log need not be followed: nothing is pending, and who sets a timer says so."""
-        return self._is_told and self.caught_up and not self.book and not self._lanes and not self._hinted.is_set()
+        if not self._is_told or not self.caught_up or self.book or self._lanes:
+            return False
+        return time.monotonic() > self._hinted_at + _STAYS_S
 
     async def _load(self) -> None:
         """Takes the book from the file, if it is of this history."""
@@ -220,10 +228,10 @@ class Timers:
             if is_marked(event, NO_REACTIONS):
                 continue
             self.book.take(record)
-            if record.due_us and len(self._kept) < _KEPT_MAX:
+            if record.due_us and len(event.data) <= _KEPT_BYTES_MAX:
+                if len(self._kept) >= _KEPT_MAX:
+                    del self._kept[next(iter(self._kept))]
                 self._kept[event.sequence] = event
-            elif record.of:
-                self._kept.pop(record.of, None)
         if batch.events:
             self._place = Checkpoint.at(batch.events[-1])
         self.book.through = max(self.book.through, batch.position)
