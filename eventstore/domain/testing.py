@@ -39,7 +39,7 @@ from eventstore.domain.timers.timer_book import DueTimer, TimerBook
 from eventstore.errors import DomainRefused, EventStoreError, Rejected
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Committed, Event, NewEvent
 from eventstore.query import Query
-from eventstore.records.timer_record import OF_OWNERS, After, json_bytes, microseconds_of, timer_record
+from eventstore.records.timer_record import OF_OWNERS, Delay, json_bytes, microseconds_of, timer_record
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -183,7 +183,7 @@ class _Scenario:
 
 
 class Scenario(_Scenario):
-    """Events, a command, and its result. After `then…` the next `when` continues from there."""
+    """Events, a command, and its result. Delay `then…` the next `when` continues from there."""
 
     def __init__(self, events: Iterable[object], domain: Domain | None) -> None:
         super().__init__(domain)
@@ -226,7 +226,7 @@ class Scenario(_Scenario):
         self._events, self._aggregate = _stored_after(handled, self._aggregate, self._history)
         _check_shared(handler.aggregate, shared)
 
-    def after(self, duration: After) -> Self:
+    def after(self, duration: Delay) -> Self:
         """Lets time pass, such as "31m": runs the handlers of what was sent later and is due by then, in the order of the due
         times. `then…` asserts what all of them applied; `refused` and `sent_later` have the rest.
         """
@@ -306,7 +306,7 @@ class Scenario(_Scenario):
 
 
 class JointScenario(_Scenario):
-    """Events of several aggregates, a command about some of them, and its result. After `then…` the next `when` continues from
+    """Events of several aggregates, a command about some of them, and its result. Delay `then…` the next `when` continues from
     there. It may be about one of them alone.
     """
 

@@ -22,7 +22,7 @@ from eventstore.records.timer_record import (
     TimerRecord,
     timer_record,
 )
-from eventstore.security.permissions import EVERYTHING, Needs, Permission, Wanted, on
+from eventstore.security.permissions import Needs, Permission, Wanted, on
 
 TIMER_ROWS_MAX: Final = 1_000
 """Of each timer the events are looked up in the log."""
@@ -31,7 +31,7 @@ HOW: Final = ("run", "move", "cancel")
 _Note: TypeAlias = Annotated[str, text(1, NOTE_BYTES_MAX)]
 
 
-@request(100, needs=on(Permission.COMMAND, "type"))
+@request(101, needs=on(Permission.COMMAND, "type"))
 class SetTimer(Answered[TimerEvent]):
     """Has a command sent to this aggregate when it is due: `after_us` microseconds from now, or at `at_us`. With the same
     command id again nothing is changed, and the answer is the first one.
@@ -82,7 +82,7 @@ def _recorded(request: RecordTimers) -> Wanted:
             yield Permission.COMMAND, record.fields["type"]
 
 
-@request(101, needs=Needs(Permission.PARK, _recorded, of="each aggregate, `command` on the type of what is to be sent"))
+@request(102, needs=Needs(Permission.PARK, _recorded, of="each aggregate, `command` on the type of what is to be sent"))
 class RecordTimers(Answered[list[int]]):
     """Records what came of timers whose commands a worker has sent, and what its operators have changed: events on the reserved
     ids of their aggregates. Answered by the sequence of each; 0 for one that somebody else has recorded before.
@@ -91,7 +91,7 @@ class RecordTimers(Answered[list[int]]):
     rows: Annotated[tuple[tuple[str, str, str, bytes, bytes | None], ...], Rows(_check_record, RECORDED_ROWS_MAX)]
 
 
-@request(102, needs=on(Permission.STATS), across=rows_of_each())
+@request(103, needs=on(Permission.STATS), across=rows_of_each())
 class ListTimers(Answered[list[TimerInfo]]):
     """Asks for timers, after the first `skip` of them: those that are parked, then those that are pending, the earliest due
     first. `owner`: only of this aggregate.
@@ -101,20 +101,15 @@ class ListTimers(Answered[list[TimerInfo]]):
     owner: Annotated[str | None, optional(text(1, ID_BYTES_MAX))] = None
 
 
-def _changed(request: ChangeTimer) -> Wanted:
-    return ((Permission.COMMAND, request.type or EVERYTHING),)
-
-
-@request(103, needs=Needs(Permission.COMMAND, _changed, of="type"), resend=False)
+@request(104, needs=on(Permission.TIMERS, "aggregate_id"), resend=False)
 class ChangeTimer(Answered[TimerEvent]):
     """Has a timer of this aggregate run now, be due at another time, or be cancelled. `timer`: its name, or the id of its
-    setting. `type`: only if its command is of this type.
+    setting.
     """
 
     aggregate_id: Name
     timer: Annotated[str, text(1, 2 * ID_BYTES_MAX)]
     how: str
-    type: Annotated[str | None, optional(text(1, TYPE_BYTES_MAX))]
     at_us: Annotated[int | None, optional(integer(0, TIME_MAX))]
     who: _Note
     why: _Note
@@ -124,7 +119,7 @@ class ChangeTimer(Answered[TimerEvent]):
             raise InvalidArgument("how is run, cancel, or move with at_us", field="how")
 
 
-@request(104, needs=on(Permission.COMMAND), across=nothing())
+@request(105, needs=on(Permission.TIMERS), across=nothing())
 class ConfirmClock(Answered[None]):
     """Says that the clock of the machine is right, after it has jumped: timers are sent again."""
 

@@ -17,13 +17,15 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int, check_text, shown
-from eventstore.flat import encode
+from eventstore.flat import Decoder, Malformed, encode
 from eventstore.json_values import parsed
 from eventstore.model import (
+    COMMIT_BYTES_MAX,
+    COMMIT_EVENTS_MAX,
     DATA_IS_JSON,
     ID_BYTES_MAX,
     METADATA_IS_JSON,
@@ -49,9 +51,10 @@ AFTER_US_MAX: Final = 100 * 366 * 86_400 * 1_000_000
 WHY_CHARACTERS_MAX: Final = 300
 HOW: Final = ("accepted", "unchanged", "rejected", "parked")
 """What came of a firing: its command has changed something, or nothing; its handler has rejected it; it failed otherwise."""
-After: TypeAlias = str | timedelta
+Delay: TypeAlias = str | timedelta
 """How long after its setting a command is due: a duration such as 30m, or a timedelta."""
 _KEY_BITS: Final = 96
+_decode: Final = Decoder(COMMIT_BYTES_MAX, 4 * (COMMIT_EVENTS_MAX + 1)).decode
 _DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNIT_US: Final = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
@@ -188,12 +191,12 @@ def check_name(name: object) -> str | None:
     return None if name is None else check_text("name", name, 1, NAME_BYTES_MAX)
 
 
-def due(after: After | None, at: datetime | None) -> dict[str, int]:
+def due(after: Delay | None, at: datetime | None) -> dict[str, int]:
     """Returns when a timer is due, as its event says it. Raises InvalidArgument."""
     return when_fields(None if after is None else microseconds_of(after), None if at is None else _at_us(at))
 
 
-def microseconds_of(after: After) -> int:
+def microseconds_of(after: Delay) -> int:
     """Returns a duration such as "1h30m" in microseconds. Raises InvalidArgument."""
     if isinstance(after, timedelta):
         return after // timedelta(microseconds=1)
@@ -231,6 +234,20 @@ def set_data(type_: str, aggregate_id: str, payload: bytes, name: str | None, wh
         raise InvalidArgument("the payload of a command with a due time must be a JSON object", field="payload")
     named = {} if name is None else {"timer": name}
     return {**named, **when, "type": type_, "aggregate_id": aggregate_id, "payload": command}
+
+
+def commands_in(events: bytes) -> set[str]:
+    """Returns the types of the commands that events of a commit set timers for: who appends them must be permitted to send
+    these. An empty type stands for what cannot be read.
+    """
+    if SET.encode() not in events:
+        return set()
+    try:
+        values = _decode(events)
+        found = [parsed(cast("bytes", values[at + 2])) for at in range(0, len(values), 4) if values[at + 1] == SET]
+        return {str(each.get("type", "")) for each in found}
+    except (ValueError, RecursionError, AttributeError, TypeError, IndexError, Malformed):
+        return {""}
 
 
 def json_bytes(fields: Mapping[str, Any]) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from eventstore.errors import InvalidArgument, PermissionDenied
 from eventstore.fields import RESERVED, reserved_id_refused
+from eventstore.records.timer_record import commands_in
 
 
 class Permission(StrEnum):
@@ -29,6 +30,7 @@ class Permission(StrEnum):
     TOPICS = "topics"  # topics: creating, changing and deleting them
     GROUPS = "groups"  # groups: resetting, replaying and deleting them, their retries
     REACTIONS = "reactions"  # reactions: retrying, skipping, replaying
+    TIMERS = "timers"  # aggregates: running, moving and cancelling their timers; on everything also confirming the clock
     ALARMS = "alarms"  # alarms: silencing and testing them
     BACKUP = "backup"  # being told where the files are, and up to where they count; of everything
     STATS = "stats"  # figures, lists and metrics; of everything
@@ -38,7 +40,14 @@ class Permission(StrEnum):
 EVERYTHING: Final = ""
 """The prefix of every name."""
 _READING: Final = (None, Permission.READ, Permission.SUBSCRIBE, Permission.CONSUME, Permission.STATS)
-_RECORDED: Final = (Permission.TOPICS, Permission.GROUPS, Permission.REACTIONS, Permission.ALARMS, Permission.BACKUP)
+_RECORDED: Final = (
+    Permission.TOPICS,
+    Permission.GROUPS,
+    Permission.REACTIONS,
+    Permission.TIMERS,
+    Permission.ALARMS,
+    Permission.BACKUP,
+)
 _OF_GROUPS: Final = ("retry:", "dead:")
 
 Wanted = Iterable[tuple[Permission, str | None]]
@@ -113,6 +122,8 @@ def on_writes(*, reads: bool = False) -> Needs:
             yield Permission.READ, EVERYTHING
         for aggregate_id, _, events in request.aggregates:
             yield Permission.READ if events is None else Permission.APPEND, aggregate_id
+            for command in commands_in(events or b""):
+                yield Permission.COMMAND, command
 
     others = "everything" if reads else "each that is not"
     return Needs(Permission.APPEND, wanted, of=f"each aggregate that is written, `read` on {others}")
@@ -211,6 +222,14 @@ class Grants:
             place: reserved_id_refused(name) if name.startswith(prefixes) else denied(Permission.APPEND)
             for place, name in enumerate(aggregate_ids)
             if not name.startswith(prefixes) or name.startswith(RESERVED)
+        }
+
+    def refused_timers(self, commits: Sequence[Sequence[Any]]) -> dict[int, PermissionDenied]:
+        """Returns the error of each commit that sets a timer for a command that may not be sent, by its place."""
+        return {
+            place: denied(Permission.COMMAND)
+            for place, commit in enumerate(commits)
+            if not all(self.allows(Permission.COMMAND, each) for each in commands_in(commit[4]))
         }
 
 

@@ -17,6 +17,7 @@ _OPERATOR: Final = frozenset(
         Permission.TOPICS,
         Permission.GROUPS,
         Permission.REACTIONS,
+        Permission.TIMERS,
         Permission.ALARMS,
         Permission.BACKUP,
     }

@@ -290,7 +290,7 @@ async def _listening(
             subscriptions.feature,
             reaction_feature(reactions, operators | parking_routes(gate, nursery, store), reactions.run),
             Feature(routes=routes_of(settings_of_timers, gate, DeferredReplies(gate, nursery))),
-            *((_timer_feature(gate, nursery, timers),) if domain.handlers else ()),
+            _timer_feature(gate, nursery, [timers] if domain.handlers else []),
             backups.feature,
             projections.feature,
             chains.feature,
@@ -351,9 +351,11 @@ def _timers(
     return runner
 
 
-def _timer_feature(gate: Gate, nursery: trio.Nursery, timers: TimerRunner) -> Feature:
-    running = RunningTimers([timers])
-    return timer_feature(running, routes_of(TimerOperators(running), gate, DeferredReplies(gate, nursery)), timers.run)
+def _timer_feature(gate: Gate, nursery: trio.Nursery, timers: list[TimerRunner]) -> Feature:
+    """`timers`: none if there is no domain, and a worker runs them."""
+    running = RunningTimers(timers)
+    routes = routes_of(TimerOperators(running), gate, DeferredReplies(gate, nursery))
+    return timer_feature(running, routes, timers[0].run if timers else None)
 
 
 def _cut(settings: ServerSettings, store: EmbeddedStore, broker: Broker | None) -> BackupCut:

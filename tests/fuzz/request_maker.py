@@ -19,6 +19,7 @@ from eventstore.protocol import broker_requests as broker
 from eventstore.protocol import group_requests as groups
 from eventstore.protocol import reaction_requests as reactions
 from eventstore.protocol import requests as events
+from eventstore.protocol import timer_requests as timers
 from eventstore.protocol.request_declaration import DECLARATIONS, Argument, Request
 from eventstore.query import Query
 from tests.records.parking_fields import parked, unparked
@@ -110,6 +111,18 @@ class RequestMaker:
         more = {} if named is None else {"aggregate_id": named}
         type_, data = self._random.choice((("$Parked", parked(**more)), ("$Unparked", unparked(**more)), ("T", self.data())))
         return [self.one((*_AGGREGATES, "$parked{a-2}")), type_, data if self.chance(0.9) else self.data()]
+
+    def setting(self) -> Values:
+        when = self._random.choice(((10**12, None), (None, 2**52), (None, None)))
+        return [self.one(_AGGREGATES), self.one(("c-1", "c-2")), "T", self.one((b"{}", self.data())), *when, "late", None]
+
+    def timer_event(self) -> Values:
+        events = (("$TimerCancelled", b'{"timer":"late"}'), ("$TimerEnded", b"{}"), ("T", self.data()))
+        return [self.one((*_AGGREGATES, "$timers{a-2}")), self.one(("c-1", "c-2")), *self._random.choice(events), None]
+
+    def timer_change(self) -> Values:
+        how = self._random.choice((("run", None), ("cancel", None), ("move", 2**50), ("move", None)))
+        return [self.one((*_AGGREGATES, "a-2")), self.one(("late", "a-2/1")), *how, "ada", "why"]
 
     def subscription(self) -> int:
         return self._random.choice(self.subscriptions) if self.subscriptions else 2**40 + self._random.randrange(9)
@@ -241,6 +254,9 @@ MAKERS: Final[dict[type[Request], _Maker]] = {
     events.Map: lambda m: [0],  # with another number it waits for a change
     broker.SendMessages: lambda m: [m.one(_TOPICS), *m.rows(m.message)],
     reactions.RecordParking: lambda m: m.parking(),
+    timers.SetTimer: lambda m: m.setting(),
+    timers.RecordTimers: lambda m: m.rows(m.timer_event) or m.timer_event(),
+    timers.ChangeTimer: lambda m: m.timer_change(),
 }
 """The values of each kind of request. HELLO is not among them: it comes first, and once."""
 _KINDS: Final = list(MAKERS)

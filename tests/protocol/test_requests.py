@@ -66,7 +66,9 @@ from eventstore.protocol.requests import (
     WireCommand,
     check_command,
 )
+from eventstore.protocol.timer_requests import ChangeTimer, ConfirmClock, ListTimers, RecordTimers, SetTimer
 from eventstore.records.raw_commit import AfterCommand, AppendCondition, OnAllReplicas, RawCommit
+from eventstore.records.timer_record import AFTER_US_MAX
 from tests.records.parking_fields import parked, unparked
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=63)
@@ -107,6 +109,13 @@ requests = st.one_of(
     st.builds(RetryParked, texts, names, texts, texts),
     st.builds(SkipParked, texts, texts, texts, texts),
     st.builds(ReplayReaction, texts, st.integers(1, 2**63 - 1), texts, texts),
+    st.builds(SetTimer, texts, texts, st.just("T"), st.binary(), st.integers(0, AFTER_US_MAX)),
+    st.builds(SetTimer, texts, texts, st.just("T"), st.binary(), st.none(), st.just(5), st.just("t"), st.just(b"{}")),
+    st.builds(RecordTimers, st.just((("$timers{a}", "c-1", "$TimerCancelled", b'{"timer":"t"}', None),) * 2)),
+    st.builds(ListTimers, st.integers(0, 2**63 - 1), names),
+    st.builds(ChangeTimer, texts, st.just("t"), st.just("move"), st.integers(0, 2**50), texts, texts),
+    st.builds(ChangeTimer, texts, st.just("t"), st.sampled_from(["run", "cancel"]), st.none(), texts, texts),
+    st.builds(ConfirmClock, texts, texts),
     st.builds(ListAlarms, st.integers(0, 2**63 - 1)),
     st.builds(SilenceAlarm, texts, st.integers(0, SILENCE_S_MAX), texts, texts),
     st.builds(TestAlarms, texts),

@@ -49,8 +49,10 @@ from eventstore.protocol.requests import (
     Subscribe,
     SubscribeMatching,
 )
+from eventstore.protocol.timer_requests import ChangeTimer, RecordTimers, SetTimer
 from eventstore.query import Query
 from eventstore.records.parking_record import reserved_id
+from eventstore.records.timer_record import json_bytes, packed, timers_id
 from eventstore.security.access_list import UNLIMITED, AccessList, Identity, IdentityLimits, editing, write_access
 from eventstore.security.audit import AUDIT
 from eventstore.security.permissions import ANYONE, Permission
@@ -93,6 +95,7 @@ class Row:
 
 
 LONG: Final = "a" * 240
+SETTING: Final = {"after_us": 10**12, "type": "m", "aggregate_id": "acc-9", "payload": {}}
 TAGGED: Final = Query(tags=["t"]).packed()
 
 
@@ -206,6 +209,23 @@ BY_HAND: Final = [
         (f"park {ACC}{LONG}",),
     ),
     Row(lambda _: CheckParking(), ("park *",)),
+    # ---- timers
+    Row(by("type#", lambda name: SetTimer("acc-9", "c-1", name, b'{"a":"acc-9"}', 0)), ("command type#",)),
+    Row(
+        by(ACC, lambda name: RecordTimers(((timers_id(name), "c-9", "$TimerCancelled", b'{"timer":"t"}', None),))),
+        (f"park {ACC}",),
+    ),
+    Row(
+        lambda n: RecordTimers(
+            ((timers_id(f"acc-{n}"), "c-8", "$TimerSet", json_bytes({**SETTING, "type": named("type#", n)}), None),)
+        ),
+        (f"park {ACC}", "command type#"),
+    ),
+    Row(by(ACC, lambda name: ChangeTimer(name, "t", "run", None, "ada", "x")), (f"timers {ACC}",), recorded=True),
+    Row(
+        lambda n: Append([(f"acc-{n}", None, "c-7", None, packed("$TimerSet", {**SETTING, "type": named("type#", n)}, None))]),
+        (f"append {ACC}", "command type#"),
+    ),
     derived(ListInHand, group=GROUP),
     Row(by("reaction#", lambda name: ListParked(name)), ("stats ", "reactions reaction#")),
 ]
@@ -299,6 +319,7 @@ VERBS: Final = {
     "VERSION": {Permission.READ},
     "NOTE END": {Permission.STATS, Permission.BACKUP},
     "BEGIN": {Permission.BACKUP},
+    "CONFIRM": {Permission.TIMERS},
     "WAIT ASK TELL FOLLOW": {Permission.STATS},
     "OFFSET": {Permission.CONSUME},
     "CREDIT HELLO MAP PING UNSUBSCRIBE": {None},
@@ -313,6 +334,7 @@ FIELDS: Final = {
     Permission.CONSUME: "topic",
     Permission.READ: "aggregate_id",
     Permission.ALARMS: "alarm",
+    Permission.TIMERS: "",
     Permission.STATS: "",
     Permission.BACKUP: "",
     None: "",

@@ -86,6 +86,7 @@ from eventstore.protocol.requests import (
     Unsubscribe,
     Version,
 )
+from eventstore.protocol.timer_requests import ChangeTimer, ConfirmClock, ListTimers, RecordTimers, SetTimer
 from tests.records.parking_fields import parked
 from tests.server.commands import echoes
 from tests.server.raw import RawClient
@@ -230,6 +231,12 @@ def ask_for_reactions(asked: Answers) -> None:
     asked.ask(ReplayReaction("echo", 1, "ada", "why"))
     asked.ask(RecordParking("$parked{acc-1}", "$Parked", parked()), without(1))
     asked.ask(CheckParking())
+    payload = b'{"caller":"t","number":1}'
+    asked.ask(SetTimer("t", "c-1", "Call", payload, 3_600_000_000, None, "late"), without(1))
+    asked.ask(ListTimers(0, "t"), without(2))
+    asked.ask(ChangeTimer("t", "late", "cancel", None, "ada", "no more"), without(1))
+    asked.ask(RecordTimers((("$timers{t}", "c-2", "$TimerCancelled", b'{"timer":"late"}', None),)), without(0))
+    asked.ask(ConfirmClock("ada", "set right"))
     asked.ask(NoteProjection("balances", 2, None, 3))
     asked.ask(ListProjections(), without(1, 6))
     asked.ask(ListAlarms(), first(3))

@@ -347,13 +347,12 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         *,
         after: str | timedelta | None = None,
         at: datetime | None = None,
-        type: str | None = None,
         who: str = "a client",
         why: str = "moved",
         timeout: float | None = None,
     ) -> None:
-        """Makes the command of a timer due at another time. `timer`: its name, or the id that `timers` shows. `type`: that of
-        its command, without which the permission `command` is needed on everything. `who`, `why`: kept with it.
+        """Makes the command of a timer due at another time. `timer`: its name, or the id that `timers` shows. `who`, `why`:
+        kept with it. Needs the permission `timers` on the aggregate.
 
         Raises:
             InvalidArgument: the aggregate has no such timer that is pending or parked.
@@ -361,7 +360,7 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         """
         when = due(after, at)
         at_us = when["at_us"] if "at_us" in when else time.time_ns() // 1_000 + when["after_us"]
-        self._call_owner(aggregate_id, ChangeTimer(aggregate_id, timer, "move", type, at_us, who, why))
+        self._call_owner(aggregate_id, ChangeTimer(aggregate_id, timer, "move", at_us, who, why))
 
     @limited
     def run_now(
@@ -369,13 +368,12 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         aggregate_id: str,
         timer: str,
         *,
-        type: str | None = None,
         who: str = "a client",
         why: str = "run now",
         timeout: float | None = None,
     ) -> None:
         """Makes the command of a timer due now; also of one that is parked. Arguments and errors as `move_later`."""
-        self._call_owner(aggregate_id, ChangeTimer(aggregate_id, timer, "run", type, None, who, why))
+        self._call_owner(aggregate_id, ChangeTimer(aggregate_id, timer, "run", None, who, why))
 
     @limited
     def cancel_later(
@@ -383,13 +381,12 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         aggregate_id: str,
         timer: str,
         *,
-        type: str | None = None,
         who: str = "a client",
         why: str = "cancelled",
         timeout: float | None = None,
     ) -> None:
         """Cancels a timer, unless its command was sent or is on its way. Arguments and errors as `move_later`."""
-        self._call_owner(aggregate_id, ChangeTimer(aggregate_id, timer, "cancel", type, None, who, why))
+        self._call_owner(aggregate_id, ChangeTimer(aggregate_id, timer, "cancel", None, who, why))
 
     def _call_owner(self, aggregate_id: str, request: Answered[A]) -> A:
         if self._router is not None:

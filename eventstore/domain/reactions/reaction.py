@@ -17,7 +17,7 @@ from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.event_type import EventType
 from eventstore.errors import DomainRefused, InvalidArgument
 from eventstore.model import ID_BYTES_MAX, VERSION_MAX, Committed, Event
-from eventstore.records.timer_record import After, check_name, due
+from eventstore.records.timer_record import Delay, check_name, due
 
 NAME_CHARACTERS_MAX: Final = 100
 ATTEMPTS: Final = 5
@@ -32,7 +32,7 @@ class SendCommand(Protocol):
     async def __call__(self, command: object, command_id: str, *, metadata: Mapping[str, object]) -> Committed | None: ...
 
 
-class SetTimer(Protocol):
+class TimerSetter(Protocol):
     """Has a command sent when it is due; durable on return. `when`: as `timers.setting.due` returns it."""
 
     async def __call__(
@@ -43,7 +43,7 @@ class SetTimer(Protocol):
 class CommandSender:
     """Sends the commands of a reaction. `cause` is the stored event: its aggregate, version, time."""
 
-    def __init__(self, reaction: str, cause: Event, send: SendCommand, set_timer: SetTimer | None = None) -> None:
+    def __init__(self, reaction: str, cause: Event, send: SendCommand, set_timer: TimerSetter | None = None) -> None:
         self.cause = cause
         self._reaction = reaction
         self._send, self._set_timer = send, set_timer
@@ -54,7 +54,7 @@ class CommandSender:
         command: object,
         *,
         metadata: Mapping[str, object] | None = None,
-        after: After | None = None,
+        after: Delay | None = None,
         at: datetime | None = None,
         name: str | None = None,
     ) -> Committed | None:
@@ -110,7 +110,7 @@ class Reaction:
         self.on_failure = on_failure
         self.attempts = attempts
 
-    async def run(self, cause: Event, send: SendCommand, set_timer: SetTimer | None = None) -> None:
+    async def run(self, cause: Event, send: SendCommand, set_timer: TimerSetter | None = None) -> None:
         """Calls the function for a stored event. Raises the function's errors."""
         await self.function(self.event.decode(cause), CommandSender(self.name, cause, send, set_timer))
 

@@ -18,7 +18,7 @@ from eventstore.domain.domain import Domain
 from eventstore.domain.handler import line_of
 from eventstore.domain.reactions.checkpoint import MarkKeeper, ReactionCheckpoint, ReactionStore
 from eventstore.domain.reactions.effects import Effects
-from eventstore.domain.reactions.reaction import Reaction, SendCommand, SetTimer
+from eventstore.domain.reactions.reaction import Reaction, SendCommand, TimerSetter
 from eventstore.errors import Closed, Diverged, EventStoreError, InvalidArgument, PermissionDenied, Poisoned, ProjectionFailed
 from eventstore.failures import described, is_closing, is_fault, text_of
 from eventstore.fields import check_int, encodable
@@ -78,7 +78,7 @@ class Reactor:
         send: SendCommand,
         checkpoint: ReactionCheckpoint,
         events_max: int = EVENTS_MAX,
-        set_timer: SetTimer | None = None,
+        set_timer: TimerSetter | None = None,
     ) -> None:
         self._store = store
         self._keeper = MarkKeeper(store, checkpoint)
@@ -230,7 +230,7 @@ class ReactionRun:
         send: SendCommand,
         events_max: int,
         effects: Effects,
-        set_timer: SetTimer | None = None,
+        set_timer: TimerSetter | None = None,
     ) -> None:
         self.reaction = reaction
         self.began = 0

@@ -20,7 +20,7 @@ from eventstore.records.timer_record import (
     MOVED,
     NAME_BYTES_MAX,
     SET,
-    After,
+    Delay,
     check_name,
     due,
     packed,
@@ -41,7 +41,7 @@ def send_later(
     aggregate: Aggregate,
     command: object,
     *,
-    after: After | None = None,
+    after: Delay | None = None,
     at: datetime | None = None,
     name: str | None = None,
 ) -> None:
@@ -60,7 +60,7 @@ def send_later(
     _add(aggregate, SET, fields)
 
 
-def move_later(aggregate: Aggregate, name: str, *, after: After | None = None, at: datetime | None = None) -> None:
+def move_later(aggregate: Aggregate, name: str, *, after: Delay | None = None, at: datetime | None = None) -> None:
     """Makes the command of a timer of this aggregate due at another time. Does nothing to one that is not pending. Raises
     InvalidArgument.
     """

@@ -203,9 +203,12 @@ class Doorkeeper:
         admitted = self._admitted[connection]
         self.budgets.charge(connection, admitted.identity, admitted.connections)
 
-    def refused_appends(self, connection: ServerConnection, aggregate_ids: Sequence[str]) -> Mapping[int, EventStoreError]:
-        """Returns the error of each aggregate that the connection may not append to, by its place."""
-        refused = self._admitted[connection].identity.grants.refused_appends(aggregate_ids)
+    def refused_appends(self, connection: ServerConnection, commits: Sequence[Sequence[Any]]) -> Mapping[int, EventStoreError]:
+        """Returns the error of each commit that the connection may not append, by its place: to this aggregate, or with a timer
+        whose command it may not send.
+        """
+        grants = self._admitted[connection].identity.grants
+        refused = {**grants.refused_timers(commits), **grants.refused_appends([commit[0] for commit in commits])}
         self.denied += len(refused)
         return refused
 

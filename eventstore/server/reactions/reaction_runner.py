@@ -13,7 +13,7 @@ import trio
 from eventstore.chunks.files import Files
 from eventstore.domain.domain import Domain
 from eventstore.domain.reactions.checkpoint import FileCheckpoint, ReactionStore
-from eventstore.domain.reactions.reaction import SendCommand, SetTimer
+from eventstore.domain.reactions.reaction import SendCommand, TimerSetter
 from eventstore.domain.reactions.reactor import ReactionRun, Reactor
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.failures import text_of
@@ -80,7 +80,7 @@ class ReactionRunner:
         checkpoint: Path,
         domain: Domain,
         send: SendCommand,
-        set_timer: SetTimer | None = None,
+        set_timer: TimerSetter | None = None,
         files: Files | None = None,
         *,
         suffix: str = "",

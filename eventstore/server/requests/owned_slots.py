@@ -42,8 +42,8 @@ _KNOWN_MAX: Final = 65_536  # ids, some 10 MB
 _aggregate_id: Final = itemgetter(0)
 
 
-AppendRefusals: TypeAlias = Callable[[ServerConnection, Sequence[str]], Mapping[int, EventStoreError]]
-"""Takes the aggregates of the commits of a frame; returns why some are refused, by their place."""
+AppendRefusals: TypeAlias = Callable[[ServerConnection, Sequence[Any]], Mapping[int, EventStoreError]]
+"""Takes the commits of a frame; returns why some are refused, by their place."""
 CheckCommand: TypeAlias = Callable[[ServerConnection, WireCommand], None]
 
 
@@ -143,7 +143,7 @@ class CheckedAppends(AppendBatcher):
     def append(self, connection: ServerConnection, request_id: int, request: Append) -> None:
         """Takes an APPEND. Raises: ShuttingDown."""
         commits = request.commits
-        refused = {} if self.stopping else self._refusals(connection, list(map(_aggregate_id, commits)))
+        refused = {} if self.stopping else self._refusals(connection, commits)
         if not refused:
             super().append(connection, request_id, request)
             return
@@ -204,9 +204,9 @@ def appends_of(
     if slots is None:
         return AppendBatcher if door is None else partial(CheckedAppends, door.refused_appends)
 
-    def refusals(connection: ServerConnection, aggregate_ids: Sequence[str]) -> Mapping[int, EventStoreError]:
-        elsewhere = slots.refusals(aggregate_ids)
-        return elsewhere if door is None else {**elsewhere, **door.refused_appends(connection, aggregate_ids)}
+    def refusals(connection: ServerConnection, commits: Sequence[Any]) -> Mapping[int, EventStoreError]:
+        elsewhere = slots.refusals(list(map(_aggregate_id, commits)))
+        return elsewhere if door is None else {**elsewhere, **door.refused_appends(connection, commits)}
 
     return partial(CheckedAppends, refusals)
 

@@ -44,7 +44,9 @@ TIMER_METRICS: Final[tuple[Metric[RunningTimers], ...]] = (
 )
 
 
-def timer_feature(running: RunningTimers, routes: Mapping[type[Request], Route], run: Callable[[], Awaitable[None]]) -> Feature:
+def timer_feature(
+    running: RunningTimers, routes: Mapping[type[Request], Route], run: Callable[[], Awaitable[None]] | None
+) -> Feature:
     """Returns the timers of a server or worker, which `run` runs, with the requests of operators."""
     return Feature(
         routes=routes,

@@ -235,21 +235,14 @@ class TimerOperators:
     @answers(ChangeTimer)
     async def change(self, request: ChangeTimer) -> TimerEvent:
         runner, timer = await self._find(request.aggregate_id, request.timer)
-        info, command = timer.info, timer.command
-        if request.type not in (None, info.command):
-            raise InvalidArgument(
-                f"the command of timer {shown(request.timer)} is of type {shown(info.command)}, not {shown(request.type)}",
-                field="type",
-                value=shown(info.command),
-            )
         fields: dict[str, Any] = {**timer.said.reference, "who": request.who, "why": request.why}
         type_, metadata = CANCELLED, None
         if request.how != "cancel":
             fields["at_us"] = wall_us() if request.at_us is None else request.at_us
             type_ = MOVED
             if timer.said.of:  # what was parked is set again
-                type_, metadata = SET, command.event.metadata
-                fields |= {each: command.fields[each] for each in ("type", "aggregate_id", "payload")}
+                type_, metadata = SET, timer.command.event.metadata
+                fields |= {each: timer.command.fields[each] for each in ("type", "aggregate_id", "payload")}
         event = _event(type_, beside(request.aggregate_id, fields), metadata)
         done = await _appended(runner.store, ReservedRow(timers_id(request.aggregate_id), fresh_command_id(), event))
         runner.timers.hint()

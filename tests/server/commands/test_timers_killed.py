@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,10 @@ from tests.waiting import DEADLINE_SECONDS, wait_until
 pytestmark = pytest.mark.heavy
 DOMAIN = "tests.server.commands.orders:app"
 ROUNDS, ORDERS = 6, 150
+
+
+def accepted(store: BlockingStore, at_least: int) -> bool:
+    return int(store.stats()["timers_accepted"] or 0) >= at_least
 
 
 def check_once(store: BlockingStore, orders: list[str]) -> None:
@@ -40,8 +45,7 @@ def test_each_timer_takes_effect_once_whenever_the_server_is_killed(launch: Laun
             names = [f"order-{number}-{each}" for each in range(ORDERS)]
             store.send_many([(Place(name, f"{chance.randint(1, 400)}ms"), f"place-{name}") for name in names])
             orders += names
-            enough = chance.randint(1, ORDERS)
-            wait_until(lambda: store.stats()["timers_accepted"] >= enough, "some were sent", DEADLINE_SECONDS)
+            wait_until(partial(accepted, store, chance.randint(1, ORDERS)), "some were sent", DEADLINE_SECONDS)
         server.process.kill()
         assert server.process.wait(DEADLINE_SECONDS) == -9
         if number % 2:
