@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias, cast
 
 from eventstore.command_metadata import check_metadata
 from eventstore.errors import InvalidArgument
@@ -47,6 +47,7 @@ class SetTimer(Answered[TimerEvent]):
     metadata: bytes | None = None
 
     def __post_init__(self) -> None:
+        _check_bytes("payload", self.payload)
         if len(self.payload) > PAYLOAD_BYTES_MAX:
             raise InvalidArgument(
                 f"the payload has {len(self.payload)} bytes, the limit is {PAYLOAD_BYTES_MAX}",
@@ -55,8 +56,18 @@ class SetTimer(Answered[TimerEvent]):
             )
         if (self.after_us is None) == (self.at_us is None):
             raise InvalidArgument("give either after_us or at_us", field="after_us")
-        if self.metadata is not None:
-            check_metadata(self.metadata)
+        _check_metadata(self.metadata)
+
+
+def _check_bytes(field: str, value: object) -> None:
+    if not isinstance(value, bytes):
+        raise InvalidArgument(f"{field} must be bytes, not {shown(value)}", field=field, value=shown(value))
+
+
+def _check_metadata(metadata: object) -> None:
+    if metadata is not None:
+        _check_bytes("metadata", metadata)
+        check_metadata(cast("bytes", metadata))
 
 
 def _record(aggregate_id: str, command_id: str, type: str, data: bytes, metadata: bytes | None) -> TimerRecord:
@@ -69,8 +80,8 @@ def _check_record(aggregate_id: str, command_id: str, type: str, data: bytes, me
     check_text("command_id", command_id)
     if not check_text("aggregate_id", aggregate_id).startswith(PREFIX) or type not in TIMER_EVENTS:
         raise InvalidArgument(f"not an event of a timer beside its aggregate: {shown(type)}", field="type", value=shown(type))
-    if metadata is not None:
-        check_metadata(metadata)
+    _check_bytes("data", data)
+    _check_metadata(metadata)
     _record(aggregate_id, command_id, type, data, metadata)
 
 

@@ -25,6 +25,7 @@ from eventstore.errors import EventStoreError, InvalidArgument, Overloaded
 from eventstore.fields import shown
 from eventstore.metrics import LabelledCollector, LabelledFigures, LabelledMetric, Metric, MetricSource, gauge
 from eventstore.protocol import encode_answer, encode_error
+from eventstore.protocol.limits import INT64_MAX
 from eventstore.protocol.reaction_info import ProjectionInfo, WantedPlace
 from eventstore.protocol.reaction_requests import (
     PROJECTION_ROWS_MAX,
@@ -309,7 +310,7 @@ CONNECTED_PROJECTION_METRICS: Final[tuple[Metric[ConnectedProjections], ...]] = 
     gauge(
         "projections_parked_keys",
         "keys that they have parked",
-        lambda found: sum(each.parked for each in found.all()),
+        lambda found: min(INT64_MAX, sum(each.parked for each in found.all())),  # clients say how many
         "it is not 0: mend the projection, then `eventstore project … --retry-parked`",
     ),
     gauge(
