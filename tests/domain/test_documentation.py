@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "DOMAIN.md"
 @pytest.fixture(scope="module")
 def shown() -> ModuleType:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
-    assert len(blocks) == 10
+    assert len(blocks) == 12
     module = sys.modules["domain_page"] = ModuleType("domain_page")
     exec("\n\n".join(blocks), vars(module))  # our own page
     return module
