@@ -344,7 +344,7 @@ def _timers(
         own.send,
         settings.data / TIMERS,
         difference_us=(lambda: None) if leads is None else leads.clock_difference_us,
-        owns=(lambda _: True) if slots is None else slots.owns,
+        owns=None if slots is None else slots.owns,
         is_told=True,
     )
     told_of_settings.add(runner.timers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -47,12 +48,12 @@ class TimerFile:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
             return TimerBook(), Checkpoint(0)
 
-    def save(self, store: str, place: Checkpoint, rows: bytes, parked: dict[int, int]) -> None:
-        """Replaces the file. Raises OSError."""
+    def save(self, store: str, place: Checkpoint, rows: Callable[[], bytes], parked: dict[int, int]) -> None:
+        """Replaces the file. `rows`: makes those of a book. Raises OSError."""
         head = json.dumps(
             {"store": store, "sequence": place.sequence, "event": place.identity, "parked": parked}, separators=(",", ":")
         ).encode()
-        rest = b"".join((len(head).to_bytes(4, "little"), head, rows))
+        rest = b"".join((len(head).to_bytes(4, "little"), head, rows()))
         temporary = self._path.with_name(self._path.name + ".tmp")
         if self._files.exists(temporary):
             self._files.remove(temporary)

@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
@@ -101,6 +101,8 @@ class TimerStore(Followable, Protocol):
         self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
     ) -> EventSubscription: ...
 
+    def read(self, aggregate_id: str) -> AsyncIterator[Event]: ...
+
     async def append_timers(self, rows: Sequence[ReservedRow]) -> list[CommitResult]:
         """Appends events on reserved ids; returns what became of each, once they are durable."""
         ...
@@ -130,11 +132,11 @@ class Timers:
         send: SendCommand,
         file: TimerFile,
         clock: TimerClock,
-        owns: Callable[[int], bool] = lambda _: True,
+        owns: Callable[[int], bool] | None = None,
         *,
         is_told: bool = False,
     ) -> None:
-        """`owns`: whether this log has a slot; of a shard that was split. `is_told`: who sets a timer calls `hint`, so that the
+        """`owns`: whether this log has a slot; None: it has all. `is_told`: who sets a timer calls `hint`, so that the
         log is not followed while none is pending, but looked at now and then.
         """
         self.book = TimerBook()
@@ -203,7 +205,7 @@ class Timers:
     async def _load(self) -> None:
         """Takes the book from the file, if it is of this history."""
         self._uuid, _ = await uuid_and_last_sequence(self._store)
-        self.book, self._place = await on_worker_thread(self._file.load, self._uuid)
+        self.book, self._place = await on_worker_thread(self._read_file)
         try:
             place = await confirmed(self._store, "the file of timers", self._place, "it is made again")
         except Diverged:
@@ -211,11 +213,13 @@ class Timers:
         if place is None:
             self.book, self._place = TimerBook(), Checkpoint(0)
         self._saved_at = self._place.sequence
-        self.keep_slots()
 
-    def keep_slots(self) -> None:
-        """Drops what belongs to slots that are another shard's by now."""
-        self.book.keep_slots(self._owns)
+    def _read_file(self) -> tuple[TimerBook, Checkpoint]:
+        """Returns what the file has, without what belongs to slots that are another shard's by now. Blocks."""
+        book, place = self._file.load(self._uuid)
+        if self._owns is not None:
+            book.keep_slots(self._owns)
+        return book, place
 
     def _take(self, batch: EventBatch) -> None:
         for event in batch.events:
@@ -262,8 +266,7 @@ class Timers:
             try:
                 if book.through > place.sequence and (event := await event_at(self._store, book.through)) is not None:
                     place = Checkpoint.at(event)
-                rows = book.rows()
-                await on_worker_thread(self._file.save, self._uuid, place, rows, dict(book.parked))
+                await on_worker_thread(self._file.save, self._uuid, place, book.copied(), dict(book.parked))
                 self._saved_at = place.sequence
             except OSError as error:  # a start takes longer then
                 _log.warning("the file of timers cannot be written: %s", error)

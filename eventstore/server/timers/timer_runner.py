@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import chain
+from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ import trio
 from eventstore.chunks.files import Files
 from eventstore.domain.domain import Domain
 from eventstore.domain.reactions.reaction import SendCommand
+from eventstore.domain.timers.timer_book import setting_of
 from eventstore.domain.timers.timer_clock import TimerClock
 from eventstore.domain.timers.timer_file import TimerFile
 from eventstore.domain.timers.timers import ReservedRow, Timers, TimerStore, steady_us, wall_us
@@ -33,6 +34,7 @@ from eventstore.protocol.timer_requests import (
 from eventstore.records.raw_commit import CommitResult
 from eventstore.records.timer_record import (
     CANCELLED,
+    ENDED,
     MOVED,
     SET,
     TimerRecord,
@@ -87,7 +89,7 @@ def timer_runner(
     *,
     files: Files | None = None,
     difference_us: Callable[[], int | None] = lambda: None,
-    owns: Callable[[int], bool] = lambda _: True,
+    owns: Callable[[int], bool] | None = None,
     is_told: bool = False,
 ) -> TimerRunner:
     """Returns the timers of a log. `path`: of the file that keeps what is pending; the others: see `Timers`, `TimerClock`."""
@@ -216,20 +218,14 @@ class TimerOperators:
         found, skip = list[TimerInfo](), request.skip
         for runner in self._running.runners:
             await runner.timers.wait_for_end()
-            book = runner.timers.book
-            for place in chain(sorted(book.parked.values()), book.settings()):
-                if request.owner is None and skip:  # those of one aggregate are known once they are read
-                    skip -= 1
-                    continue
+            places = await _earliest(runner, skip) if request.owner is None else await _places_of(runner, request.owner)
+            for place in places[skip:]:
                 timer = await _timer(runner, place)
-                if timer is None or request.owner not in (None, timer.said.owner):
-                    continue
-                if skip:
-                    skip -= 1
-                    continue
-                found.append(timer.info)
+                if timer is not None:
+                    found.append(timer.info)
                 if len(found) == TIMER_ROWS_MAX:
                     return found
+            skip = max(0, skip - len(places))
         return found
 
     @answers(ChangeTimer)
@@ -268,6 +264,29 @@ class TimerOperators:
         for each in self._running.runners:
             each.timers.clock.confirm()
         _log.warning("the clock is confirmed by %s", ascii(f"{request.who}: {request.why}"))
+
+
+async def _earliest(runner: TimerRunner, skip: int) -> list[int]:
+    """Returns the events that say of timers that they are parked, or when they are due, the earliest first: as many as are
+    asked for. On a thread, as there may be a million.
+    """
+    book = runner.timers.book
+    parked = sorted(book.parked.values())
+    pending = await trio.to_thread.run_sync(nsmallest, skip + TIMER_ROWS_MAX, book.values())
+    return parked + [setting_of(each) for each in pending]
+
+
+async def _places_of(runner: TimerRunner, owner: str) -> list[int]:
+    """Returns these events of one aggregate."""
+    found: dict[int, int] = {}
+    for name in (owner, timers_id(owner)):
+        async for event in runner.store.read(name):
+            if event.type in (SET, MOVED, ENDED):
+                record = timer_record(event)
+                (named,) = record.reference.values()
+                if runner.timers.book.find(owner, named) == event.sequence:
+                    found[event.sequence] = record.due_us
+    return sorted(found, key=found.__getitem__)
 
 
 async def _timer(runner: TimerRunner, place: int) -> _Timer | None:

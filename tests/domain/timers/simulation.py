@@ -162,7 +162,7 @@ class World:
         elif choice < 0.86:
             self.record(leader)
         elif choice < 0.90:
-            self.copies[place] = leader.book.rows(), leader.book.through
+            self.copies[place] = leader.book.copied()(), leader.book.through
         elif choice < 0.94:  # it dies; what it has sent may still arrive, before the next one sends
             if self.random.random() < 0.5:
                 self.answer(leader)
