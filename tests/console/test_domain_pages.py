@@ -177,3 +177,27 @@ def test_projections_of_connected_projectors_are_shown_with_their_lag_and_what_t
         assert "<balances>" not in page.text
         assert "--retry-parked" in page.words
         wait_until(lambda: "Keys parked by projections 2" in visitor.get("/console").words, "the overview has them")
+
+
+def test_timers_are_shown_run_and_cancelled_by_those_who_may(serve: Serve, tmp_path: Path) -> None:
+    reader, admin = give(tmp_path / "data", "ann", "reader"), give(tmp_path / "data", "root", "admin")
+    server = serve(domain="tests.server.commands.orders:app")
+    with es.blocking.connect(server.address, token=admin) as store:
+        ann, root = Visitor(server.http), Visitor(server.http)
+        ann.sign_in(reader)
+        root.sign_in(admin)
+        assert "No timer is pending or parked." in ann.get("/console/timers").words
+        for order in ("order-1", "order-2"):
+            store.send_later(es.RawCommand("Pay", order, b'{"order":"%s"}' % order.encode()), after="1h", name="late")
+        found = ann.get("/console/timers?id=order-1").words
+        assert "order-1 late" in found
+        assert "Run now" not in found
+        assert ann.post("/console/do/run-timer", {"aggregate": "order-1", "timer": "late", "why": ""}).status == 403
+        assert "Run now" in root.get("/console/timers").words
+        for action, order in (("run-timer", "order-1"), ("cancel-timer", "order-2")):
+            root.get(f"/console/do/{action}?aggregate={order}&timer=late")
+            assert root.post(f"/console/do/{action}", {"aggregate": order, "timer": "late", "why": "x"}).status == 303
+        wait_until(lambda: store.timers() == [], "one is sent, one cancelled")
+        assert (store.version("order-1"), store.version("order-2")) == (2, 0)
+        audited: list[Any] = [event.json() for event in store.read("$audit")]
+    assert [each["who"] for each in audited if each["what"] == "CHANGE_TIMER"] == ["root", "root"]

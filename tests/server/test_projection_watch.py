@@ -245,3 +245,10 @@ async def test_a_server_knows_no_more_projections_than_it_lists_at_once(server: 
         await left(last, PROJECTION_ROWS_MAX)
         await last.note_projection("one-more", 0, None, 0)
         assert len(await left(last, PROJECTION_ROWS_MAX - 1)) == PROJECTION_ROWS_MAX - 1
+
+
+def test_what_projectors_say_together_may_be_more_than_a_figure_holds(tmp_path: Path) -> None:
+    with ServerThread(tmp_path / "data") as server, es.blocking.connect(server.address) as store:
+        for name in ("balances", "totals"):
+            store.note_projection(name, 0, None, 2**63 - 1)
+        assert store.stats()["projections_parked_keys"] == 2**63 - 1

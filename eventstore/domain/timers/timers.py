@@ -147,9 +147,9 @@ class Timers:
         self.failure: str | None = None
         self.caught_up = False
         self._store, self._send, self._file, self._owns = store, send, file, owns
-        self._kept: dict[int, Event] = {}  # the latest settings, by sequence: most are due soon
+        self._kept: dict[int, TimerRecord] = {}  # the latest settings, by sequence: most are due soon
         self._lanes: dict[str, deque[_Fired]] = {}
-        self._ended: list[tuple[ReservedRow, anyio.Event]] = []
+        self._ended: list[tuple[ReservedRow, str]] = []  # with what came of each
         self._appending = anyio.Event()
         self._woken, self._news = anyio.Event(), anyio.Event()
         self._uuid = ""
@@ -235,7 +235,7 @@ class Timers:
             if record.due_us and len(event.data) <= _KEPT_BYTES_MAX:
                 if len(self._kept) >= _KEPT_MAX:
                     del self._kept[next(iter(self._kept))]
-                self._kept[event.sequence] = event
+                self._kept[event.sequence] = record
         if batch.events:
             self._place = Checkpoint.at(batch.events[-1])
         self.book.through = max(self.book.through, batch.position)
@@ -327,17 +327,18 @@ class Timers:
         """Returns timers with what the log says of them, in order."""
         found = list[_Fired]()
         for timer in due:
-            setting = await self._event(timer.setting)
-            command = setting if timer.command == timer.setting else await self._event(timer.command)
-            if setting is None or command is None:  # another shard hands it out: it was split while this was read
-                continue
-            record = timer_record(setting)
-            found.append(_Fired(timer, record, record if command is setting else timer_record(command)))
+            setting = await self._record(timer.setting)
+            command = setting if timer.command == timer.setting else await self._record(timer.command)
+            if setting is not None and command is not None:  # else another shard hands it out: it was split meanwhile
+                found.append(_Fired(timer, setting, command))
         return found
 
-    async def _event(self, sequence: int) -> Event | None:
+    async def _record(self, sequence: int) -> TimerRecord | None:
         kept = self._kept.pop(sequence, None)
-        return kept if kept is not None else await event_at(self._store, sequence)
+        if kept is not None:
+            return kept
+        event = await event_at(self._store, sequence)
+        return None if event is None else timer_record(event)
 
     async def _run_lane(self, target: str) -> None:
         """Sends the commands to one aggregate, until there are no more."""
@@ -346,7 +347,7 @@ class Timers:
             fired = lane.popleft()
             if self.book.is_pending(fired.timer):  # not if it was cancelled meanwhile
                 self.late_us = max(0, self.clock.now_us() - fired.timer.due_us)
-                await self._end(fired, *await self._offer(fired))
+                self._end(fired, *await self._offer(fired))
         del self._lanes[target]
 
     async def _offer(self, fired: _Fired) -> tuple[str, str | None]:
@@ -370,8 +371,8 @@ class Timers:
             await anyio.sleep(pause)
             pause = min(2 * pause, _PAUSE_S_MAX)
 
-    async def _end(self, fired: _Fired, how: str, why: str | None) -> None:
-        """Records what came of a timer; returns once that is durable."""
+    def _end(self, fired: _Fired, how: str, why: str | None) -> None:
+        """Has what came of a timer recorded."""
         event, owner = fired.setting.event, fired.setting.owner
         fields: dict[str, Any] = {
             **fired.setting.reference,
@@ -383,12 +384,8 @@ class Timers:
         if why is not None:
             fields["why"] = why
         new = NewEvent(ENDED, beside_owner(owner, fields))
-        recorded = anyio.Event()
-        self._ended.append((ReservedRow(timers_id(owner), ended_command_id(id_of(event)), new), recorded))
+        self._ended.append((ReservedRow(timers_id(owner), ended_command_id(id_of(event)), new), how))
         self._appending.set()
-        await recorded.wait()
-        self.fired[how] += 1
-        self._woken.set()
 
     async def _append_ended(self) -> None:
         """Appends outcomes, those that came meanwhile together; again after errors that pass."""
@@ -404,11 +401,11 @@ class Timers:
                         raise
                     results = [error] * len(batch)
                 del self._ended[: len(batch)]
-                for (row, recorded), result in zip(batch, results, strict=True):
-                    if isinstance(result, Committed | Elsewhere | CommandIdReused):
-                        recorded.set()  # here, by who was here before, or where the owner is now
+                for (row, how), result in zip(batch, results, strict=True):
+                    if isinstance(result, Committed | Elsewhere | CommandIdReused):  # by who was here before, or is elsewhere
+                        self.fired[how] += 1
                     elif result.retriable:
-                        self._ended.append((row, recorded))
+                        self._ended.append((row, how))
                     else:
                         raise result
                 if all(isinstance(result, Committed) for result in results):
