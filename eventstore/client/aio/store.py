@@ -392,7 +392,10 @@ class NetworkStore(NetworkOpened, NetworkOperated, NetworkConsumers):
             return await self._router.call(aggregate_id, request)
         return await self._connection.call(request)
 
-    async def append_timers(self, rows: Sequence[tuple[str, str, NewEvent]]) -> list[CommitResult]:
+    @limited
+    async def append_timers(
+        self, rows: Sequence[tuple[str, str, NewEvent]], *, timeout: float | None = None
+    ) -> list[CommitResult]:
         """Records what a worker has to say of timers (see `EmbeddedStore.append_timers`). Raises the first error, after which
         some of the events may be stored.
         """
