@@ -393,7 +393,8 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             return self._router.call(aggregate_id, request)
         return self._connection.call(request)
 
-    def append_timers(self, rows: Sequence[tuple[str, str, NewEvent]]) -> list[CommitResult]:
+    @limited
+    def append_timers(self, rows: Sequence[tuple[str, str, NewEvent]], *, timeout: float | None = None) -> list[CommitResult]:
         """Records what a worker has to say of timers (see `EmbeddedStore.append_timers`). Raises the first error, after which
         some of the events may be stored.
         """
