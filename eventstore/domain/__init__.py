@@ -20,6 +20,7 @@ from eventstore.domain.encoding.event_type import event, event_type
 from eventstore.domain.encoding.upcasting import upcast
 from eventstore.domain.handler import DecisionHandler, Handled, HandledJointly, Handler, JointHandler, reject
 from eventstore.domain.import_path import load, load_projection
+from eventstore.domain.processes.process import Process, deadline, on, refused
 from eventstore.domain.projections.decimal_column import DecimalColumn
 from eventstore.domain.projections.projection import Projection, fold, folds
 from eventstore.domain.reactions.reaction import CommandSender as Send
@@ -57,6 +58,7 @@ __all__ = [
     "Handler",
     "JointHandler",
     "PostgresTarget",
+    "Process",
     "Progress",
     "Projection",
     "RawCommand",
@@ -68,6 +70,7 @@ __all__ = [
     "applies",
     "cancel_later",
     "command",
+    "deadline",
     "encode_command",
     "event",
     "event_type",
@@ -76,9 +79,11 @@ __all__ = [
     "load",
     "load_projection",
     "move_later",
+    "on",
     "project",
     "project_all",
     "react",
+    "refused",
     "reject",
     "replay",
     "restore",

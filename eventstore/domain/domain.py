@@ -20,6 +20,8 @@ from eventstore.domain.encoding.command_type import CommandType, command_type
 from eventstore.domain.encoding.event_type import EventType, event_type
 from eventstore.domain.event_methods import accepts_positional, add_event_type
 from eventstore.domain.handler import DecisionHandler, Handler, HandlerFunction, JointHandler
+from eventstore.domain.processes.process import Process
+from eventstore.domain.processes.registration import register_process
 from eventstore.domain.publication import Publication, PublishFunction, as_cloudevent, as_stored
 from eventstore.domain.reactions.reaction import ATTEMPTS, OnFailure, Reaction, ReactionFunction, Start
 from eventstore.errors import DomainRefused, UnknownCommand, UnknownEvent
@@ -175,6 +177,18 @@ class Domain:
             return function
 
         return register
+
+    def process(self, cls: type[Process], *, name: str | None = None, start: Start = "beginning") -> None:
+        """Registers a process class: what its methods take is told to it, and what they send is sent.
+
+        `name`: part of its ids, `NAME-…`, and of the types of its steps; by default that of the class. Keep it when you rename
+        the class. `start`: as of `reacts`, for all events that it takes.
+
+        Raises:
+            DomainRefused: the class takes nothing that begins it, or takes something twice; a reaction or command has one of
+                its names.
+        """
+        register_process(self, cls, name, start)
 
     def publishes(self, topic: str, *events: type, on_failure: OnFailure | None = None) -> Callable[[PF], PF]:
         """Registers a function (event, stored event) that makes a message of each event of these classes, for a topic of the

@@ -32,6 +32,8 @@ from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.command_type import command_type, encode_command
 from eventstore.domain.encoding.event_type import EventType, event_type
 from eventstore.domain.handler import DecisionHandler, Handled, HandledJointly, Handler, JointHandler
+from eventstore.domain.processes.process import Process, Refusal, StepCommand
+from eventstore.domain.processes.registration import process_type
 from eventstore.domain.projections.projection import Projection, Row, fold, keys_of, projection_failure
 from eventstore.domain.reactions.reaction import Reaction
 from eventstore.domain.restore import apply_stored, restore
@@ -303,6 +305,95 @@ class Scenario(_Scenario):
     def aggregate(self) -> Aggregate | None:
         """The aggregate, or the decision, restored from all events so far; None before the first command."""
         return self._aggregate
+
+
+def given_process(cls: type[Process], *events: object, of: str = AGGREGATE_ID) -> ProcessScenario:
+    """Starts a scenario about a process, which has taken these events:
+
+        given_process(Fulfilment, Placed("o-1")).when(Reserved("o-1")).then_sends().after("31m").then_sends(Cancel("o-1"))
+
+    `of`: the aggregate of the events, for those that name their process by it.
+    """
+    scenario = ProcessScenario(cls)
+    for event in events:
+        scenario.when(event, of=of)
+    return scenario
+
+
+class ProcessScenario:
+    """A process, what it takes, and what it sends. Events come from wherever; they go through the codecs, and the process is
+    restored after each step.
+    """
+
+    def __init__(self, cls: type[Process]) -> None:
+        self._kind = process_type(cls)
+        self._scenario = Scenario((), self._kind.domain)
+        self._steps: list[Any] = []
+        self._fresh: list[Any] = []
+        self._taken = 0
+        self._id: str | None = None
+
+    @property
+    def process(self) -> Any:
+        """The process, restored from all its steps; None before the first event."""
+        return self._scenario.aggregate
+
+    def when(self, event: object, *, of: str = AGGREGATE_ID) -> Self:
+        """Tells the process of an event of the aggregate `of`."""
+        assert event_type(type(event)).name in self._kind.events, (
+            f"{class_path(self._kind.cls)} has no method for {class_path(type(event))}; mark one with @d.on"
+        )
+        self._taken += 1
+        return self._run(self._kind.told_of(event, of, f"{of}/{self._taken}"))
+
+    def when_refused(self, command: object, reason: str = "rejected") -> Self:
+        """Tells the process that this command, of the last step that sent it, was rejected for this reason."""
+        raw = encode_command(command)
+        wanted = StepCommand(raw.type, raw.aggregate_id, raw.payload.decode())
+        for step in reversed(self._steps):
+            for place, each in enumerate(step.sends):
+                if each == wanted:
+                    refusal = Refusal(reason, reason, step.number, place)
+                    return self._run(self._kind.told_of_refusal(self.process.id, raw.type, refusal))
+        raise AssertionError(f"the process has not sent {command!r}")
+
+    def after(self, duration: After) -> Self:
+        """Lets time pass, such as "31m": what is due by then is taken."""
+        self._scenario.after(duration)
+        assert not self._scenario.refused, f"a deadline failed: {self._scenario.refused}"
+        return self._told()
+
+    def compensate(self) -> Self:
+        """Has the process compensate, as an operator does."""
+        return self._run(self._kind.command("compensate", self.process.id, ""))
+
+    def _run(self, step: object) -> Self:
+        self._scenario.when(step)
+        handled = self._scenario._run_before()
+        assert handled.error is None, _outcome_text(handled)
+        return self._told()
+
+    def _told(self) -> Self:
+        self._fresh = list(self._scenario._events)
+        self._steps += self._fresh
+        return self
+
+    def then_sends(self, *commands: object) -> Self:
+        """Asserts that exactly these commands were sent, in this order, by what was taken last."""
+        found = [(each.type, each.aggregate_id, json.loads(each.payload)) for step in self._fresh for each in step.sends]
+        wanted = [(raw.type, raw.aggregate_id, json.loads(raw.payload)) for raw in map(encode_command, commands)]
+        assert found == wanted, "the commands differ:\n" + _difference(wanted, found)
+        return self
+
+    def then_is(self, state: str) -> Self:
+        """Asserts in which state the process is."""
+        assert self.process.state == state, f"expected state {state!r}, but it is {self.process.state!r}"
+        return self
+
+    def then_ended(self) -> Self:
+        """Asserts that the process has ended."""
+        assert self.process.ended, f"the process has not ended; it is {self.process.state!r}"
+        return self
 
 
 class JointScenario(_Scenario):
