@@ -20,6 +20,7 @@ from eventstore.domain.encoding.event_type import event, event_type
 from eventstore.domain.encoding.upcasting import upcast
 from eventstore.domain.handler import DecisionHandler, Handled, HandledJointly, Handler, JointHandler, reject
 from eventstore.domain.import_path import load, load_projection
+from eventstore.domain.processes.picture import mermaid
 from eventstore.domain.processes.process import Process, deadline, on, refused
 from eventstore.domain.projections.decimal_column import DecimalColumn
 from eventstore.domain.projections.projection import Projection, fold, folds
@@ -78,6 +79,7 @@ __all__ = [
     "folds",
     "load",
     "load_projection",
+    "mermaid",
     "move_later",
     "on",
     "project",

@@ -32,7 +32,7 @@ from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.command_type import command_type, encode_command
 from eventstore.domain.encoding.event_type import EventType, event_type
 from eventstore.domain.handler import DecisionHandler, Handled, HandledJointly, Handler, JointHandler
-from eventstore.domain.processes.process import Process, Refusal, StepCommand
+from eventstore.domain.processes.process import Process, RefusedCommand, StepCommand
 from eventstore.domain.processes.registration import process_type
 from eventstore.domain.projections.projection import Projection, Row, fold, keys_of, projection_failure
 from eventstore.domain.reactions.reaction import Reaction
@@ -353,7 +353,7 @@ class ProcessScenario:
         for step in reversed(self._steps):
             for place, each in enumerate(step.sends):
                 if each == wanted:
-                    refusal = Refusal(reason, reason, step.number, place)
+                    refusal = RefusedCommand(reason, reason, step.number, place)
                     return self._run(self._kind.told_of_refusal(self.process.id, raw.type, refusal))
         raise AssertionError(f"the process has not sent {command!r}")
 

@@ -121,7 +121,7 @@ class Undo:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedCommand:
     """A command of a step that was rejected. `step`, `place`: which one of which step."""
 
     message: str
@@ -136,7 +136,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Kept:
+class EarlyEvent:
     """An event that waits for its state. `value`: its fields as JSON, of version `schema`; `source`: its ID/VERSION."""
 
     name: str
@@ -145,7 +145,7 @@ class Kept:
     schema: int
 
 
-class Taken(NamedTuple):
+class TakenStep(NamedTuple):
     """What a step takes. `name`: of the event's type, of the deadline, or of the command that was refused; `value`: what the
     method gets; `source`: the event as ID/VERSION.
     """
@@ -181,7 +181,12 @@ class Process(Aggregate):
     """What `compensate` sends, the last one first."""
     deadlines: frozenset[str] = frozenset()
     refused_steps: frozenset[int] = frozenset()
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[EarlyEvent, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What names the process among those of its class: the text of the events' field `by`, or their aggregate id."""
+        return self.id.partition("-")[2]
 
     def send(self, command: object, *, undo: object | None = None) -> None:
         """Sends a command once this step is stored, after those sent before. `undo`: the command that takes back what it did,
@@ -232,7 +237,7 @@ class Process(Aggregate):
             raise RuntimeError("a process sends, waits and ends only in its methods that take events, deadlines and refusals")
         return sends
 
-    def take(self, taken: Taken, code: int) -> list[StepCommand]:
+    def take(self, taken: TakenStep, code: int) -> list[StepCommand]:
         """Runs the method that takes this, and returns what it sends. `code`: of the class when it was taken first. Used by the
         framework.
         """
@@ -241,7 +246,7 @@ class Process(Aggregate):
             if taken.kind == "quiet":
                 self.stuck = True
                 return sends
-            if isinstance(taken.value, Kept):
+            if isinstance(taken.value, EarlyEvent):
                 self.kept = (*self.kept, taken.value)
                 return sends
             self.kept = tuple(each for each in self.kept if each.source != taken.source)
@@ -255,14 +260,14 @@ class Process(Aggregate):
         finally:
             del vars(self)["_sent"]
 
-    def _run(self, taken: Taken) -> None:
+    def _run(self, taken: TakenStep) -> None:
         if taken.kind == "compensate":
             self.compensate()
         elif taken.kind == "end":
             self.end()
         elif (found := steps_of(type(self)).methods.get((taken.kind, taken.name))) is not None:
             takes, method = found
-            if isinstance(refusal := taken.value, Refusal):
+            if isinstance(refusal := taken.value, RefusedCommand):
                 self.refused_steps |= {refusal.step}
                 self.undone_by = tuple(
                     each for each in self.undone_by if each.step != refusal.step or each.place < refusal.place

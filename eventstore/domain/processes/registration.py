@@ -1,6 +1,6 @@
 """Registers a process with a domain: the command and the event of its steps, and the reactions that tell it and send for it.
 
-Three kinds of parts, each of what a domain has anyway. A reaction for each event class sends the *step command* to the process
+All parts are what a domain has anyway. A reaction for each event class sends the *step command* to the process
 that the event names; the handler of that command runs the method and stores the step; a reaction to the steps sends what they
 have to send. So a step is taken once, by its command id, and sent once each time, by the ids of reactions.
 """
@@ -18,12 +18,12 @@ from eventstore.domain.encoding.command_type import command, command_type
 from eventstore.domain.encoding.event_type import EventType, event, event_type
 from eventstore.domain.processes.process import (
     KEPT_MAX,
-    Kept,
+    EarlyEvent,
     On,
     Process,
-    Refusal,
+    RefusedCommand,
     StepCommand,
-    Taken,
+    TakenStep,
     known,
     methods_of,
     steps_of,
@@ -102,7 +102,7 @@ class ProcessType:
         value = kind.codec.encode(event).decode()
         return self.command_class(self.id_of(named, takes), "event", kind.name, value, source, kind.version)
 
-    def told_of_refusal(self, process: str, command_type: str, refusal: Refusal) -> object:
+    def told_of_refusal(self, process: str, command_type: str, refusal: RefusedCommand) -> object:
         """Returns the command by which a process is told that a command of it was refused."""
         return self.command_class(process, "refused", command_type, json.dumps(asdict(refusal)))
 
@@ -116,16 +116,16 @@ class ProcessType:
             )
         return f"{self.name}-{correlation}"
 
-    def taken(self, step: Any) -> Taken:
+    def taken(self, step: Any) -> TakenStep:
         """Returns what a step command, or a step, takes. Raises PayloadInvalid, UnknownEvent."""
         value: object = None
         if step.kind == "event":
             value = self.events[step.name][0].decode(_stored(step))
         elif step.kind == "refused":
-            value = Refusal(**json.loads(step.value))
+            value = RefusedCommand(**json.loads(step.value))
         elif step.kind == "kept":
-            value = Kept(step.name, step.value, step.source, step.schema)
-        return Taken(step.kind, step.name, value, step.source)
+            value = EarlyEvent(step.name, step.value, step.source, step.schema)
+        return TakenStep(step.kind, step.name, value, step.source)
 
 
 def _stored(step: Any) -> Event:
@@ -155,11 +155,14 @@ def register_process(domain: Domain, cls: type[Process], name: str | None, start
         raise DomainRefused(f"process {cls.__name__} is registered already", name=cls.__name__)
     kind = ProcessType(cls, cls.__name__ if name is None else name, domain)
     known[cls] = kind
-    cls.event_methods = {**cls.event_methods, kind.step_class: _again(kind)}
+    of_bases = {process_type(base).step_class for base in cls.__mro__[1:] if base in known}
+    own = {event: method for event, method in cls.event_methods.items() if event not in of_bases}
+    cls.event_methods = {**own, kind.step_class: _again(kind)}
     domain.handles(kind.command_class)(_handler(kind))
     for found, _ in kind.events.values():
         domain.reacts(found.cls, name=f"{kind.name}_{found.cls.__name__}", start=start)(_tell(kind))
     domain.reacts(kind.step_class, name=f"{kind.name}_sends")(_sends(kind))
+    domain.reacts(kind.step_class, name=f"{kind.name}_stuck")(_watch(kind))
 
 
 def _again(kind: ProcessType) -> Callable[[Process, Any], None]:
@@ -221,7 +224,7 @@ def _is_in_state(kind: ProcessType, of: str, name: str, process: Process) -> boo
     return not at or process.state in at
 
 
-def _ready(kind: ProcessType, process: Process) -> Kept | None:
+def _ready(kind: ProcessType, process: Process) -> EarlyEvent | None:
     """Returns an event that was kept for the state in which the process is now."""
     if process.ended:
         return None
@@ -246,13 +249,23 @@ def _tell(kind: ProcessType) -> Callable[[Any, CommandSender], Any]:
     return tell
 
 
+def _watch(kind: ProcessType) -> Callable[[Any, CommandSender], Any]:
+    """Returns the reaction that is parked while a process is stuck. It is one of its own: what is parked holds up the later
+    events of its aggregate, and a process that goes on has to send.
+    """
+
+    async def watch(step: Any, send: CommandSender) -> None:
+        if step.kind == "quiet":
+            await send(kind.command_class(send.cause.aggregate_id, "check", STUCK))
+
+    return watch
+
+
 def _sends(kind: ProcessType) -> Callable[[Any, CommandSender], Any]:
     """Returns the reaction that sends what a step has to send."""
 
     async def sends(step: Any, send: CommandSender) -> None:
         process = send.cause.aggregate_id
-        if step.kind == "quiet":
-            await send(kind.command_class(process, "check", STUCK))
         if any(each.type in kind.refusals for each in step.sends):
             try:  # delivered again, a command that was refused might be accepted now, and the process was told otherwise
                 await send(kind.command_class(process, "check", TOLD, str(step.number)))
@@ -264,7 +277,7 @@ def _sends(kind: ProcessType) -> Callable[[Any, CommandSender], Any]:
             except Rejected as error:
                 if each.type not in kind.refusals:
                     raise
-                refusal = Refusal(error.message, str(error.fields.get("reason", "")), step.number, place)
+                refusal = RefusedCommand(error.message, str(error.fields.get("reason", "")), step.number, place)
                 await send(kind.told_of_refusal(process, each.type, refusal))
                 return
 
