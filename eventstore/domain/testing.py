@@ -357,7 +357,7 @@ class ProcessScenario:
                     return self._run(self._kind.told_of_refusal(self.process.id, raw.type, refusal))
         raise AssertionError(f"the process has not sent {command!r}")
 
-    def after(self, duration: After) -> Self:
+    def after(self, duration: Delay) -> Self:
         """Lets time pass, such as "31m": what is due by then is taken."""
         self._scenario.after(duration)
         assert not self._scenario.refused, f"a deadline failed: {self._scenario.refused}"

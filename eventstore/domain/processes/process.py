@@ -19,7 +19,7 @@ from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.event_methods import accepts_positional
 from eventstore.domain.timers.setting import cancel_later, send_later
 from eventstore.errors import DomainRefused, Rejected
-from eventstore.records.timer_record import After
+from eventstore.records.timer_record import Delay
 
 F = TypeVar("F", bound=Callable[..., object])
 Kind: TypeAlias = Literal["event", "kept", "deadline", "refused", "compensate", "end", "quiet"]
@@ -168,7 +168,7 @@ class Process(Aggregate):
     """
 
     stuck_after: ClassVar[str | None] = None
-    """After how long without a step it counts as stuck, such as "2h": it is parked then, which is an alarm."""
+    """Delay how long without a step it counts as stuck, such as "2h": it is parked then, which is an alarm."""
     code: ClassVar[int] = 1
     """The version of its code; raised when methods change what they do."""
 
@@ -208,7 +208,7 @@ class Process(Aggregate):
         self._sends().extend(each.command for each in self.undone_by)
         self.undone_by = ()
 
-    def later(self, name: str, *, after: After | None = None, at: datetime | None = None) -> None:
+    def later(self, name: str, *, after: Delay | None = None, at: datetime | None = None) -> None:
         """Sets a deadline, after which the method marked with `deadline(name)` runs; one of this name is replaced. It is kept
         with the step. Raises InvalidArgument, RuntimeError.
         """
