@@ -41,7 +41,9 @@ def test_no_order_is_left_half_by_a_split(tmp_path: Path) -> None:
                 lambda: {order for name in ARTICLES for order in restore(Article, name, store.read(name)).reserved} == paid,
                 f"only what is paid is taken, not {taken}",
             )
-            assert store.stats()["reactions_parked"] == 0
+            found = store.reactions.progress()
+            assert {each.shard for each in found} == {0, 1, 2}
+            assert not any(each.parked for each in found)
 
 
 def place(store: BlockingStore, orders: list[str]) -> None:
