@@ -13,6 +13,7 @@ import pytest
 import eventstore as es
 from tests.console.conftest import Serve
 from tests.console.http import Visitor
+from tests.console.test_browser import CHECKS
 from tests.examples import EXAMPLES
 from tests.security.access_file import give
 from tests.server.commands import echoes
@@ -201,3 +202,24 @@ def test_timers_are_shown_run_and_cancelled_by_those_who_may(serve: Serve, tmp_p
         assert (store.version("order-1"), store.version("order-2")) == (2, 0)
         audited: list[Any] = [event.json() for event in store.read("$audit")]
     assert [each["who"] for each in audited if each["what"] == "CHANGE_TIMER"] == ["root", "root"]
+
+
+def test_a_process_is_drawn_with_the_way_that_it_went(serve: Serve, browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    server = serve(domain="fulfilment:app")
+    with es.blocking.connect(server.address) as store:
+        store.send(es.RawCommand("Deliver", "pen", b'{"article": "pen", "pieces": 1}'))
+        store.send(es.RawCommand("Place", "o-1", b'{"order": "o-1", "article": "pen"}'))
+        wait_until(lambda: any(event.json()["state"] == "waiting for payment" for event in steps(store)), "it waits")
+    page = browser.new_page()
+    page.goto(f"{server.http}/console/aggregates/one?id=Fulfilment-o-1")
+    assert page.get_attribute("svg", "aria-label") == "the states of Fulfilment; it is waiting for payment"
+    assert page.locator("svg text[font-weight=bold]").text_content() == "waiting for payment"
+    assert page.evaluate(CHECKS) == []
+    page.goto(f"{server.http}/console/aggregates/one?id=Fulfilment-o-1&state=2")
+    assert page.locator("svg text[font-weight=bold]").text_content() == "reserving"
+    page.close()
+
+
+def steps(store: es.blocking.BlockingStore) -> list[es.Event]:
+    return [event for event in store.read("Fulfilment-o-1") if event.type == "FulfilmentStepped"]

@@ -10,6 +10,7 @@ from itertools import islice, pairwise
 from typing import Any, Final
 
 import trio
+from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
@@ -18,6 +19,8 @@ from eventstore.client.aio.streams import open_read
 from eventstore.console.console import Console, Visit, link, route
 from eventstore.domain.candidates import CandidateClasses
 from eventstore.domain.domain import Domain
+from eventstore.domain.processes.picture import svg, way_of
+from eventstore.domain.processes.process import Process
 from eventstore.domain.restore import restore
 from eventstore.errors import EventStoreError, InvalidArgument, PermissionDenied, UnknownEvent
 from eventstore.fields import read_number
@@ -227,7 +230,12 @@ def _folded(load: Callable[[], Domain], aggregate_id: str, events: list[Event]) 
         raise UnknownEvent("no class of the domain applies all these events, or several do")
     aggregate = restore(fitting[0], aggregate_id, events)
     fields = {name: value for name, value in vars(aggregate).items() if not name.startswith("_")}
-    return {"class": fitting[0].__qualname__, "fields": {name: _short(repr(value)) for name, value in fields.items()}}
+    found: dict[str, Any] = {"class": fitting[0].__qualname__}
+    found["fields"] = {name: _short(repr(value)) for name, value in fields.items()}
+    if issubclass(fitting[0], Process):
+        way = way_of([event.json()["state"] for event in events if event.type.endswith("Stepped")])
+        found["picture"] = Markup(svg(fitting[0], way))
+    return found
 
 
 def _short(text: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 import eventstore.domain as d
-from eventstore.domain.processes.picture import mermaid
+from eventstore.domain.processes.picture import mermaid, svg
 from eventstore.domain.processes.registration import process_type
 from eventstore.domain.testing import AGGREGATE_ID, given_process
 from eventstore.errors import DomainRefused, Rejected
@@ -149,6 +150,22 @@ def test_the_picture_has_its_states_and_what_leads_from_one_to_the_next() -> Non
         "    s2 --> s1 : after payment\n"
         "    s1 --> s4 : Cancelled\n"
     )
+
+
+def test_the_drawing_has_what_strangers_name_escaped_and_the_way_of_a_process_stronger() -> None:
+    class Strange(d.Process):
+        @d.on(Begun, by="job", starts=True, to="<b>&")
+        def begun(self, event: Begun) -> None: ...
+
+        @d.on(Went, by="job", to="over")
+        def went(self, event: Went) -> None: ...
+
+    d.Domain().process(Strange)
+    drawn = xml.etree.ElementTree.fromstring(svg(Strange, ["<b>&", "over"]))
+    texts = [each.text for each in drawn.iter("text")]
+    assert sorted(filter(None, texts)) == ["<b>&", "Begun", "Went", "over"]
+    assert [each.get("stroke-width") for each in drawn.iter("rect")] == ["2.5", "2.5"]
+    assert [each.text for each in drawn.iter("text") if each.get("font-weight")] == ["over"]
 
 
 def test_what_is_declared_wrongly_is_refused_by_name() -> None:
