@@ -50,8 +50,8 @@ def svg(cls: type[Process], way: Sequence[str] = ()) -> str:
     as the state that it is in. Raises DomainRefused.
     """
     states, ways = ways_of(cls)
-    passed = {(None, states.index(way[0]))} if way and way[0] in states else set[tuple[int | None, int]]()
-    passed |= {(states.index(a), states.index(b)) for a, b in pairwise(way) if a in states and b in states}
+    places: list[int | None] = [None, *(states.index(state) for state in way if state in states)]
+    passed = set(pairwise(places))
     height = _ROW * (len(states) + 1)
     label = f"the states of {cls.__name__}" + (f"; it is {way[-1]}" if way else "")
     parts = [
