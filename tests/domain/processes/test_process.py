@@ -14,6 +14,8 @@ from eventstore.domain.processes.registration import process_type
 from eventstore.domain.testing import AGGREGATE_ID, given_process
 from eventstore.errors import DomainRefused, Rejected
 from fulfilment import Accept, Cancel, Cancelled, Fulfilment, Paid, Placed, Release, Reserve, Reserved
+from tests.documents.pages import text_of
+from tests.examples import EXAMPLES
 
 ORDER = AGGREGATE_ID
 """The aggregate of the events of a scenario, which name the process by it."""
@@ -150,6 +152,15 @@ def test_the_picture_has_its_states_and_what_leads_from_one_to_the_next() -> Non
         "    s2 --> s1 : after payment\n"
         "    s1 --> s4 : Cancelled\n"
     )
+
+
+def test_the_page_shows_the_process_as_it_is() -> None:
+    section = text_of("docs/DOMAIN.md").partition("## Processes")[2].partition("\n## ")[0]
+    shown, kit = (block.partition("```")[0] for block in section.split("```py\n")[1:])
+    assert shown.strip() in (EXAMPLES / "fulfilment.py").read_text()
+    names: dict[str, Any] = {}
+    exec(kit, names)
+    names["test_an_order_that_is_not_paid_is_cancelled"]()
 
 
 def test_the_drawing_has_what_strangers_name_escaped_and_the_way_of_a_process_stronger() -> None:
