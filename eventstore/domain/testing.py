@@ -185,7 +185,7 @@ class _Scenario:
 
 
 class Scenario(_Scenario):
-    """Events, a command, and its result. Delay `then…` the next `when` continues from there."""
+    """Events, a command, and its result. After `then…` the next `when` continues from there."""
 
     def __init__(self, events: Iterable[object], domain: Domain | None) -> None:
         super().__init__(domain)
@@ -397,7 +397,7 @@ class ProcessScenario:
 
 
 class JointScenario(_Scenario):
-    """Events of several aggregates, a command about some of them, and its result. Delay `then…` the next `when` continues from
+    """Events of several aggregates, a command about some of them, and its result. After `then…` the next `when` continues from
     there. It may be about one of them alone.
     """
 

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from eventstore.commands import raw_command
@@ -56,6 +57,10 @@ class On:
         """The name of the class, or of the deadline."""
         return self.what if isinstance(self.what, str) else self.what.__name__
 
+    def is_in(self, state: str) -> bool:
+        """Whether it is taken in this state."""
+        return not self.at or state in self.at
+
 
 def on(
     event: type, *, by: str | None = None, starts: bool = False, at: str | tuple[str, ...] = (), to: str | None = None
@@ -71,7 +76,7 @@ def on(
 
 def deadline(name: str, *, at: str | tuple[str, ...] = (), to: str | None = None) -> Callable[[F], F]:
     """Marks the method that runs when the deadline `name` is over, which `later` has set: `(self)`. `at`, `to`: as of `on`; in
-    another state than `at` nothing happens.
+    another state than `at` nothing happens, nor if the deadline was cancelled or set again meanwhile.
     """
     return _marked(On("deadline", name, None, False, _states(at), to), 1)
 
@@ -79,7 +84,7 @@ def deadline(name: str, *, at: str | tuple[str, ...] = (), to: str | None = None
 def refused(command: type, *, at: str | tuple[str, ...] = (), to: str | None = None) -> Callable[[F], F]:
     """Marks the method that runs when a command of this class, which the process has sent, was rejected by its handler:
     `(self, rejection)`, an `es.Rejected`. The commands of that step which come after it are not sent. Without such
-    a method the step is parked. `at`, `to`: as of `on`.
+    a method the step is parked. `at`, `to`: as of `on`; in another state than `at` the method does not run.
     """
     return _marked(On("refused", command, None, False, _states(at), to), 2)
 
@@ -168,7 +173,7 @@ class Process(Aggregate):
     """
 
     stuck_after: ClassVar[str | None] = None
-    """Delay how long without a step it counts as stuck, such as "2h": it is parked then, which is an alarm."""
+    """After how long without a step it counts as stuck, such as "2h": it is parked then, which is an alarm."""
     code: ClassVar[int] = 1
     """The version of its code; raised when methods change what they do."""
 
@@ -179,7 +184,8 @@ class Process(Aggregate):
     steps: int = 0
     undone_by: tuple[Undo, ...] = ()
     """What `compensate` sends, the last one first."""
-    deadlines: frozenset[str] = frozenset()
+    deadlines: Mapping[str, int] = MappingProxyType({})
+    """The deadlines that are set, each with the number of the step that has set it."""
     refused_steps: frozenset[int] = frozenset()
     kept: tuple[EarlyEvent, ...] = ()
 
@@ -210,18 +216,27 @@ class Process(Aggregate):
 
     def later(self, name: str, *, after: Delay | None = None, at: datetime | None = None) -> None:
         """Sets a deadline, after which the method marked with `deadline(name)` runs; one of this name is replaced. It is kept
-        with the step. Raises InvalidArgument, RuntimeError.
+        with the step.
+
+        Raises:
+            InvalidArgument: as `send_later`.
+            RuntimeError: no method of the process runs.
+            DomainRefused: no method is marked with `deadline(name)`.
         """
         self._sends()
-        self.deadlines |= {name}
+        number = self.steps + 1
+        self.deadlines = {**self.deadlines, name: number}
         if not self._aggregate_applying:
-            send_later(self, steps_of(type(self)).command("deadline", self.id, name), after=after, at=at, name=name)
+            kind = steps_of(type(self))
+            if ("deadline", name) not in kind.methods:
+                raise DomainRefused(f"{class_path(type(self))} has no method marked with deadline({name!r})", name=name)
+            send_later(self, kind.command("deadline", self.id, name, str(number)), after=after, at=at, name=name)
 
     def cancel(self, name: str) -> None:
         """Cancels a deadline; does nothing if it is not set. Raises RuntimeError."""
         self._sends()
         if name in self.deadlines:
-            self.deadlines -= {name}
+            self._is_over(name)
             if not self._aggregate_applying:
                 cancel_later(self, name)
 
@@ -230,6 +245,9 @@ class Process(Aggregate):
         for each in sorted(self.deadlines):
             self.cancel(each)
         self.ended = True
+
+    def _is_over(self, name: str) -> None:
+        self.deadlines = {each: number for each, number in self.deadlines.items() if each != name}
 
     def _sends(self) -> list[StepCommand]:
         sends: list[StepCommand] | None = vars(self).get("_sent")
@@ -272,9 +290,14 @@ class Process(Aggregate):
                 self.undone_by = tuple(
                     each for each in self.undone_by if each.step != refusal.step or each.place < refusal.place
                 )
+                if not takes.is_in(self.state):
+                    return
                 method(self, refusal.error)
+            elif takes.kind == "deadline":
+                self._is_over(taken.name)
+                method(self)
             else:
-                method(self) if takes.kind == "deadline" else method(self, taken.value)
+                method(self, taken.value)
             if takes.to is not None:
                 self.state = takes.to
 
@@ -282,7 +305,8 @@ class Process(Aggregate):
         if self.ended:
             cancel_later(self, _QUIET)
         else:
-            send_later(self, steps_of(type(self)).command("quiet", self.id, ""), after=stuck_after, name=_QUIET)
+            quiet = steps_of(type(self)).command("quiet", self.id, "", str(self.steps))
+            send_later(self, quiet, after=stuck_after, name=_QUIET)
 
 
 def _sent(command: object) -> StepCommand:
@@ -297,8 +321,8 @@ class StepsOf(Protocol):
     def methods(self) -> Mapping[tuple[str, str], tuple[On, Callable[..., object]]]:
         """Its methods, by the kind and the name of what they take."""
 
-    def command(self, kind: str, process: str, name: str) -> object:
-        """Returns the command by which a process is told of a deadline."""
+    def command(self, kind: str, process: str, name: str, value: str = "") -> object:
+        """Returns the command by which a process is told of a deadline. `value`: the number of the step that has set it."""
 
 
 known: Final[dict[type[Process], StepsOf]] = {}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from eventstore.command_metadata import SCHEMA, merged_metadata
 from eventstore.commands import RawCommand
+from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.command_type import command, command_type
 from eventstore.domain.encoding.event_type import EventType, event, event_type
 from eventstore.domain.processes.process import (
@@ -29,9 +30,10 @@ from eventstore.domain.processes.process import (
     steps_of,
 )
 from eventstore.domain.reactions.reaction import CommandSender, Start, reference
-from eventstore.errors import DomainRefused, InvalidArgument, Rejected
+from eventstore.errors import DomainRefused, InvalidArgument, Rejected, UnknownEvent
 from eventstore.fields import shown
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Event
+from eventstore.records.timer_record import due
 
 if TYPE_CHECKING:
     from eventstore.domain.domain import Domain
@@ -87,9 +89,9 @@ class ProcessType:
         }
         self.refusals = frozenset(name for of, name in self.methods if of == "refused")
 
-    def command(self, kind: str, process: str, name: str) -> object:
+    def command(self, kind: str, process: str, name: str, value: str = "") -> object:
         """Returns the command by which a process is told of a deadline, or asked something."""
-        return self.command_class(process, kind, name)
+        return self.command_class(process, kind, name, value)
 
     def told_of(self, event: object, cause: str, source: str = "") -> object:
         """Returns the command by which the process that an event names is told of it. `cause`: the event's aggregate.
@@ -120,7 +122,11 @@ class ProcessType:
         """Returns what a step command, or a step, takes. Raises PayloadInvalid, UnknownEvent."""
         value: object = None
         if step.kind == "event":
-            value = self.events[step.name][0].decode(_stored(step))
+            found = self.events.get(step.name)
+            if found is None:
+                what = f"process {class_path(self.cls)} has no method for {step.name}, which it has taken before"
+                raise UnknownEvent(f"{what}; keep a method as long as there are processes that took it", name=step.name)
+            value = found[0].decode(_stored(step))
         elif step.kind == "refused":
             value = RefusedCommand(**json.loads(step.value))
         elif step.kind == "kept":
@@ -153,6 +159,7 @@ def register_process(domain: Domain, cls: type[Process], name: str | None, start
         raise DomainRefused(f"process takes a subclass of Process, got {shown(cls)}", name=shown(cls))
     if cls in known:
         raise DomainRefused(f"process {cls.__name__} is registered already", name=cls.__name__)
+    _check_stuck_after(cls)
     kind = ProcessType(cls, cls.__name__ if name is None else name, domain)
     known[cls] = kind
     of_bases = {process_type(base).step_class for base in cls.__mro__[1:] if base in known}
@@ -163,6 +170,14 @@ def register_process(domain: Domain, cls: type[Process], name: str | None, start
         domain.reacts(found.cls, name=f"{kind.name}_{found.cls.__name__}", start=start)(_tell(kind))
     domain.reacts(kind.step_class, name=f"{kind.name}_sends")(_sends(kind))
     domain.reacts(kind.step_class, name=f"{kind.name}_stuck")(_watch(kind))
+
+
+def _check_stuck_after(cls: type[Process]) -> None:
+    try:
+        if cls.stuck_after is not None:
+            due(cls.stuck_after, None)
+    except InvalidArgument as error:
+        raise DomainRefused(f"stuck_after of process {class_path(cls)}: {error.message}", name=class_path(cls)) from None
 
 
 def _again(kind: ProcessType) -> Callable[[Process, Any], None]:
@@ -179,10 +194,10 @@ def _handler(kind: ProcessType) -> Callable[[Any, Process], None]:
         if step.kind == "check":
             _check(step, process)
         elif step.kind in ("compensate", "end", "quiet"):
-            if process.steps and not process.ended:
+            if process.steps and not process.ended and not (step.kind == "quiet" and step.value != str(process.steps)):
                 _step(kind, step, process)
         elif _is_for(kind, step, process):
-            if _is_in_state(kind, step.kind, step.name, process):
+            if step.kind == "refused" or _is_in_state(kind, step.kind, step.name, process):
                 _step(kind, step, process)
             elif step.kind == "event":
                 if len(process.kept) >= KEPT_MAX:
@@ -214,14 +229,17 @@ def _step(kind: ProcessType, step: Any, process: Process) -> None:
 
 
 def _is_for(kind: ProcessType, step: Any, process: Process) -> bool:
-    """Whether a process takes this at all: it has begun, or this begins it, and it has not ended."""
+    """Whether a process takes this at all: it has begun, or this begins it, and it has not ended. A deadline that was cancelled
+    or set again while its command was on its way is not over.
+    """
     found = kind.methods.get((step.kind, step.name))
+    if step.kind == "deadline" and step.value != str(process.deadlines.get(step.name)):
+        return False
     return found is not None and not process.ended and (process.steps > 0 or found[0].starts)
 
 
 def _is_in_state(kind: ProcessType, of: str, name: str, process: Process) -> bool:
-    at = kind.methods[of, name][0].at
-    return not at or process.state in at
+    return kind.methods[of, name][0].is_in(process.state)
 
 
 def _ready(kind: ProcessType, process: Process) -> EarlyEvent | None:
@@ -271,6 +289,8 @@ def _sends(kind: ProcessType) -> Callable[[Any, CommandSender], Any]:
                 await send(kind.command_class(process, "check", TOLD, str(step.number)))
             except Rejected:
                 return
+        else:  # the class may get such a method later, and a step that was parked is then retried
+            send.leave_out()
         for place, each in enumerate(step.sends):
             try:
                 await send(RawCommand(each.type, each.aggregate_id, each.payload.encode()))

@@ -77,6 +77,10 @@ class CommandSender:
             raise InvalidArgument("what runs this reaction sets no timers; a server or worker does", field="after")
         return await self._set_timer(command, command_id, when=due(after, at), name=check_name(name), metadata=given)
 
+    def leave_out(self) -> None:
+        """Uses up the id of a command that is not sent this time: those after it have the ids that they have with it."""
+        self._sent += 1
+
 
 ReactionFunction: TypeAlias = Callable[[Any, CommandSender], Awaitable[None]]
 

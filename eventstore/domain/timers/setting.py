@@ -61,14 +61,14 @@ def send_later(
 
 
 def move_later(aggregate: Aggregate, name: str, *, after: Delay | None = None, at: datetime | None = None) -> None:
-    """Makes the command of a timer of this aggregate due at another time. Does nothing to one that is not pending. Raises
-    InvalidArgument.
+    """Makes the command of a timer of this aggregate due at another time. Does nothing to one that has ended; one whose command
+    is on its way is sent then as well. Raises InvalidArgument.
     """
     _add(aggregate, MOVED, {"timer": check_text("name", name, 1, NAME_BYTES_MAX), **due(after, at)})
 
 
 def cancel_later(aggregate: Aggregate, name: str) -> None:
-    """Cancels a timer of this aggregate. Does nothing to one that is not pending: its command was sent, or is on its way.
+    """Cancels a timer of this aggregate. Does nothing to one that has ended, and does not stop a command that is on its way.
     Raises InvalidArgument.
     """
     _add(aggregate, CANCELLED, {"timer": check_text("name", name, 1, NAME_BYTES_MAX)})

@@ -12,7 +12,7 @@ import eventstore.domain as d
 from eventstore.domain.processes.picture import mermaid, svg
 from eventstore.domain.processes.registration import process_type
 from eventstore.domain.testing import AGGREGATE_ID, given_process
-from eventstore.errors import DomainRefused, Rejected
+from eventstore.errors import DomainRefused, Rejected, UnknownEvent
 from fulfilment import Accept, Cancel, Cancelled, Fulfilment, Paid, Placed, Release, Reserve, Reserved
 from tests.documents.pages import text_of
 from tests.examples import EXAMPLES
@@ -136,6 +136,54 @@ def test_one_that_is_under_way_knows_the_code_that_it_began_with() -> None:
     assert process.done[-1] == "1 of 1"
 
 
+class Waiting(d.Process):
+    """Waits for half an hour after it was told to."""
+
+    stuck_after = "2h"
+
+    @d.on(Begun, by="job", starts=True, to="waiting")
+    def begun(self, event: Begun) -> None:
+        self.later("over", after="30m")
+        self.send(Do("w", "it"), undo=Undo("w", "it"))
+
+    @d.on(Went, by="job")
+    def went(self, event: Went) -> None:
+        if event.number:
+            self.later("over", after="30m")
+        else:
+            self.cancel("over")
+
+    @d.deadline("over", to="over")
+    def over(self) -> None: ...
+
+    @d.refused(Do, at="waiting", to="refused")
+    def not_done(self, rejection: object) -> None: ...
+
+
+_waiting = d.Domain()
+_waiting.process(Waiting)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_deadline_that_is_cancelled_or_set_again_while_its_command_is_on_its_way_is_not_over(number: int) -> None:
+    process = given_process(Waiting, Begun("j"), Went("j", number))
+    process._run(process_type(Waiting).command("deadline", "Waiting-j", "over", "1")).then_is("waiting")
+    process.after("31m").then_is("over" if number else "waiting")
+    assert "over" not in process.process.deadlines
+
+
+def test_one_that_has_made_a_step_while_it_was_to_be_told_that_it_is_stuck_is_not() -> None:
+    process = given_process(Waiting, Begun("j"), Went("j", 0))
+    process._run(process_type(Waiting).command("quiet", "Waiting-j", "", "1"))
+    assert not process.process.stuck
+    assert process.after("3h").process.stuck
+
+
+def test_what_was_refused_in_another_state_is_not_taken_back() -> None:
+    process = given_process(Waiting, Begun("j")).after("31m").when_refused(Do("w", "it")).then_is("over")
+    process.compensate().then_sends()
+
+
 def test_the_picture_has_its_states_and_what_leads_from_one_to_the_next() -> None:
     assert mermaid(Fulfilment) == (
         "stateDiagram-v2\n"
@@ -202,10 +250,32 @@ def test_what_is_declared_wrongly_is_refused_by_name() -> None:
         app.process(Fulfilment)
     with pytest.raises(DomainRefused, match="is not registered"):
         given_process(Never)
+    with pytest.raises(DomainRefused, match="stuck_after of process"):
+        app.process(type("Hasty", (Fulfilment,), {"stuck_after": "2 hours"}))
     with pytest.raises(DomainRefused, match="a name of its own"):
 
         @d.on(Begun, starts=True)
         def _(self: object, event: Begun) -> None: ...
+
+
+def test_a_deadline_without_a_method_and_an_event_whose_method_is_gone_are_refused_by_name() -> None:
+    class Typo(d.Process):
+        @d.on(Begun, by="job", starts=True)
+        def begun(self, event: Begun) -> None:
+            self.later("paymnet", after="30m")
+
+    d.Domain().process(Typo)
+    with pytest.raises(Exception, match="has no method marked with deadline\\('paymnet'\\)"):
+        given_process(Typo, Begun("j"))
+
+    class Less(d.Process):
+        @d.on(Begun, by="job", starts=True)
+        def begun(self, event: Begun) -> None: ...
+
+    d.Domain().process(Less, name="Job")
+    steps = given_process(job(), Begun("j"), Went("j", 1))._scenario._history or []
+    with pytest.raises(UnknownEvent, match="Less has no method for Went, which it has taken before"):
+        d.restore(Less, "Job-j", steps)
 
 
 def test_an_event_that_names_no_process_and_sending_outside_a_step_are_refused() -> None:
@@ -247,3 +317,33 @@ async def test_delivered_again_a_command_that_was_refused_is_not_sent_a_second_t
     assert len(reserves) == 1
     assert scenario.process.state == "cancelling"
     assert step.number == 1
+
+
+async def test_commands_keep_their_ids_when_the_class_gets_a_method_for_what_was_refused() -> None:
+    """A step that was parked for want of it is retried then: what was accepted before must not be done again."""
+
+    class Job(d.Process):
+        @d.on(Begun, by="job", starts=True)
+        def begun(self, event: Begun) -> None:
+            self.send(Do("w", "one"))
+            self.send(Do("w", "two"))
+
+    class Mended(Job):
+        @d.refused(Do)
+        def not_done(self, rejection: object) -> None: ...
+
+    sent: list[dict[str, str]] = []
+    for cls in (Job, Mended):
+        domain = d.Domain()
+        domain.process(cls, name="Job")
+        scenario = given_process(cls, Begun("j"))
+        (stored,) = scenario._scenario._history or []
+        ids = dict[str, str]()
+
+        async def send(command: Any, command_id: str, *, metadata: object, ids: dict[str, str] = ids) -> None:
+            ids[command_id] = getattr(command, "payload", b"").decode()
+
+        await domain.reactions["Job_sends"].run(stored, send)  # type: ignore[arg-type] # it returns nothing
+        sent.append({key: value for key, value in ids.items() if "w" in value})
+    assert len(sent[0]) == 2
+    assert sent[0] == sent[1]
