@@ -77,13 +77,10 @@ class TimerBook:
             self.parked.pop(key, None)
         elif type_ == ENDED:
             value = self._values.get(key)
-            if value is not None and value & _SEQUENCES == record.of:  # not one that was set again meanwhile
+            if value is not None and value & _SEQUENCES == record.of:  # not one that was changed while it was on its way
                 self._remove(key)
-            if record.fields["how"] == "parked":
-                if len(self.parked) < _PARKED_MAX:
+                if record.fields["how"] == "parked" and len(self.parked) < _PARKED_MAX:
                     self.parked[key] = sequence
-            else:
-                self.parked.pop(key, None)
 
     def _add(self, key: int, due_us: int, sequence: int) -> None:
         self.parked.pop(key, None)

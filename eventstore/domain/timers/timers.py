@@ -71,6 +71,8 @@ from eventstore.records.timer_record import (
 )
 
 IN_HAND_MAX: Final = 512
+_IN_HAND_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Data of events that are read before their commands are sent; one more may be there."""
 _KEPT_MAX: Final = 10_000
 _KEPT_BYTES_MAX: Final = 2_048
 _EVENTS_MAX: Final = 1_024
@@ -115,6 +117,10 @@ class _Fired(NamedTuple):
     setting: TimerRecord
     command: TimerRecord
 
+    @property
+    def size(self) -> int:
+        return len(self.command.event.data)
+
 
 class Timers:
     """The timers of one log. Its figures may be read on any thread.
@@ -149,6 +155,7 @@ class Timers:
         self._store, self._send, self._file, self._owns = store, send, file, owns
         self._kept: dict[int, TimerRecord] = {}  # the latest settings, by sequence: most are due soon
         self._lanes: dict[str, deque[_Fired]] = {}
+        self._lane_bytes, self._lighter = 0, anyio.Event()
         self._ended: list[tuple[ReservedRow, str]] = []  # with what came of each
         self._appending = anyio.Event()
         self._woken, self._news = anyio.Event(), anyio.Event()
@@ -162,7 +169,7 @@ class Timers:
         """Sends what is due until cancelled, or until the store may be another one than before. Raises the errors of the store:
         what is pending then is read again by the next call.
         """
-        self._kept, self._lanes, self._ended = {}, {}, []
+        self._kept, self._lanes, self._lane_bytes, self._ended = {}, {}, 0, []
         self.caught_up, self._thread = False, threading.get_ident()
         await self._load()
         while True:
@@ -232,7 +239,7 @@ class Timers:
             if is_marked(event, NO_REACTIONS):
                 continue
             self.book.take(record)
-            if record.due_us and len(event.data) <= _KEPT_BYTES_MAX:
+            if record.due_us and len(event.data) + len(event.metadata or b"") <= _KEPT_BYTES_MAX:
                 if len(self._kept) >= _KEPT_MAX:
                     del self._kept[next(iter(self._kept))]
                 self._kept[event.sequence] = record
@@ -260,13 +267,15 @@ class Timers:
 
     async def _save(self) -> None:
         place, book = self._place, self.book
-        if place.sequence == self._saved_at and book.through < self._saved_at + PASSED_EVENTS:
+        through = book.through
+        if place.sequence == self._saved_at and through < self._saved_at + PASSED_EVENTS:
             return
+        rows, parked = book.copied(), dict(book.parked)  # as of the place, whatever is taken meanwhile
         with anyio.CancelScope(shield=True):
             try:
-                if book.through > place.sequence and (event := await event_at(self._store, book.through)) is not None:
+                if through > place.sequence and (event := await event_at(self._store, through)) is not None:
                     place = Checkpoint.at(event)
-                await on_worker_thread(self._file.save, self._uuid, place, book.copied(), dict(book.parked))
+                await on_worker_thread(self._file.save, self._uuid, place, rows, parked)
                 self._saved_at = place.sequence
             except OSError as error:  # a start takes longer then
                 _log.warning("the file of timers cannot be written: %s", error)
@@ -296,7 +305,10 @@ class Timers:
                 due: list[DueTimer] = []
                 if self.caught_up and self.failure is None and self.book.in_hand < IN_HAND_MAX:
                     due = self.book.due(now_us, IN_HAND_MAX - self.book.in_hand)
-                for fired in await self._read(due):
+                for timer in due:
+                    fired = await self._read(timer)
+                    if fired is None:
+                        continue
                     target = fired.command.fields["aggregate_id"]
                     if target in self._lanes:
                         self._lanes[target].append(fired)
@@ -323,15 +335,20 @@ class Timers:
         with anyio.move_on_after(seconds):
             await self._woken.wait()
 
-    async def _read(self, due: list[DueTimer]) -> list[_Fired]:
-        """Returns timers with what the log says of them, in order."""
-        found = list[_Fired]()
-        for timer in due:
-            setting = await self._record(timer.setting)
-            command = setting if timer.command == timer.setting else await self._record(timer.command)
-            if setting is not None and command is not None:  # else another shard hands it out: it was split meanwhile
-                found.append(_Fired(timer, setting, command))
-        return found
+    async def _read(self, timer: DueTimer) -> _Fired | None:
+        """Returns a timer with what the log says of it, once there is room for it; None if another shard hands it out: it was
+        split meanwhile.
+        """
+        while self._lane_bytes >= _IN_HAND_BYTES_MAX:
+            self._lighter = anyio.Event()
+            await self._lighter.wait()
+        setting = await self._record(timer.setting)
+        command = setting if timer.command == timer.setting else await self._record(timer.command)
+        if setting is None or command is None:
+            return None
+        fired = _Fired(timer, setting, command)
+        self._lane_bytes += fired.size
+        return fired
 
     async def _record(self, sequence: int) -> TimerRecord | None:
         kept = self._kept.pop(sequence, None)
@@ -345,19 +362,23 @@ class Timers:
         lane = self._lanes[target]
         while lane:
             fired = lane.popleft()
-            if self.book.is_pending(fired.timer):  # not if it was cancelled meanwhile
-                self.late_us = max(0, self.clock.now_us() - fired.timer.due_us)
-                self._end(fired, *await self._offer(fired))
+            if (outcome := await self._offer(fired)) is not None:
+                self._end(fired, *outcome)
+            self._lane_bytes -= fired.size
+            self._lighter.set()
         del self._lanes[target]
 
-    async def _offer(self, fired: _Fired) -> tuple[str, str | None]:
-        """Sends a command until it has an outcome; returns that, and why it was refused."""
+    async def _offer(self, fired: _Fired) -> tuple[str, str | None] | None:
+        """Sends a command until it has an outcome; returns that, and why it was refused. None if it had none before its timer
+        was cancelled or changed.
+        """
         fields, event, pause = fired.command.fields, fired.setting.event, _PAUSE_S_MIN
         command = RawCommand(fields["type"], fields["aggregate_id"], json_bytes(fields["payload"]))
         setting = id_of(event)
         caused = {"correlation_id": event.correlation_id, "causation_id": command_id_of(setting).partition("/")[2]}
-        while True:
+        while self.book.is_pending(fired.timer):
             try:
+                self.late_us = max(0, self.clock.now_us() - fired.timer.due_us)
                 made = await self._send(command, command_id_of(setting), metadata=caused)
                 return "unchanged" if made is None else "accepted", None
             except Rejected as error:
@@ -370,6 +391,7 @@ class Timers:
                     return "parked", _why(error)
             await anyio.sleep(pause)
             pause = min(2 * pause, _PAUSE_S_MAX)
+        return None
 
     def _end(self, fired: _Fired, how: str, why: str | None) -> None:
         """Has what came of a timer recorded."""

@@ -282,7 +282,10 @@ async def _places_of(runner: TimerRunner, owner: str) -> list[int]:
     for name in (owner, timers_id(owner)):
         async for event in runner.store.read(name):
             if event.type in (SET, MOVED, ENDED):
-                record = timer_record(event)
+                try:
+                    record = timer_record(event)
+                except InvalidArgument:  # passed over, as by the timers themselves
+                    continue
                 (named,) = record.reference.values()
                 if runner.timers.book.find(owner, named) == event.sequence:
                     found[event.sequence] = record.due_us

@@ -112,6 +112,13 @@ def test_pending_timers_are_there_after_a_restart_also_without_the_file(tmp_path
         (tmp_path / "timers.index").unlink()
 
 
+def test_a_malformed_event_hides_no_timer_of_its_aggregate(tmp_path: Path) -> None:
+    with ServerThread(tmp_path, domain=DOMAIN) as server, es.blocking.connect(server.address) as store:
+        store.append("order-1", [es.NewEvent("$TimerMoved", b"no JSON")], es.ANY)
+        store.send_later(Remind("order-1", "x"), after="1h", name="later")
+        assert [each.timer for each in store.timers(aggregate_id="order-1")] == ["later"]
+
+
 def test_an_unknown_command_or_timer_is_refused_by_name(tmp_path: Path) -> None:
     with ServerThread(tmp_path, domain=DOMAIN) as server, es.blocking.connect(server.address) as store:
         with pytest.raises(es.UnknownCommand):
