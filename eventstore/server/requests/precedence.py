@@ -4,7 +4,8 @@ A decision is a commit that is refused if anything has come up that it did not k
 several aggregates. It is read, made and sent again after each conflict, and clients that write without a pause are always
 faster. So the store counts its conflicts, by aggregate and command id. After some of them, requests that write in its slots
 wait until the decision is stored, refused or rejected, or a second has passed. Then they are taken, in the order of arrival,
-and nothing is held in these slots for as long as it was before: whoever else writes there keeps half of the time.
+and nothing is held in these slots for as long as it was before: whoever else writes there keeps half of the time. What a
+connection sends after such a request for one of its aggregates waits with it, so that events of an aggregate keep their order.
 
 Nothing looks at requests while nothing is held. What a command of this process has decided already is not held.
 """
@@ -59,10 +60,13 @@ class _HeldRequest:
 
 @dataclass(slots=True, eq=False)
 class _Precedence:
+    """`behind`: the aggregates of the requests that wait, each with the connection: later requests do not pass these."""
+
     decision: Decided
     slots: frozenset[int]
     began: float
     requests: list[_HeldRequest] = field(default_factory=list)
+    behind: set[tuple[ServerConnection, str]] = field(default_factory=set)
     settled: bool = False
 
 
@@ -174,25 +178,25 @@ class Precedence:
 
     def _checked(self, route: Route) -> Route:
         def checked(connection: ServerConnection, request_id: int, request: Any) -> None:
-            if (given := self._before(request)) is None:
+            names, ids = _written_by(request)
+            if (given := self._before(connection, names, ids)) is None:
                 route(connection, request_id, request)
                 return
             held = _HeldRequest(route, connection, request_id, request, connection.request_bytes)
             self._waiting.add(held, held.request_bytes)
             self._gate.owe(connection)
             given.requests.append(held)
+            given.behind.update((connection, name) for name in names)
             self.held += 1
 
         return checked
 
-    def _before(self, request: Any) -> _Precedence | None:
+    def _before(self, connection: ServerConnection, names: set[str], ids: set[str]) -> _Precedence | None:
         """Returns the decision that goes before a request; None if it need not wait, or is of such a decision."""
-        names, ids = set[str](), set[str]()
-        for name, command_id in _written_by(request):
-            if isinstance(name, str):  # else it is refused by its route
-                names.add(name)
-                ids.add(command_id)
-        given = next((each for name in names if (each := self._by_slot.get(slot_of(name))) is not None), None)
+        own = {(connection, name) for name in names}
+        given = next((each for each in self._by_decision.values() if not own.isdisjoint(each.behind)), None)
+        if given is None:
+            given = next((each for name in names if (each := self._by_slot.get(slot_of(name))) is not None), None)
         return None if given is None or given.decision[1] in ids else given
 
     def _settled(self, decisions: Iterable[Decided]) -> None:
@@ -215,13 +219,16 @@ class Precedence:
         self._settled([each for each in self._by_decision if each[1] in ids])
 
 
-def _written_by(request: Any) -> Iterable[tuple[Any, Any]]:
-    """Returns the aggregates that a request may write to, each with the command id."""
+def _written_by(request: Any) -> tuple[set[str], set[str]]:
+    """Returns the aggregates that a request may write to, and the command ids."""
     if isinstance(request, Append):
-        return [(commit[0], commit[2]) for commit in request.commits]
-    if isinstance(request, Send):
-        return [(row[1], row[2]) for row in request.commands]
-    return [(name, request.command_id) for name, _, events in request.aggregates if events is not None]
+        written = [(commit[0], commit[2]) for commit in request.commits]
+    elif isinstance(request, Send):
+        written = [(row[1], row[2]) for row in request.commands]
+    else:
+        written = [(name, request.command_id) for name, _, events in request.aggregates if events is not None]
+    named = [each for each in written if isinstance(each[0], str)]  # others are refused by their route
+    return {name for name, _ in named}, {command_id for _, command_id in named}
 
 
 PRECEDENCE_METRICS: Final[tuple[Metric[Precedence], ...]] = (

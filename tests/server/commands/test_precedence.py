@@ -100,8 +100,9 @@ def conflict(store: Any, times: int) -> object:
     return store.query(QUERY)[1]
 
 
-def appending(name: str) -> bytes:
-    return encode_append(9, [(name, es.ANY, f"of-{name}", None, flat.encode(es.NewEvent("E", b"x")))])
+def appending(*names: str, command: str = "of", request_id: int = 9) -> bytes:
+    commits = [(name, es.ANY, f"{command}-{name}", None, flat.encode(es.NewEvent("E", b"x"))) for name in names]
+    return encode_append(request_id, commits)
 
 
 def wait_for_answer(client: RawClient) -> None:
@@ -134,6 +135,23 @@ def test_while_a_decision_goes_first_others_wait_in_its_slot_alone(serve: Serve)
         assert store.stats()["decisions_first_held"] == 2, "nothing is held any more"
         order = [event.aggregate_id for event in store.read_all() if SCOPE in event.aggregate_id]
     assert order[1:] == [f"d-{SCOPE}", f"h-{SCOPE}", f"f-{SCOPE}"]
+
+
+def test_what_follows_a_request_that_waits_does_not_pass_it(serve: Serve) -> None:
+    """A client may send events of an aggregate in several requests without waiting for an answer: they stay in order."""
+    server = serve()
+    with es.blocking.connect(server.address) as store, RawClient(server.port) as client:
+        after = conflict(store, precedence.CONFLICTS_MAX)
+        client.send(appending(f"h-{SCOPE}", "elsewhere", command="first"))
+        client.send(appending("elsewhere", "further", command="second"))
+        client.send(appending("further", command="third"))
+        client.send(appending("free", request_id=10))
+        assert client.answer()[0] == 10, "it has nothing in common with what waits"
+        decided(store, "k", after)
+        for _ in range(3):
+            wait_for_answer(client)
+        assert [event.command_id for event in store.read("elsewhere")] == ["first-elsewhere", "second-elsewhere"]
+        assert [event.command_id for event in store.read("further")] == ["second-further", "third-further"]
 
 
 def test_a_decision_that_does_not_come_back_goes_first_for_a_while_only(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
