@@ -69,7 +69,7 @@ class HttpMembers:
     def __init__(self, visitors: Visitors) -> None:
         self._visitors = visitors
         self._members: dict[_Key, HttpMember] = {}
-        self._joining = trio.Lock()
+        self._joining: dict[_Key, trio.Event] = {}
         self.nursery: trio.Nursery | None = None
 
     async def member(self, visitor: Visitor, wanted: WantedMessages) -> HttpMember:
@@ -80,14 +80,30 @@ class HttpMembers:
             Overloaded: there are too many members.
         """
         key = visitor, wanted
-        async with self._joining:
-            if (found := self._members.get(key)) is None:
-                self._admit(visitor)
-                assert self.nursery is not None, "the API runs"
-                found = HttpMember(wanted)
-                await self.nursery.start(self._keep, key, found)
-            found.used = trio.current_time()
+        while (found := self._members.get(key)) is None or found.is_leaving:
+            if found is not None:
+                await found.ended.wait()
+            elif (joining := self._joining.get(key)) is not None:
+                await joining.wait()
+            else:
+                found = await self._join(key)
+                break
+        found.used = trio.current_time()
+        return found
+
+    async def _join(self, key: _Key) -> HttpMember:
+        """Joins as a new member. Others wait only for the same one: a topic may be out of reach."""
+        visitor, wanted = key
+        self._admit(visitor)
+        assert self.nursery is not None, "the API runs"
+        joining = self._joining[key] = trio.Event()
+        try:
+            found = HttpMember(wanted)
+            await self.nursery.start(self._keep, key, found)
             return found
+        finally:
+            del self._joining[key]
+            joining.set()
 
     def of_group(self, visitor: Visitor, group: str) -> list[HttpMember]:
         """Returns the client's members in a group."""
@@ -95,10 +111,11 @@ class HttpMembers:
 
     def _admit(self, visitor: Visitor) -> None:
         most = MEMBERS_MAX if visitor.name is None else MEMBERS_EACH_MAX
-        own = sum(who.name == visitor.name for who, _ in self._members)
-        if own >= most or len(self._members) >= MEMBERS_MAX:
+        keys = self._members.keys() | self._joining.keys()
+        own = sum(who.name == visitor.name for who, _ in keys)
+        if own >= most or len(keys) >= MEMBERS_MAX:
             raise Overloaded(
-                f"{own} members of groups are open for clients of HTTP, {len(self._members)} with those of all; allowed are "
+                f"{own} members of groups are open for clients of HTTP, {len(keys)} with those of all; allowed are "
                 f"{most} and {MEMBERS_MAX}: one leaves after {IDLE_S:.0f} s without a pull",
                 limit=most,
             )
@@ -128,6 +145,7 @@ class HttpMember:
     Attributes:
         used: when it was pulled from or a message was finished, on trio's clock.
         error: what ended it.
+        is_leaving: nobody has pulled for a while; who wants it again waits until it has ended.
         ended: set once it is not in the group any more.
     """
 
@@ -135,6 +153,7 @@ class HttpMember:
         self.wanted = wanted
         self.used = trio.current_time()
         self.error: EventStoreError | None = None
+        self.is_leaving = False
         self.ended = trio.Event()
         self._consumer: Consumer | None = None
         self._ready: deque[Delivery] = deque()
@@ -157,6 +176,7 @@ class HttpMember:
         ) as self._consumer:
             joined()
             await self._until_idle()
+            self.is_leaving = True
 
     async def pull(self, limit: int, wait_s: float, finish_within_s: float) -> list[tuple[str, Delivery]]:
         """Returns messages with their receipts, at least one unless none comes in this time.

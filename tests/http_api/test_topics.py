@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
+import trio
 
 from eventstore import blocking
-from eventstore.http_api import group_members
+from eventstore.client.aio.store import NetworkStore
+from eventstore.http_api import group_members, topics
 from tests.http_api.asking import Api
 from tests.http_api.conftest import Serve
 from tests.security.access_file import give
@@ -247,6 +250,50 @@ def test_members_have_the_permissions_of_their_token_and_do_not_share_receipts(t
     (message,) = pull(one)
     assert done(two, message)["unknown"] == [message["receipt"]]
     assert done(one, message) == {"finished": 1, "unknown": []}
+
+
+def test_a_group_that_is_slow_to_join_holds_up_no_other(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, joins, may_join = group_members.HttpMember.run, Event(), Event()
+
+    async def slow(self: group_members.HttpMember, joined: Callable[[], None], store: NetworkStore) -> None:
+        if self.wanted.group == "slow":
+            joins.set()
+            await trio.to_thread.run_sync(may_join.wait)
+        await run(self, joined, store)
+
+    monkeypatch.setattr(group_members.HttpMember, "run", slow)
+    monkeypatch.setattr(topics, "CALL_S", 60.0)
+    send(api, "one")
+    with ThreadPoolExecutor() as pool:
+        late = [pool.submit(pull, api, group="slow", limit=1) for _ in range(2)]
+        try:
+            assert joins.wait(30)
+            (message,) = pull(api)
+            assert message["body"] == "one"
+            send(api, "two")
+        finally:
+            may_join.set()
+        assert sorted(each["body"] for pulled in late for each in pulled.result()) == ["one", "two"]
+
+
+def test_a_member_that_leaves_is_waited_for_by_who_wants_it_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, leaves, may_leave = group_members.HttpMember.run, Event(), Event()
+
+    async def slow(self: group_members.HttpMember, joined: Callable[[], None], store: NetworkStore) -> None:
+        await run(self, joined, store)
+        if not leaves.is_set():
+            leaves.set()
+            await trio.to_thread.run_sync(may_leave.wait)
+
+    monkeypatch.setattr(group_members.HttpMember, "run", slow)
+    monkeypatch.setattr(group_members, "IDLE_S", 0.2)
+    assert pull(api, wait_s=0) == []
+    assert leaves.wait(30)
+    with ThreadPoolExecutor() as pool:
+        again = pool.submit(pull, api)
+        send(api, "one")
+        may_leave.set()
+        assert [each["body"] for each in again.result()] == ["one"]
 
 
 def test_there_are_as_many_members_as_there_may_be(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
