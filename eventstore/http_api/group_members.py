@@ -10,7 +10,6 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -145,7 +144,7 @@ class HttpMember:
     Attributes:
         used: when it was pulled from or a message was finished, on trio's clock.
         error: what ended it.
-        is_leaving: nobody has pulled for a while; who wants it again waits until it has ended.
+        is_leaving: nobody has pulled for a while, or its consumer failed; who wants it again waits until it has ended.
         ended: set once it is not in the group any more.
     """
 
@@ -209,8 +208,14 @@ class HttpMember:
             raise self.error
         assert self._consumer is not None
         while not self._ready and (left := until - trio.current_time()) > 0:
-            with suppress(TimedOut):
+            try:
                 self._ready.extend(await self._consumer.some(timeout=left))
+            except TimedOut:
+                continue
+            except EventStoreError:  # it would only raise this again: another member is made
+                self.is_leaving = True
+                self._changed.set()
+                raise
 
     def finish(self, receipt: str, reason: str | None) -> bool:
         """Marks a message as done, or as failed for a reason. Returns False if no client has it any more."""
@@ -226,8 +231,10 @@ class HttpMember:
         return given.message.is_mine
 
     async def _until_idle(self) -> None:
-        """Returns when nobody has pulled for a while and nothing is in hand. What is in hand for too long fails."""
-        while True:
+        """Returns when nobody has pulled for a while and nothing is in hand, or the consumer has failed. What is in hand for
+        too long fails.
+        """
+        while not self.is_leaving:
             now = trio.current_time()
             for receipt, given in [each for each in self._in_hand.items() if each[1].until <= now]:
                 given.message.retry(f"not finished within {given.seconds:g} s")

@@ -147,10 +147,16 @@ async def _while_connected(
 ) -> list[tuple[str, Delivery]]:
     """Pulls for as long as the client waits: what it would not get stays with the member."""
     given: list[tuple[str, Delivery]] = []
+    failed: EventStoreError | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_until_gone, asked, nursery.cancel_scope)
-        given = await member.pull(limit, wait_s, finish_within_s)
+        try:
+            given = await member.pull(limit, wait_s, finish_within_s)
+        except EventStoreError as error:  # not raised in the nursery, which would wrap it in a group
+            failed = error
         nursery.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
     return given
 
 

@@ -12,7 +12,9 @@ import pytest
 import trio
 
 from eventstore import blocking
+from eventstore.client.aio.consumer import Consumer
 from eventstore.client.aio.store import NetworkStore
+from eventstore.errors import PermissionDenied
 from eventstore.http_api import group_members, topics
 from tests.http_api.asking import Api
 from tests.http_api.conftest import Serve
@@ -294,6 +296,21 @@ def test_a_member_that_leaves_is_waited_for_by_who_wants_it_again(api: Api, monk
         send(api, "one")
         may_leave.set()
         assert [each["body"] for each in again.result()] == ["one"]
+
+
+def test_after_a_member_has_failed_there_is_another_one(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    some, failed = Consumer.some, list[Consumer]()
+
+    async def first_fails(self: Consumer, *, timeout: float | None = None) -> Any:
+        if not failed or self is failed[0]:
+            failed[:] = [self]
+            raise PermissionDenied("not now")
+        return await some(self, timeout=timeout)
+
+    monkeypatch.setattr(Consumer, "some", first_fails)
+    send(api, "one")
+    assert api.post(PULL, {"topics": ["orders"]}, None).status == 403
+    assert [each["body"] for each in pull(api)] == ["one"]
 
 
 def test_there_are_as_many_members_as_there_may_be(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
