@@ -55,8 +55,8 @@ Delay: TypeAlias = str | timedelta
 """How long after its setting a command is due: a duration such as 30m, or a timedelta."""
 _KEY_BITS: Final = 96
 _decode: Final = Decoder(COMMIT_BYTES_MAX, 4 * (COMMIT_EVENTS_MAX + 1)).decode
-_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION: Final = re.compile(r"(?:[0-9]{1,18}(?:\.[0-9]{1,18})?(?:ms|s|m|h|d))+")
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _UNIT_US: Final = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 
 

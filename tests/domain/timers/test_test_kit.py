@@ -38,5 +38,6 @@ def test_a_command_that_is_refused_is_told() -> None:
 
 
 def test_a_duration_is_a_number_with_a_unit() -> None:
-    with pytest.raises(es.InvalidArgument, match="such as 1h30m"):
-        given(domain=app).when(Place("order-1")).after("later")
+    for wrong in ("later", "1", "1h30", f"{'9' * 400}d", "٣s"):
+        with pytest.raises(es.InvalidArgument, match="such as 1h30m"):
+            given(domain=app).when(Place("order-1")).after(wrong)
