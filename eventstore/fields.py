@@ -13,6 +13,7 @@ from eventstore.model import ID_BYTES_MAX
 
 RESERVED = "$"
 _SHOWN_CHARACTERS = 80
+_AS_FLOAT = 1e300  # an integer of JSON may be too large for a float
 _DIGITS_MAX = 19  # of a signed number of 64 bits; `int` raises ValueError at more than 4,300
 
 
@@ -137,8 +138,9 @@ def check_number(field: str, value: object, low: float = -math.inf, high: float 
         raise InvalidArgument(f"{field} must be a number, not {shown(value)}", field=field, value=shown(value))
     if not low <= value <= high:
         limit = low if value < low else high
+        given = f"{value:g}" if abs(value) < _AS_FLOAT else shown(value)
         raise InvalidArgument(
-            f"{field} is {shown(value)}, allowed are {low:g} to {high:g}", field=field, limit=f"{limit:g}", value=shown(value)
+            f"{field} is {given}, allowed are {low:g} to {high:g}", field=field, limit=f"{limit:g}", value=given
         )
     return value
 

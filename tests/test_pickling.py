@@ -57,7 +57,7 @@ VALUES: list[object] = [
 HANDLES: set[object] = {  # they hold connections, files or functions: what they do belongs to one process
     es.Consumer, es.Delivery, es.EmbeddedStore, es.NetworkBroker, es.NetworkStore, es.NetworkTopic,
     d.Aggregate, d.Domain, d.FileCheckpoint, d.Handler, d.PostgresTarget, d.Projection, d.Reaction, d.SQLiteTarget, d.Send,
-    d.Target, d.JointHandler, d.Decision, d.DecisionHandler,
+    d.Target, d.JointHandler, d.Decision, d.DecisionHandler, d.EventColumns, d.Exchange, d.Process,
 }  # fmt: skip
 
 

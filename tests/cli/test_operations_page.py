@@ -20,6 +20,7 @@ from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX, KIB, MI
 from eventstore.server.access.access_metrics import ACCESS_METRICS
 from eventstore.server.access.tls_metrics import TLS_METRICS
 from eventstore.server.aggregate_snapshots import SNAPSHOT_DIFFERS, SNAPSHOT_METRICS
+from eventstore.server.kept_commands import KEPT_METRICS
 from eventstore.server.logs import LINES_A_MINUTE
 from eventstore.server.net import scheduler
 from eventstore.server.net.connection import BOUND_MAX, LIGHT_MAX
@@ -153,6 +154,7 @@ def test_every_metric_is_explained(serve: Serve) -> None:
     declared: tuple[Any, ...] = (
         *PROJECTION_METRICS, PROJECTION_WAITING, *REPLICA_METRICS, *REPLICA_LABELLED, LEADER_CHANGES, *SHARD_METRICS,
         *NODE_FIGURES, NODE_ALARM, *ACCESS_METRICS, *TLS_METRICS, *WORKER_METRICS, *SNAPSHOT_METRICS, SNAPSHOT_DIFFERS,
+        *KEPT_METRICS,
     )  # fmt: skip
     of_others = {
         f"{exported_name(each.name)}{'_total' if each.kind == 'counter' else ''}" for each in declared if each.kind != "text"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -22,7 +23,9 @@ LOADED = "import eventstore as es; es.blocking"
 def said(*lines: str) -> tuple[int, str]:
     """Runs a program; returns its exit code, and the last line that it has printed or failed with."""
     program = "\n".join(("import eventlet", *lines))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    # Its own resolver of names imports trio, if httpcore2 is installed, which it then has patched too far for trio.
+    environment = {**os.environ, "EVENTLET_NO_GREENDNS": "yes"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     return done.returncode, (done.stdout or done.stderr).splitlines()[-1]
 
 

@@ -31,14 +31,14 @@ class Ask:
     id: str
 
 
-@d.event("Added", version=2)
+@d.event("ReplayAdded", version=2)
 @dataclass(frozen=True)
-class Added:
+class ReplayAdded:
     number: int
     unit: str
 
 
-@d.upcast("Added", version=1)
+@d.upcast("ReplayAdded", version=1)
 def _(old: dict[str, object]) -> dict[str, object]:
     return {**old, "unit": "pieces"}
 
@@ -46,8 +46,8 @@ def _(old: dict[str, object]) -> dict[str, object]:
 class Counter(d.Aggregate):
     total = 0
 
-    @d.applies(Added)
-    def _(self, event: Added) -> None:
+    @d.applies(ReplayAdded)
+    def _(self, event: ReplayAdded) -> None:
         if event.number == -13:
             raise ValueError("not that one")
         self.total += event.number
@@ -56,8 +56,8 @@ class Counter(d.Aggregate):
 class Sum(d.Decision):
     total = 0
 
-    @d.applies(Added)
-    def _(self, event: Added) -> None:
+    @d.applies(ReplayAdded)
+    def _(self, event: ReplayAdded) -> None:
         self.total += event.number
 
 
@@ -69,19 +69,19 @@ def add(command: Add, counter: Counter) -> None:
     if counter.total + command.number > 10:
         d.reject("too much", code="much")
     if command.number:
-        counter.apply(Added(command.number, "pieces"))
+        counter.apply(ReplayAdded(command.number, "pieces"))
 
 
 @app.handles(Wait)
 async def wait(command: Wait, counter: Counter) -> None:
-    counter.apply(Added(1, "pieces"))
+    counter.apply(ReplayAdded(1, "pieces"))
 
 
-@app.decides(Ask, over=lambda command: es.Query(types=["Added"]))
+@app.decides(Ask, over=lambda command: es.Query(types=["ReplayAdded"]))
 def ask(command: Ask, decision: Sum) -> None:
     if decision.total > 3:
         d.reject("enough was asked", code="enough")
-    decision.apply(Added(1, "pieces"))
+    decision.apply(ReplayAdded(1, "pieces"))
 
 
 class Kept:
@@ -93,7 +93,7 @@ class Kept:
 
     async def committed(self, number: int, key: str = "c", type: str = "Add", fields: dict[str, object] | None = None) -> None:
         command_id = f"id-{len(self.commands)}"
-        done = await self.store.append(key, [es.NewEvent("Added", {"number": number})], es.ANY, command_id)
+        done = await self.store.append(key, [es.NewEvent("ReplayAdded", {"number": number})], es.ANY, command_id)
         payload = fields or {"counter": key, "number": number}
         self.commands.append(KeptCommand(type, key, command_id, payload, "committed", None, done.sequence))
 
@@ -118,7 +118,7 @@ async def test_each_command_is_decided_on_what_was_stored_before_it(tmp_path: Pa
         await kept.refused(-15, "rejected", "few")
         found = await kept.found()
     assert found.same == 4
-    assert dict(found.counts) == {("Add", "Added → rejected (much)"): 2, ("Add", "rejected (few) → Added"): 1}
+    assert dict(found.counts) == {("Add", "ReplayAdded → rejected (much)"): 2, ("Add", "rejected (few) → ReplayAdded"): 1}
     assert [each.command.command_id for each in found.samples] == ["id-4", "id-5", "id-6"]
     assert not found.skipped
 
@@ -130,7 +130,7 @@ async def test_old_events_are_compared_as_the_code_of_now_reads_them(tmp_path: P
         await kept.committed(3, fields={"counter": "c", "number": 4})
         found = await kept.found()
     assert found.same == 1
-    assert dict(found.counts) == {("Add", "other values: Added.number"): 1}
+    assert dict(found.counts) == {("Add", "other values: ReplayAdded.number"): 1}
 
 
 async def test_what_cannot_be_restored_or_decoded_is_reported_at_each_command(tmp_path: Path) -> None:
@@ -142,9 +142,9 @@ async def test_what_cannot_be_restored_or_decoded_is_reported_at_each_command(tm
         await kept.committed(1, fields={"counter": "c", "number": "many"})
         found = await kept.found()
     assert dict(found.counts) == {
-        ("Add", "Added → failed (ValueError)"): 2,
-        ("Gone", "Added → failed (UnknownCommand)"): 1,
-        ("Add", "Added → failed (PayloadInvalid)"): 1,
+        ("Add", "ReplayAdded → failed (ValueError)"): 2,
+        ("Gone", "ReplayAdded → failed (UnknownCommand)"): 1,
+        ("Add", "ReplayAdded → failed (PayloadInvalid)"): 1,
     }
     (handled, restored) = [each.error for each in found.samples if each.what.endswith("(ValueError)")]
     assert "add raised ValueError: not that one" in str(handled)
@@ -161,7 +161,7 @@ async def test_a_decision_is_made_on_the_events_of_its_scope_that_were_there(tmp
         await kept.committed(1, "c-{s}")
         found = await kept.found()
     assert found.same == 4
-    assert dict(found.counts) == {("Ask", "Added → rejected (enough)"): 1}
+    assert dict(found.counts) == {("Ask", "ReplayAdded → rejected (enough)"): 1}
     assert found.samples[0].command.aggregate_id == "ask-{s}-2"
 
 

@@ -502,9 +502,11 @@ async def serving(*, others: bool = True) -> AsyncIterator[Scheduler]:
         scheduler.quick_at = trio.current_time() + 1e9
 
     async def turns() -> None:
+        readable = select.poll()  # not select, which takes descriptors below 1,024 only
+        readable.register(written.fd, select.POLLIN)
         while True:
             await scheduler.wait(written.fd)
-            if select.select([written.fd], [], [], 0.0)[0]:
+            if readable.poll(0):
                 written.clear()
             scheduler.serve(lambda *_: None, scheduler.begin())
 

@@ -56,7 +56,10 @@ def server(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ser
         store.append(raw("wide", f"{number}", TEN), raw("filler", f"{number}", NewEvent("T", bytes(3_700))))
     assert store.sort() >= FILES - 1
     store.close()
-    return serve(data, open_files_max=4, preload_aggregates=0, verify_rate=0, domain="tests.server.commands.tallies:app")
+    served = serve(data, open_files_max=4, preload_aggregates=0, verify_rate=0, domain="tests.server.commands.tallies:app")
+    with es.blocking.connect(served.address) as store:
+        assert store.timers() == []  # the server has read for timers what is in the log, as at each first start
+    return served
 
 
 def test_reads_and_appends_open_files_on_threads_only(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
