@@ -30,7 +30,7 @@ _KNOWN: Final = ("format", "kind", "lake", "groups")
 @dataclass(frozen=True, slots=True)
 class TypeGroup:
     """Types of events, and their last chunk: its number (0: there is none yet), the positions that it lies between, and how
-    many events it has.
+    many events it has at most.
     """
 
     types: tuple[str, ...]
@@ -96,9 +96,16 @@ class LakeProgress:
         self._others = unknown_members(document, _KNOWN)
 
     def begin(self, types: Iterable[str]) -> None:
-        """Adds groups of the types that are in none."""
-        known = {name for group in self.groups for name in group.types}
-        new = sorted(set(types) - known)
+        """Adds groups of the types that are in none. Types that are missing now stay where their group is, as a group of their
+        own: should they come back, they continue there.
+        """
+        wanted, groups = set(types), list[TypeGroup]()
+        for group in self.groups:
+            here = tuple(name for name in group.types if name in wanted)
+            gone = tuple(name for name in group.types if name not in wanted)
+            groups += [replace(group, types=part) for part in (here, gone) if part]
+        self.groups = groups
+        new = sorted(wanted.difference(*(group.types for group in groups)))
         self.groups += [TypeGroup(tuple(new[at : at + FILTER_TYPES_MAX])) for at in range(0, len(new), FILTER_TYPES_MAX)]
 
     def save(self, place: int, group: TypeGroup) -> None:

@@ -110,6 +110,18 @@ def test_each_run_adds_what_is_new_in_columns_of_the_classes_types(tmp_path: Pat
     assert types(lake, kind) == ["shop.Paid", "shop.Placed"]
 
 
+@both
+def test_a_class_that_is_gone_for_a_while_continues_where_it_was(tmp_path: Path, store: BlockingStore, kind: Kind) -> None:
+    lake = tmp_path / "lake"
+    append(store, 1, 10)
+    export(store, lake, kind)
+    append(store, 11, 10)
+    assert export(store, lake, kind, shop_before.app).tables == 1
+    append(store, 21, 10)
+    export(store, lake, kind)
+    check(store, lake, kind)
+
+
 class Killed(BaseException):
     pass
 
