@@ -161,9 +161,8 @@ def _header_text(value: str | int | bool) -> str:
 def _data_member(event: Event, data: bytes) -> str:
     if event.is_json:
         try:
-            parsed(data)  # a client said that it is JSON, and nothing has checked it
-            text = data.decode()
-            if "\ufeff" not in text[:1] and "\n" not in text and "\r" not in text:  # it is to be in one line
+            text = _json_in(data)  # a client said that it is JSON, and nothing has checked it
+            if "\n" not in text and "\r" not in text:  # it is to be in one line
                 return f'"data":{text}'
         except (ValueError, RecursionError):
             pass
@@ -311,7 +310,7 @@ def from_headers(given: Iterable[tuple[str, str]], body: bytes) -> Received:
     if kind is None or not is_json(kind):
         return _received(values, body, False)
     try:
-        parsed(body)
+        _json_in(body)
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"the body is not JSON, and its type is {shown(kind)}: {error}", field="body") from None
     return _received(values, body, True)
@@ -377,7 +376,7 @@ def _check_attribute(name: str, value: object) -> None:
     elif not isinstance(value, bool | int):
         raise InvalidArgument(f"{name} is {shown(value)}; an attribute is text, a whole number, true or false", field=name)
     elif not -_INTEGER_MAX <= value < _INTEGER_MAX:
-        raise InvalidArgument(f"{name} is {value:.0f}, a whole number has 32 bits; give it as text", field=name)
+        raise InvalidArgument(f"{name} is {shown(value)}, a whole number has 32 bits; give it as text", field=name)
 
 
 def _check_core(name: str, value: object) -> None:
@@ -497,6 +496,18 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _scan: Final = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode
+
+
+def _json_in(data: bytes) -> str:
+    """Returns the text of JSON as RFC 8259 has it between programs: UTF-8, without a mark before it. Raises ValueError."""
+    text = data.decode()
+    try:
+        _, end = _scan(text, _after_space(text, 0))
+    except StopIteration:
+        raise ValueError("there is no value") from None
+    if text[end:].strip(_WHITE):
+        raise ValueError(f"there is more text after the value, at character {end}")
+    return text
 
 
 def _members(text: str, at: int) -> tuple[dict[str, Any], dict[str, str], int]:

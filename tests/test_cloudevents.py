@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from eventstore.cloudevents import Joint, from_batch, from_headers, from_structured, headers, structured, whole
 from eventstore.errors import InvalidArgument
-from eventstore.model import TIME_MAX, TIME_MIN, Event, NewEvent
+from eventstore.model import DATA_IS_JSON, TIME_MAX, TIME_MIN, Event, NewEvent
 
 SOURCE = "urn:uuid:00000000-0000-0000-0000-00000000000a"
 TIME = 1_700_000_000_123_456
@@ -175,6 +176,7 @@ GOOD = {"specversion": "1.0", "id": "1", "source": "/s", "type": "T", "subject":
         ({"specversion": None}, "specversion", "None"),
         ({"Extension": "x"}, "Extension", "small letters"),
         ({"ext": 2**31}, "ext", "32 bits"),
+        ({"ext": 10**400}, "ext", "32 bits"),
         ({"ext": 1.5}, "ext", "attribute is text"),
         ({"ext": {"a": 1}}, "ext", "attribute is text"),
         ({"time": "2026-01-31"}, "time", "RFC 3339"),
@@ -212,6 +214,20 @@ def test_what_is_no_cloudevent_names_the_attribute(change: dict[str, object], fi
 def test_what_is_not_json_is_refused(text: str, says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
         whole(from_structured(text), text)
+
+
+@pytest.mark.parametrize("body", ['{"a": 1}'.encode("utf-16"), b'\xef\xbb\xbf{"a":1}', b"NaN", b"", b"1 2", b"\xff"])
+def test_a_body_in_binary_mode_that_is_not_json_is_refused(body: bytes) -> None:
+    given = {f"ce-{name}": str(value) for name, value in GOOD.items() if name != "data"}
+    with pytest.raises(InvalidArgument, match="the body is not JSON"):
+        from_headers([*given.items(), ("content-type", "application/json")], body)
+
+
+def test_data_that_a_client_only_called_json_are_told_as_bytes() -> None:
+    for data in (b"NaN", b"[1,", b"\xef\xbb\xbf1", b""):
+        event = tuple.__new__(Event, ("a", 1, "T", data, None, "c", 0, 1, DATA_IS_JSON))
+        told = json.loads(structured(event, "urn:uuid:0"), parse_constant=pytest.fail)
+        assert base64.b64decode(told["data_base64"]) == data
 
 
 def test_a_batch_is_read_whole_or_names_its_event() -> None:
