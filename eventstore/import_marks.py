@@ -43,7 +43,7 @@ def marked(event: NewEvent, marks: Sequence[str]) -> NewEvent:
     return with_members(event, dict.fromkeys(marks, True))
 
 
-def with_members(event: NewEvent, members: Mapping[str, bool | int]) -> NewEvent:
+def with_members(event: NewEvent, members: Mapping[str, bool | int | str]) -> NewEvent:
     """Returns the event with these members in its metadata; what they have stays as it is spelled.
 
     Raises:

@@ -92,9 +92,9 @@ class Failing:
         return done
 
 
-async def moved(folder: Path, seed: int) -> Comparison:
+async def moved(folder: Path, seed: int, gaps: str = "refuse") -> Comparison:
     """Copies a source that grows, with interruptions, then without; compares."""
-    chance = random.Random(seed)
+    chance, rules = random.Random(seed), MigrationRules(gaps)
     source, compared = Grown(chance), Comparison()
     async with es.open_store(folder) as opened:
         store: Any = Failing(opened, chance)
@@ -103,7 +103,7 @@ async def moved(folder: Path, seed: int) -> Comparison:
             with trio.CancelScope() as scope:
                 store.scope = scope if source.fails else None
                 migration = Migration(
-                    store, source, "m", MigrationRules(), MigrationSummary(), paused=False, accept_form=False, on_progress=int
+                    store, source, "m", rules, MigrationSummary(), paused=False, accept_form=False, on_progress=int
                 )
                 await migration.run()
 
@@ -117,15 +117,18 @@ async def moved(folder: Path, seed: int) -> Comparison:
         source.fails = False
         source.grow(1)
         await one_run()
-        await verify(store, source, "m", MigrationRules(), compared, lambda: None)
+        await verify(store, source, "m", rules, compared, lambda: None)
     assert compared.source == compared.target == len(source.all) or compared.difference is not None
     return compared
 
 
-@pytest.mark.parametrize("seed", range(40))
-async def test_everything_is_copied_whatever_is_interrupted(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("gaps", ["refuse", "close"])
+@pytest.mark.parametrize("seed", range(30))
+async def test_everything_is_copied_whatever_is_interrupted(
+    tmp_path: Path, seed: int, gaps: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runs, "_SAVE_S", 0.0)
-    compared = await moved(tmp_path / "data", seed)
+    compared = await moved(tmp_path / "data", seed, gaps)
     assert (compared.difference, compared.others) == (None, 0)
     assert compared.source_checksum == compared.target_checksum
 

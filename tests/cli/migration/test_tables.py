@@ -98,6 +98,7 @@ def test_versions_that_are_missing_are_refused_closed_or_kept(serve: Serve, tabl
         table.connection.execute("DELETE FROM events WHERE version = 5")  # and what is mended goes on
         table.connection.executescript("UPDATE events SET position = position")
         table.add("a", 3, position=3)
+        assert "was refuse in the last run and is keep" in refused(*table.arguments(server, "--version-gaps", "keep"))
     output(*table.arguments(server, "--version-gaps", gaps))
     output(*table.arguments(server, "--version-gaps", gaps, "--verify"))
     assert [event.version for event in events(server)] == [1, 2, 3]
@@ -114,6 +115,8 @@ def test_positions_that_are_missing_are_refused_closed_or_kept(serve: Serve, tab
         assert "position 4 follows 1, so 2 positions may be missing" in refused(*table.arguments(server))
         assert [event.version for event in events(server)] == [1]
         assert "position 4 follows 1" in refused(*table.arguments(server))
+        output(*table.arguments(server, "--position-gaps", "close"))  # as that says
+        output(*table.arguments(server, "--position-gaps", "close", "--verify"))
         return
     output(*table.arguments(server, "--position-gaps", gaps))
     assert [event.metadata for event in events(server)] == (
@@ -256,3 +259,65 @@ def kill_when(command: list[object], condition: Callable[[], bool]) -> None:
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            "ALTER TABLE events ADD COLUMN place INTEGER; UPDATE events SET place = position WHERE position < 3",
+            "rows have no place",
+        ),
+        ("ALTER TABLE events ADD COLUMN place INTEGER; UPDATE events SET place = position - 2", "one below 0, and so no place"),
+        ("ALTER TABLE events ADD COLUMN place TEXT; UPDATE events SET place = position", "has 10 before 9"),
+    ],
+)
+def test_rows_that_would_be_passed_over_are_refused(serve: Serve, table: Table, change: str, says: str) -> None:
+    server = serve()
+    for version in (1, 2, 3):
+        table.add("a", version)
+    table.connection.executescript(change)
+    arguments = [word if word != "position=position" else "position=place" for word in table.arguments(server)]
+    assert says in refused(*arguments)
+    assert events(server) == []
+
+
+def test_ids_that_are_bytes_are_refused(serve: Serve, table: Table) -> None:
+    server = serve()
+    table.add("a", 1, id=b"\x01\x02")
+    assert "the row at position 1 is no event: id is bytes, and not text" in refused(*table.arguments(server))
+
+
+def test_what_makes_other_events_of_rows_must_stay_the_same(serve: Serve, table: Table) -> None:
+    server = serve()
+    table.add("a", 1)
+    output(*table.arguments(server, "--version-gaps", "close"))
+    table.add("a", 2)
+    more = "--version-gaps", "close", "--prefix", "old-"
+    assert "--prefix is 'old-', was ''. Nothing was copied" in refused(*table.arguments(server, *more))
+    assert [event.aggregate_id for event in events(server)] == ["a"]
+
+
+@pytest.mark.parametrize("gaps", ["refuse", "close"])
+@pytest.mark.parametrize("wrong", ["large", "reused"])
+def test_nothing_of_an_aggregate_is_stored_behind_an_event_that_is_refused(
+    serve: Serve, table: Table, gaps: str, wrong: str
+) -> None:
+    server = serve()
+    table.add("a", 1)
+    table.add("a", 2, ["x" * 5_000_000] if wrong == "large" else 7, id="a-2" if wrong == "large" else "a-1")
+    table.add("a", 3)
+    table.add("b", 1)  # which would come before what is missing, for good
+    says = "the limit is" if wrong == "large" else "position 2 of"
+    assert says in refused(*table.arguments(server, "--version-gaps", gaps))
+    assert [event.command_id for event in events(server)] == ["a-1"]
+    table.connection.execute("UPDATE events SET data = '2', id = 'a-2' WHERE position = 2")
+    output(*table.arguments(server, "--version-gaps", gaps))
+    output(*table.arguments(server, "--version-gaps", gaps, "--verify"))
+
+
+def test_two_events_of_one_id_are_not_taken_for_one(serve: Serve, table: Table) -> None:
+    server = serve()
+    table.add("a", 1, 7)
+    table.add("a", 2, 7, id="a-1")
+    assert "version 2 of aggregate 'a', id 'a-1': version 1 has this id already" in refused(*table.arguments(server))

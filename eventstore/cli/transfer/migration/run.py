@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,7 +26,8 @@ from eventstore.client.aio.store import NetworkStore
 from eventstore.errors import EventStoreError, InvalidArgument, VersionConflict
 from eventstore.fields import counted, shown
 from eventstore.import_marks import MARKS, with_members
-from eventstore.model import ANY, Commit, Committed, Event, NewEvent, fresh_command_id
+from eventstore.model import ANY, VERSION_MAX, Commit, Committed, Event, NewEvent, fresh_command_id
+from eventstore.records.raw_commit import CommitResult
 
 GAPS: Final = ("refuse", "close", "keep")
 """What is done about versions or positions that are missing: end there; number what follows without them; also keep the number
@@ -229,7 +230,7 @@ class Migration:
 
     async def _append(self, rows: list[SourceRow], commits: list[Commit]) -> None:
         try:
-            outcomes = await self._store.append_many(commits) if commits else []
+            outcomes = await self._outcomes(commits) if commits else []
         except EventStoreError as error:
             self._failed = error
             return
@@ -244,6 +245,25 @@ class Migration:
                 summary.new += 1
             self._stored += 1
             summary.place = row.place
+
+    async def _outcomes(self, commits: list[Commit]) -> list[CommitResult]:
+        """Returns what became of commits, up to the first that was refused.
+
+        Nothing behind that one may be stored: it would have changed places with what it waits for. So they are first sent on
+        condition of a version that no aggregate has. This stores nothing; it finds what is there, and what would be refused.
+        """
+        outcomes = list[CommitResult]()
+        for part in _without_repetitions(commits):
+            found = await self._store.append_many([Commit(*each[:2], VERSION_MAX, *each[3:]) for each in part])
+            end, refused = _refused(part, found)
+            new = [commit for commit, each in zip(part[:end], found, strict=False) if not isinstance(each, Committed)]
+            stored = iter(await self._store.append_many(new) if new else [])
+            outcomes += [each if isinstance(each, Committed) else next(stored) for each in found[:end]]
+            if refused is not None:
+                return [*outcomes, refused]
+            if not all(isinstance(each, Committed) for each in outcomes):
+                break
+        return outcomes
 
     def _explained(self, row: SourceRow, error: EventStoreError) -> EventStoreError:
         where = f"position {row.place} of {self._source.name}, {named(row.parsed)}"
@@ -281,7 +301,7 @@ class Migration:
                 "--accept-schema goes on"
             )
         for option, value in self._ways().items():
-            if noted.get(option) != value:
+            if noted.get(option) not in (value, "refuse" if value == "close" else value):  # it had none until there
                 flag = option.replace("_", "-")
                 raise SourceRefused(f"--{flag} was {noted.get(option)} in the last run and is {value}; give the same")
 
@@ -311,3 +331,36 @@ class Migration:
             return None
         noted = {"place": place, "events": before.events + self._stored, "form": form, **self._ways()}
         return NewEvent(_TYPE, noted, dict.fromkeys(MARKS, True)), fresh_command_id(), self._stored
+
+
+def _refused(commits: list[Commit], found: list[CommitResult]) -> tuple[int, EventStoreError | None]:
+    """Returns the place of the first of these commits that will be refused, and the error; or their number, and None. `found`:
+    what became of them on condition of a version that no aggregate has.
+    """
+    versions = dict[str, int]()
+    for place, (commit, each) in enumerate(zip(commits, found, strict=True)):
+        name, expected = commit.aggregate_id, commit.expected_version
+        if isinstance(each, VersionConflict):
+            actual = versions.get(name, int(str(each.fields["actual"])))
+            if isinstance(expected, int) and expected != actual:
+                return place, VersionConflict(name, expected, actual)
+            versions[name] = actual + 1
+        elif not isinstance(each, Committed):
+            return place, each
+        elif isinstance(expected, int) and expected + 1 != each.version:
+            what = f"version {each.version} has this id already; each event needs one of its own: name another column as id"
+            return place, SourceRefused(what)
+    return len(commits), None
+
+
+def _without_repetitions(commits: Iterable[Commit]) -> Iterator[list[Commit]]:
+    """Yields commits in parts, of which none has an id of an aggregate twice."""
+    part, seen = list[Commit](), set[tuple[str, str]]()
+    for each in commits:
+        key = each.aggregate_id, each.command_id
+        if key in seen:
+            yield part
+            part, seen = [], set()
+        part.append(each)
+        seen.add(key)
+    yield part

@@ -28,6 +28,7 @@ from eventstore.cli.transfer.migration.source import SourceRefused, SourceRow
 from eventstore.errors import InvalidArgument
 from eventstore.extras import advice
 from eventstore.fields import shown
+from eventstore.import_marks import with_members
 from eventstore.json_values import json_text, parsed
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, NewEvent, micros
 from eventstore.tags import checked_tags
@@ -41,6 +42,7 @@ _WRITES: Final = ("RowExclusiveLock", "ShareRowExclusiveLock", "ExclusiveLock", 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(?:\.[A-Za-z_][A-Za-z0-9_$]*)?")
 _JSON_KINDS: Final = frozenset({"json", "jsonb"})
 _BYTE_KINDS: Final = frozenset({"bytea", "blob"})
+_WHOLE_NUMBERS: Final = frozenset({"smallint", "integer", "bigint"})
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 MEANINGS: Final = ("position", "aggregate_id", "version", "type", "id", "time", "data", "metadata", "tags")
 """What a column may be; `position`, `aggregate_id`, `type`, `id` and `data` must be there."""
@@ -208,9 +210,13 @@ class TableSource:
         self._json = {each: self._is_json(each) for each in ("data", "metadata") if each in layout.columns}
 
     def form(self) -> Mapping[str, str]:
-        """Returns the columns that are read, and their types."""
+        """Returns the columns that are read, their types, and what else says which event a row becomes."""
         columns = [*self.layout.columns.values(), *(self.layout.more[each] for each in self._more), *self._prefix_columns]
-        return {f"{self.layout.table}.{column}": self._kinds[column.lower()] for column in columns}
+        layout = self.layout
+        found = {f"{layout.table}.{column}": self._kinds[column.lower()] for column in columns}
+        ids = {} if layout.id_type is None else {"--id-type": layout.id_type}
+        ways = {"--prefix": repr(layout.aggregate_prefix), "--first-version": str(layout.first_version), **ids}
+        return {**found, **ways, "--data": "json" if self._json["data"] else "bytes"}
 
     def _is_json(self, meaning: str) -> bool:
         """Returns whether a column holds JSON. Raises SourceRefused: its type does not say, and nobody has."""
@@ -218,6 +224,11 @@ class TableSource:
         kind = self._kinds[column.lower()]
         if kind in _JSON_KINDS:
             return True
+        if kind == "oid":
+            raise SourceRefused(
+                f"{self.name}: column {column} has the numbers of large objects, which are not read; copy them into "
+                "a column of type bytea (lo_get), and name that"
+            )
         if self.layout.data_is_json is not None:
             return self.layout.data_is_json
         if kind in _BYTE_KINDS:
@@ -251,9 +262,9 @@ class TableSource:
                 if metadata_ is not None and values[metadata_] is not None:
                     metadata, more_format = _payload(values[metadata_], metadata_is_json, METADATA_IS_JSON)
                     format_ |= more_format
-                if self._more:
-                    metadata, format_ = self._with_more(metadata, format_, values[more_at:prefix_at])
                 event: NewEvent = tuple.__new__(NewEvent, (format_, _text(values[type_], "type"), data, metadata))
+                if self._more:
+                    event = self._with_more(event, values[more_at:prefix_at])
                 if tags_ is not None and values[tags_] is not None:
                     event = with_tags(event, _tags(values[tags_]))
                 at_time = self._time_of(data) if time_ is None else _micros(values[time_])
@@ -278,14 +289,15 @@ class TableSource:
             text = text.replace(f"<{column}>", _text(value, column))
         return text
 
-    def _with_more(self, metadata: bytes | None, format_: int, values: tuple[Any, ...]) -> tuple[bytes | None, int]:
+    def _with_more(self, event: NewEvent, values: tuple[Any, ...]) -> NewEvent:
         given = {name: value for name, value in zip(self._more, values, strict=True) if value is not None}
-        if not given:
-            return metadata, format_
-        found = {} if metadata is None else parsed(metadata) if format_ & METADATA_IS_JSON else None
-        if not isinstance(found, dict):
-            raise ValueError("its metadata are not a JSON object, to which others could be added")
-        return json_text({**found, **given}).encode(), format_ | METADATA_IS_JSON
+        return with_members(event, given) if given else event
+
+    def _check_positions(self, is_outside: object) -> None:
+        """Raises SourceRefused if there are rows that `rows` would pass over."""
+        if is_outside:
+            position = self.layout.columns["position"]
+            raise SourceRefused(f"{self.name}: rows have no {position}, or one below 0, and so no place; name another column")
 
     def _time_of(self, data: bytes) -> int | None:
         pattern = self.layout.time_in_data
@@ -312,6 +324,8 @@ def _payload(value: object, is_json: bool, flag: int) -> tuple[bytes, int]:
 def _text(value: object, what: str) -> str:
     if value is None or value == "":
         raise ValueError(f"{what} is empty")
+    if isinstance(value, bytes):
+        raise ValueError(f"{what} is bytes, and not text")
     return str(value)
 
 
@@ -352,13 +366,20 @@ class SqliteTable(TableSource):
                 columns = {**layout.columns, "position": "rowid", "id": "rowid"}  # where `eventsourcing` has it
                 layout, kinds = replace(layout, columns=columns), {**kinds, "rowid": "integer"}
             super().__init__(name, layout, kinds)
+            if re.search("char|clob|text", kind := kinds[layout.columns["position"].lower()]) and "int" not in kind:
+                raise SourceRefused(
+                    f"{name}: position is of type {kind}, which has 10 before 9; name a column of whole numbers"
+                )
             self._connection.execute(f"SELECT {self._columns(lambda _, column: column)} FROM {layout.table} LIMIT 0")
         except sqlite3.Error as error:
             raise SourceRefused(f"{name}: {error}") from None
 
     def head(self, *, paused: bool) -> int:
         """Returns the last position."""
-        found = self._connection.execute(f"SELECT max({self.layout.columns['position']}) FROM {self.layout.table}").fetchone()
+        position, table = self.layout.columns["position"], self.layout.table
+        outside = f"SELECT EXISTS (SELECT 1 FROM {table} WHERE {position} IS NULL OR {position} < 0)"
+        self._check_positions(self._connection.execute(outside).fetchone()[0])
+        found = self._connection.execute(f"SELECT max({position}) FROM {table}").fetchone()
         return int(found[0] or 0)
 
     def rows(self, after: int, upto: int) -> Iterator[list[SourceRow]]:
@@ -403,8 +424,12 @@ class PostgresTable(TableSource):
         self._from = f'"{found[-1][0]}"."{found[-1][1]}"' if found else ""
         kinds = {str(column).lower(): str(kind) for _, _, column, kind in here}
         if layout.id_type is not None:  # the type of the column says it
-            layout = replace(layout, id_type=None if kinds.get(layout.columns["aggregate_id"]) == "uuid" else "text")
-        super().__init__(name, layout, kinds)
+            layout = replace(layout, id_type=None if kinds.get(layout.columns["aggregate_id"].lower()) == "uuid" else "text")
+        try:
+            super().__init__(name, layout, kinds)
+        except SourceRefused:
+            self._connection.close()
+            raise
 
     def head(self, *, paused: bool) -> int:
         """Returns the last position before which nothing will appear: see the top of this module."""
@@ -419,7 +444,11 @@ class PostgresTable(TableSource):
             raise SourceRefused(f"{self.name}: {str(error).strip()}") from None
 
     def _last(self) -> int:
-        found = self._one(f"SELECT max({self._quoted(self.layout.columns['position'])}) FROM {self._from}")
+        position = self._quoted(self.layout.columns["position"])
+        self._check_positions(
+            self._one(f"SELECT EXISTS (SELECT 1 FROM {self._from} WHERE {position} IS NULL OR {position} < 0)")
+        )
+        found = self._one(f"SELECT max({position}) FROM {self._from}")
         return int(found or 0)
 
     def _one(self, query: str, *values: object) -> Any:
@@ -484,7 +513,7 @@ class PostgresTable(TableSource):
         kind, column = self._kinds[column.lower()], self._quoted(column)
         if kind.startswith("timestamp"):
             return f"round(extract(epoch FROM {column}) * 1000000)::bigint"
-        if meaning in ("position", "version"):
+        if meaning in ("position", "version") or (meaning == "time" and kind in _WHOLE_NUMBERS):
             return f"{column}::bigint"
         if meaning == "tags" and kind == "ARRAY":
             return column
