@@ -234,14 +234,22 @@ async def test_grants_go_with_the_name_and_what_cannot_is_refused_by_name(place:
         await run(store, Sums(), place)
         place.change(f"CREATE ROLE {reader}")
         place.change(f"GRANT SELECT ON sums TO {reader}")
+        place.change(f"GRANT UPDATE (total) ON sums TO {reader}")
         place.change("CREATE MATERIALIZED VIEW fixed AS SELECT key FROM sums")
         with pytest.raises(es.errors.DomainRefused, match="materialized view fixed refers to it"):
             await run(store, Doubled(), place, exchange=d.Exchange())
         assert served(place)["b"] == 3
         place.change("DROP MATERIALIZED VIEW fixed")
+        place.change("ALTER TABLE sums ENABLE ROW LEVEL SECURITY")
+        with pytest.raises(es.errors.DomainRefused, match="it has row level security, and 'sums:2' does not have it"):
+            await run(store, Doubled(), place, exchange=d.Exchange())
+        assert served(place)["b"] == 3
+        place.change('ALTER TABLE "sums:2" ENABLE ROW LEVEL SECURITY')
         await run(store, Doubled(), place, exchange=d.Exchange())
         assert place.query(f"SELECT has_table_privilege('{reader}', 'sums', 'SELECT')") == [(True,)]
         assert place.query(f"SELECT has_table_privilege('{reader}', 'sums', 'INSERT')") == [(False,)]
+        assert place.query(f"SELECT has_column_privilege('{reader}', 'sums', 'total', 'UPDATE')") == [(True,)]
+        assert place.query(f"SELECT has_column_privilege('{reader}', 'sums', 'key', 'UPDATE')") == [(False,)]
         place.change(f"DROP OWNED BY {reader}")
         place.change(f"DROP ROLE {reader}")
 

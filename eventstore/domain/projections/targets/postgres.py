@@ -449,7 +449,8 @@ def served_tables(connection: Connection[tuple[Any, ...]]) -> Database:
     """Returns the tables of a transaction, for an exchange of their names."""
 
     def exchange(served: str, aside: str, beside: str) -> None:
-        views, grants = _views_on(connection, served), _grants_on(connection, served)
+        _check_row_security(connection, served, beside)
+        views, grants = _views_on(connection, served), _grants_on(connection, served, beside)
         rename = sql.SQL("ALTER TABLE {} RENAME TO {}")
         for before, after in ((served, aside), (beside, served)):
             connection.execute(rename.format(sql.Identifier(before), sql.Identifier(after)))
@@ -492,13 +493,29 @@ def _views_on(connection: Connection[tuple[Any, ...]], table: str) -> list[str]:
     ]
 
 
-def _grants_on(connection: Connection[tuple[Any, ...]], table: str) -> list[str]:
-    """Returns the statements that give another table of this name what others may do with this one."""
+def _check_row_security(connection: Connection[tuple[Any, ...]], served: str, beside: str) -> None:
+    """Raises DomainRefused if readers would see rows that policies keep from them now."""
+    query = "SELECT relrowsecurity, relforcerowsecurity FROM pg_class WHERE oid = %s::regclass"
+    before, after = (connection.execute(query, (f'"{table}"',)).fetchone() or (False, False) for table in (served, beside))
+    if (before[0] and not after[0]) or (before[1] and not after[1]):
+        raise DomainRefused(
+            f"table {served!r} cannot be exchanged: it has row level security, and {beside!r} does not have it as well; "
+            "build that with --beside, give it policies, and exchange it then",
+            projection=served,
+        )
+
+
+def _grants_on(connection: Connection[tuple[Any, ...]], table: str, other: str) -> list[str]:
+    """Returns the statements that give the other table, under this name, what others may do with this one and its columns."""
     found = connection.execute(
-        "SELECT format('GRANT %%s ON %%I TO %%s%%s', a.privilege_type, %s::text, "
+        "SELECT format('GRANT %%s%%s ON %%I TO %%s%%s', a.privilege_type, columns, %s::text, "
         "CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END, "
         "CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END) "
-        "FROM pg_class c, aclexplode(c.relacl) a WHERE c.oid = %s::regclass AND a.grantee <> c.relowner",
-        (table, f'"{table}"'),
+        "FROM pg_class c, LATERAL ("
+        "  SELECT c.relacl AS acl, '' AS columns UNION ALL SELECT mine.attacl, format(' (%%I)', mine.attname) "
+        "  FROM pg_attribute mine JOIN pg_attribute its ON its.attrelid = %s::regclass AND its.attname = mine.attname "
+        "  WHERE mine.attrelid = c.oid AND NOT mine.attisdropped"
+        ") AS given, aclexplode(given.acl) a WHERE c.oid = %s::regclass AND a.grantee <> c.relowner",
+        (table, f'"{other}"', f'"{table}"'),
     )
     return [statement for (statement,) in found.fetchall()]
