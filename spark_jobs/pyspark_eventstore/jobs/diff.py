@@ -121,6 +121,7 @@ def _events_of(
     spark: SparkSession, source: FoldSource, projection: Projection[Any], place: ProjectionReference, keys: Sequence[str]
 ) -> dict[str, list[Event]]:
     """Returns the latest events of these rows, as the second projection counts them."""
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -142,18 +143,10 @@ def _events_of(
     else:
         schema = StructType([*events.schema.fields, StructField("key", StringType())])
         keyed = events.mapInArrow(Keys(place.name, place.folder), schema).where(f.col("key").isin(list(keys)))
-    ordered = keyed.groupBy("key").agg(
-        f.slice(
-            f.reverse(f.array_sort(f.collect_list(f.struct("sequence", "aggregate_id", "version", "type", "data")))),
-            1,
-            EVENTS_OF_SAMPLE,
-        ).alias("latest")
-    )
+    latest = Window.partitionBy("key").orderBy(f.desc("sequence"), f.desc("aggregate_id"))  # of a key there may be millions
+    rows = keyed.withColumn("place", f.row_number().over(latest)).where(f.col("place") <= EVENTS_OF_SAMPLE)
     found = dict[str, list[Event]]()
-    for row in ordered.collect():
-        found[row["key"]] = [
-            tuple.__new__(Event, (each["aggregate_id"], each["version"], each["type"], bytes(each["data"]), None, "", 0,
-                                  each["sequence"], 0))
-            for each in reversed(row["latest"])
-        ]  # fmt: skip
+    for row in rows.orderBy("key", f.desc("place")).collect():
+        told = row["aggregate_id"], row["version"], row["type"], bytes(row["data"]), None, "", 0, row["sequence"], 0
+        found.setdefault(row["key"], []).append(tuple.__new__(Event, told))
     return found

@@ -20,7 +20,10 @@ def test_streams_are_moved_in_and_a_further_run_takes_what_is_new(serve: Serve) 
     client_of = pytest.importorskip("kurrentdbclient", reason="kurrentdbclient is not installed")
     server, client = serve(), client_of.KurrentDBClient(uri=ADDRESS)
     stream = f"order-{uuid4()}"
-    new = [client_of.NewEvent(type=f"Step{number}", data=b'{"n": 1}', metadata=b'{"by": "me"}') for number in range(3)]
+    new = [
+        client_of.NewEvent(type="Result" if number else "Step", data=b'{"n": 1}', metadata=b'{"by": "me"}')
+        for number in range(3)
+    ]
     client.append_to_stream(stream, current_version=client_of.StreamState.NO_STREAM, events=new[:2])
     arguments = ["migrate", f"kurrentdb:{ADDRESS}", server.store, "--version-gaps", "close"]
     output(*arguments)

@@ -9,10 +9,14 @@ from eventstore.cli.transfer.event_lines import ParsedLine, json_event
 from eventstore.cli.transfer.migration.source import SourceRefused, SourceRow
 from eventstore.errors import InvalidArgument
 from eventstore.extras import advice
+from eventstore.fields import without_password
 from eventstore.model import NewEvent, micros
 
 _ROWS: Final = 2_000
 _JSON: Final = "application/json"
+_SYSTEM: Final = "$"
+_WITHOUT: Final = (r"\$.+",)
+"""Types that are left out. The client's own default would also leave out any event of the type `Result`."""
 
 
 class KurrentDbSource:
@@ -29,7 +33,8 @@ class KurrentDbSource:
         try:
             self._client: Any = KurrentDBClient(uri=address)
         except Exception as error:
-            raise SourceRefused(f"kurrentdb: {error}") from None
+            why = str(error).replace(address, without_password(address))  # some of its errors quote the address
+            raise SourceRefused(f"kurrentdb: {why}") from None
 
     def form(self) -> Mapping[str, str]:
         """It has one form."""
@@ -38,7 +43,7 @@ class KurrentDbSource:
     def head(self, *, paused: bool) -> int:
         """Returns the last commit position: they are given out in the order of commits."""
         try:
-            return int(self._client.get_commit_position())
+            return int(self._client.get_commit_position(filter_exclude=_WITHOUT))
         except Exception as error:
             raise SourceRefused(f"kurrentdb: {error}") from None
 
@@ -46,11 +51,11 @@ class KurrentDbSource:
         """Yields events in order of commit position, those at the last one again: events of one append may have the same."""
         rows: list[SourceRow] = []
         try:
-            for found in self._client.read_all(commit_position=None if after < 0 else after):
+            for found in self._client.read_all(commit_position=None if after < 0 else after, filter_exclude=_WITHOUT):
                 place = int(found.commit_position)
                 if place > upto:
                     break
-                if place >= after:
+                if place >= after and not found.stream_name.startswith(_SYSTEM):
                     rows.append(self._row(place, found))
                 if len(rows) >= _ROWS:
                     yield rows

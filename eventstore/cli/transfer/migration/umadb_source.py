@@ -9,6 +9,7 @@ from eventstore.cli.transfer.event_lines import ParsedLine, with_tags
 from eventstore.cli.transfer.migration.source import SourceRefused, SourceRow
 from eventstore.errors import InvalidArgument
 from eventstore.extras import advice
+from eventstore.fields import without_password
 from eventstore.model import NewEvent
 from eventstore.tags import checked_tags
 
@@ -34,7 +35,7 @@ class UmaDbSource:
         try:
             self._client: Any = umadb.Client(address)
         except Exception as error:
-            raise SourceRefused(f"umadb at {address}: {error}") from None
+            raise SourceRefused(f"umadb at {without_password(address)}: {error}") from None
 
     def form(self) -> Mapping[str, str]:
         """It has one form; what names the aggregates must stay the same."""
