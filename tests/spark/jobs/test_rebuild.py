@@ -336,6 +336,10 @@ def test_a_table_made_by_a_query_is_continued_by_a_projector(spark: SparkSession
         ("SELECT type AS key FROM events GROUP BY type", "--sql returns the columns key"),
         ("SELECT type AS key, 1 AS events FROM events", "each key has one row"),
         ("SELECT null AS key, 1 AS events", "rows with no key"),
+        (
+            "SELECT 'a' AS key, 1.5 AS events UNION SELECT 'b', 2.0",
+            "as events of key 'a', a number that its type bigint would round",
+        ),
     ],
 )
 def test_a_query_that_makes_no_table_is_refused(
