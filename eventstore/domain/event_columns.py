@@ -48,6 +48,7 @@ E = TypeVar("E")
 ENVELOPE: Final = ("sequence", "aggregate_id", "version", "timestamp", "command_id")
 """The columns before those of the fields. A field of such a name has an underscore after it."""
 _DEFAULT_DECIMAL: Final = DecimalColumn(38, 18)
+_UUID: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 class _Column(NamedTuple):
@@ -128,7 +129,12 @@ class EventColumns(Generic[E]):
                 for row in lacking:
                     payloads[row] = self._current(rows, row)
                 table = self._parsed_again(payloads)
-        made = [self._made(each, table, payloads) for each in self._columns]
+        try:
+            made = [self._made(each, table, payloads) for each in self._columns]
+        except PayloadInvalid:  # a spelling that only the class reads, or refuses with the reason
+            payloads = [self._current(rows, row) for row in range(len(rows))]
+            table = self._parsed_again(payloads)
+            made = [self._made(each, table, payloads) for each in self._columns]
         return pa.RecordBatch.from_arrays([*(rows[name] for name in ENVELOPE), *made], schema=self.schema)
 
     def _lacking(self, table: Any, payloads: list[bytes]) -> set[int]:
@@ -202,7 +208,7 @@ class EventColumns(Generic[E]):
         found = table[column.field].combine_chunks()
         try:
             return found if column.convert is None else column.convert(found)
-        except (pa.ArrowInvalid, ValueError) as error:
+        except (pa.ArrowInvalid, ValueError, OverflowError) as error:
             what = f"event {self.name!r}, field {column.field!r} does not fit into a column of {column.made}: {error}"
             raise PayloadInvalid(what, type=self.name, field=column.field) from None
 
@@ -235,7 +241,7 @@ def _type_of(pa: Any, hint: object, decimal: DecimalColumn | None) -> tuple[Any,
         kind = pa.decimal128(digits.precision, digits.scale)
         return pa.string(), kind, lambda found: _decimals(pa, found, kind)
     if hint is UUID:
-        return pa.string(), pa.string(), None
+        return pa.string(), pa.string(), _uuids
     if hint is real_class(datetime):
         kind = pa.timestamp("us", "UTC")
         return pa.string(), kind, lambda found: _times(pa, found, kind)
@@ -245,7 +251,7 @@ def _type_of(pa: Any, hint: object, decimal: DecimalColumn | None) -> tuple[Any,
         return pa.string(), pa.binary(), lambda found: pa.array(map(_from_base64, found.to_pylist()), pa.binary())
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         kind = pa.string() if all(isinstance(each.value, str) for each in hint) else pa.int64()
-        return kind, kind, None
+        return kind, kind, lambda found: _members(found, pa.array([each.value for each in hint], kind))
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is list or (origin is tuple and arguments[1:] == (Ellipsis,)):
         item = without_new_types(arguments[0])
@@ -259,7 +265,30 @@ def _times(pa: Any, found: Any, kind: Any) -> Any:
     try:
         return found.cast(kind)
     except pa.ArrowInvalid:  # ISO 8601 has forms that Arrow does not read
-        return pa.array([None if each is None else datetime.fromisoformat(each) for each in found.to_pylist()], kind)
+        return pa.array([None if each is None else _time(each) for each in found.to_pylist()], kind)
+
+
+def _time(text: str) -> datetime:
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None:
+        raise ValueError("a time without a zone")
+    return at
+
+
+def _uuids(found: Any) -> Any:
+    import pyarrow.compute as pc
+
+    if not pc.all(pc.match_substring_regex(found, _UUID)).as_py() and found.null_count < len(found):
+        raise ValueError("a text that is no UUID, or not written as one")
+    return found
+
+
+def _members(found: Any, values: Any) -> Any:
+    import pyarrow.compute as pc
+
+    if not pc.all(pc.is_in(found.drop_null(), values)).as_py() and found.null_count < len(found):
+        raise ValueError("a value that the enum does not have")
+    return found
 
 
 def _decimals(pa: Any, found: Any, kind: Any) -> Any:
@@ -270,4 +299,4 @@ def _decimals(pa: Any, found: Any, kind: Any) -> Any:
 
 
 def _from_base64(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text)
+    return None if text is None else base64.b64decode(text, validate=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -180,3 +181,40 @@ def test_digits_are_as_declared_and_what_does_not_fit_is_refused() -> None:
             columns.of(batch_of([("columns.Paid", payload, None)]))
     with pytest.raises(es.DomainRefused):
         d.EventColumns(Paid, decimals={"sum": d.DecimalColumn(6, 2)})
+
+
+@d.event("columns.Strict")
+@dataclass(frozen=True)
+class Strict:
+    id: UUID | None = None
+    at: datetime | None = None
+    kind: Kind | None = None
+    raw: bytes | None = None
+    day: date | None = None
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("id", "nonsense"),
+        ("id", "{00000000-0000-0000-0000-00000000000A}"),
+        ("id", "00000000-0000-0000-0000-00000000000A"),
+        ("at", "2030-01-31T12:00:00"),
+        ("at", "2030-01-31"),
+        ("at", "2030-01-31T12:00:00+05:30"),
+        ("kind", "none of it"),
+        ("raw", "A A==!"),
+        ("day", "20300131"),
+    ],
+)
+def test_what_the_class_reads_or_refuses_the_columns_read_or_refuse(name: str, written: str) -> None:
+    kind, columns = event_type(Strict), d.EventColumns(Strict)
+    data = json.dumps({name: written}).encode()
+    batch = batch_of([(kind.name, b"{}", None), (kind.name, data, None)])
+    try:
+        read = getattr(kind.decode(tuple.__new__(es.Event, ("a", 1, kind.name, data, None, "c", 0, 1, 1))), name)
+    except es.PayloadInvalid:
+        with pytest.raises(es.PayloadInvalid, match=name):
+            columns.of(batch)
+    else:
+        assert columns.of(batch).to_pylist()[1][name] == as_column(read)
