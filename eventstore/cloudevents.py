@@ -71,7 +71,9 @@ class Joint(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What a CloudEvent says of an event. `time`: µs since 1970; None: it has none. `version`: 0: it says none."""
+    """What a CloudEvent says of an event. `time`: µs since 1970; None: it has none. `version`: 0: it says none.
+    `is_foreign`: the command id is made of its source and id, so it is a commit of its own.
+    """
 
     aggregate_id: str
     command_id: str
@@ -79,6 +81,7 @@ class Received(NamedTuple):
     event: NewEvent
     version: int
     joint: Joint | None
+    is_foreign: bool = False
 
 
 def source_of(uuid: str) -> str:
@@ -361,9 +364,10 @@ def _received(given: Mapping[str, Any], data: bytes, data_is_json: bool) -> Rece
     )
     if tags := _tags(given.get(_TAGS)):
         event = event[0] | TAGGED, type_, data, enveloped(tags, metadata)
-    return Received(
-        check_text("subject", aggregate_id), check_text("id", command_id), time, tuple.__new__(NewEvent, event), version, joint
-    )
+    is_foreign = _COMMAND_ID not in given
+    check_text("subject", aggregate_id)
+    check_text("id", command_id)
+    return Received(aggregate_id, command_id, time, tuple.__new__(NewEvent, event), version, joint, is_foreign)
 
 
 def _check_attribute(name: str, value: object) -> None:
@@ -432,6 +436,8 @@ def _metadata(given: Mapping[str, Any], kept: dict[str, Any], command_id: str) -
     more = {name: value for name, value in kept.items() if not isinstance(before, dict) or before.get(name) != value}
     for name in ("source", "id", "time", "sequence"):  # of the store that it was read from
         more.pop(name, None)
+    if _OUR_SCHEMA.fullmatch(str(more.get("dataschema", ""))):
+        del more["dataschema"]  # it was made of the version that is in there
     if not more or not isinstance(before, dict):
         return text.encode(), METADATA_IS_JSON
     return json_text({**found, KEPT: {**before, **more}}).encode(), METADATA_IS_JSON

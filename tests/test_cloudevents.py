@@ -24,7 +24,8 @@ from eventstore.model import DATA_IS_JSON, TIME_MAX, TIME_MIN, Event, NewEvent
 
 SOURCE = "urn:uuid:00000000-0000-0000-0000-00000000000a"
 TIME = 1_700_000_000_123_456
-ID = st.text(min_size=1, max_size=20).filter(lambda text: text.isprintable() or text == "\x01")
+TAG = st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=20)
+ID = TAG | st.just("\x01")
 PAYLOADS = st.one_of(st.binary(max_size=30), st.recursive(st.integers() | st.text() | st.none() | st.booleans(), st.lists))
 METADATA = st.one_of(
     st.none(),
@@ -53,7 +54,7 @@ def again(text: str) -> Event:
 
 
 @given(
-    st.builds(NewEvent, ID, PAYLOADS, METADATA, st.sets(ID, max_size=3).filter(lambda tags: "\x01" not in "".join(tags))),
+    st.builds(NewEvent, ID, PAYLOADS, METADATA, st.sets(TAG, max_size=3)),
     ID,
     st.integers(1, 2**62),
     ID,
@@ -61,6 +62,7 @@ def again(text: str) -> Event:
 )
 @example(NewEvent("T", 1, {"cloudevent": {"sequence": "0" * 20}, "correlation_id": "c"}), "a", 1, "c", 0)
 @example(NewEvent("T", b"", {"correlation_id": "c", "schema": 2}), "a/1", 1, "c", -1)
+@example(NewEvent("T", b"", {"cloudevent": {"id": "0"}, "schema": 1, "x": 1}), "a", 1, "c", 0)
 def test_an_event_is_the_same_after_a_round_trip(
     new: NewEvent, aggregate_id: str, version: int, command_id: str, time: int
 ) -> None:

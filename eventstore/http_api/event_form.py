@@ -101,11 +101,16 @@ class JointCommit(NamedTuple):
 
 def commits_of(received: Sequence[Received]) -> list[list[Commit] | JointCommit]:
     """Returns the commits of CloudEvents in their order, those of one aggregate in runs. Neighbours with the same command id
-    are one commit. Raises InvalidArgument: a limit is broken, or a part of a commit is missing.
+    are one commit; of foreign ones they are the same event. Raises InvalidArgument: a limit is broken, a part of a commit is
+    missing, or foreign events differ and have the same id.
     """
     found: list[list[Commit] | JointCommit] = []
     for (command_id, mark, aggregate_id), group in groupby(received, _commit_of):
         events = list(group)
+        if events[0].is_foreign:
+            if any(one != events[0] for one in events):
+                raise InvalidArgument(f"two events have the source and id {shown(command_id)}, and differ", field="id")
+            del events[1:]  # it was sent again
         if len({one.time for one in events}) > 1:
             raise InvalidArgument(f"events of command {shown(command_id)} have different times; a commit has one", field="time")
         if aggregate_id is not None:

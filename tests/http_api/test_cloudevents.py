@@ -118,6 +118,17 @@ def post(api: Api, events: list[dict[str, Any]]) -> Answer:
     return api.ask("POST", PATH, json.dumps(events).encode(), Content_Type=BATCH)
 
 
+def test_an_event_that_is_twice_in_a_batch_is_stored_once(api: Api) -> None:
+    one, other, changed = (
+        json.loads(to_structured_event(each).body) for each in (made(), made("e-2"), made(data={"total": 13}))
+    )
+    refused = api.ask("POST", PATH, json.dumps([one, changed]).encode(), Content_Type=BATCH)
+    assert (refused.status, refused.json["fields"]["field"]) == (400, "id")
+    done = api.ask("POST", PATH, json.dumps([one, one, other]).encode(), Content_Type=BATCH)
+    assert [each["version"] for each in done.json["commits"]] == [1, 2]
+    assert api.ask("POST", PATH, json.dumps([one]).encode(), Content_Type=BATCH).status == 200
+
+
 def test_what_is_refused_is_typed_and_stores_nothing(api: Api) -> None:
     good = {"specversion": "1.0", "id": "1", "source": "/s", "type": "T", "subject": "a"}
     refusals = [

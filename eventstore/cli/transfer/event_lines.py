@@ -392,7 +392,7 @@ def _checked_form(form: str) -> str:
 
 def _parse_cloudevent(line: str) -> ParsedLine:
     try:
-        return ParsedLine(*whole(from_structured(line), line))
+        return ParsedLine(*whole(from_structured(line), line)[:-1])
     except InvalidArgument as error:
         raise LineRefused(error.message) from None
 
