@@ -24,7 +24,7 @@ def _event(event: NewEvent, time: int) -> Event:
 
 
 def test_a_line_in_the_usual_order_is_an_event() -> None:
-    aggregate_id, command_id, time, event, version, _ = parse_line(line("order-1", "c-1", "Placed", {"total": 12}))
+    aggregate_id, command_id, time, event, version, *_ = parse_line(line("order-1", "c-1", "Placed", {"total": 12}))
     assert version == 0
     assert (aggregate_id, command_id, time) == ("order-1", "c-1", 1_769_857_200_000_001)
     assert event == NewEvent("Placed", {"total": 12})
@@ -38,7 +38,7 @@ def test_data_is_kept_as_it_is_spelled() -> None:
 def test_members_may_come_in_any_order_and_spelling() -> None:
     usual = json.loads(line('ä"\\', "c", "T", [1, None], metadata={"by": "me"}, version=9, sequence=99))
     shuffled = json.dumps(dict(reversed(usual.items())), indent=1).replace("\n", " ")
-    aggregate_id, _, _, event, version, _ = parse_line(f"  {shuffled}  ")
+    aggregate_id, _, _, event, version, *_ = parse_line(f"  {shuffled}  ")
     assert version == 9
     assert aggregate_id == 'ä"\\'
     assert (json.loads(event.data), json.loads(event.metadata or b"")) == ([1, None], {"by": "me"})
@@ -158,7 +158,7 @@ def test_every_event_is_read_back_from_its_line(
     stored = _event(with_tags(new, tags), time)
     text = format_event(stored)
     assert "\n" not in text
-    aggregate_id, command_id, read_time, event, version, _ = parse_line(text)
+    aggregate_id, command_id, read_time, event, version, *_ = parse_line(text)
     assert (aggregate_id, command_id, read_time, version) == ("a", "c", time, 3)
     assert (event.type, event.data, event.metadata) == (stored.type, stored.data, stored.metadata)
     assert event.tags == stored.tags == tags

@@ -34,7 +34,7 @@ JointMark: TypeAlias = Joint
 
 class ParsedLine(NamedTuple):
     """The event in a line. `time`: µs since 1970; None, of a CloudEvent only: it has none. `version`: as an export wrote it; 0
-    if the line has none. `joint`: None: its commit is of one aggregate.
+    if the line has none. `joint`: None: its commit is of one aggregate. `is_alone`: its commit is of this event.
     """
 
     aggregate_id: str
@@ -43,6 +43,7 @@ class ParsedLine(NamedTuple):
     event: NewEvent
     version: int = 0
     joint: JointMark | None = None
+    is_alone: bool = False
 
 
 class LineIds(NamedTuple):
@@ -392,7 +393,7 @@ def _checked_form(form: str) -> str:
 
 def _parse_cloudevent(line: str) -> ParsedLine:
     try:
-        return ParsedLine(*whole(from_structured(line), line)[:-1])
+        return ParsedLine(*whole(from_structured(line), line))
     except InvalidArgument as error:
         raise LineRefused(error.message) from None
 

@@ -109,7 +109,7 @@ class CommandLines:
     def add(self, line: int, parsed: ParsedLine) -> None:
         """Adds the event of a line. A line with a version that the group has already is the same event once more."""
         self.count(line)
-        _, _, time, event, version, _ = parsed
+        _, _, time, event, version, _, is_alone = parsed
         if self.why is not None:
             return
         if self.time is None:
@@ -121,6 +121,9 @@ class CommandLines:
         elif version and version == self.version:
             if event != self.events[-1]:
                 self.refuse(line, f"version {version} is there twice, with different content")
+        elif is_alone and self.events:
+            if event != self.events[-1]:
+                self.refuse(line, "the event of this source and id is there twice, with different content")
         else:
             self.size_bytes += len(event[2])
             if self.lines > COMMIT_EVENTS_MAX or self.size_bytes > COMMIT_BYTES_MAX:

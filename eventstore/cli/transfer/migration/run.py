@@ -208,7 +208,7 @@ class Migration:
         try:
             for row in rows:
                 self._check_place(row.place)
-                aggregate_id, command_id, at, event, version, _ = prepare(row)
+                aggregate_id, command_id, at, event, version, *_ = prepare(row)
                 commits.append(Commit(aggregate_id, [event], version - 1 if exact and version else ANY, command_id, at))
         except SourceRefused as error:
             self._failed = error
