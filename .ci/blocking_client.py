@@ -26,6 +26,7 @@ FACADES: Final = (
     "operated",
     "reactions",
     "store",
+    "subject_keys",
     "topic",
 )
 NAMES: Final = {
@@ -39,6 +40,7 @@ NAMES: Final = {
     "NetworkConnection": "BlockingConnection",
     "NetworkConsumers": "BlockingConsumers",
     "NetworkEventStream": "BlockingEventStream",
+    "NetworkKeys": "BlockingKeys",
     "NetworkLogStream": "BlockingLogStream",
     "NetworkMember": "BlockingMember",
     "NetworkOneWay": "BlockingOneWay",

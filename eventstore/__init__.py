@@ -129,6 +129,7 @@ __all__ = [
     "ShuttingDown",
     "StorageFull",
     "StoreSettings",
+    "SubjectErased",
     "TimedOut",
     "Unauthenticated",
     "Unchanged",
@@ -162,7 +163,7 @@ _NAMES = {
         "EventStoreError Fenced "
         "FolderRefused HandlerFailed InvalidArgument MessagesFailed NotEnoughReplicas OutdatedCode Overloaded PayloadInvalid "
         "Poisoned "
-        "ProjectionFailed ProtocolError PermissionDenied ReadFailed Rebalanced Rejected ShuttingDown StorageFull "
+        "ProjectionFailed ProtocolError PermissionDenied ReadFailed Rebalanced Rejected ShuttingDown StorageFull SubjectErased "
         "TimedOut Unauthenticated Unconsumed UnknownCommand UnknownEvent UnknownGroup UnknownOperation UnknownQueue "
         "UnknownTopic UnsupportedVersion VersionConflict"
     ),

@@ -349,6 +349,21 @@ class ConditionFailed(EventStoreError):
         )
 
 
+class SubjectErased(EventStoreError):
+    """The subject was erased, for good: its events cannot be read, and nothing more can be stored about it. A person who comes
+    back is another subject.
+    """
+
+    code = 44
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(
+            f"subject {subject!r} was erased: its data cannot be read, and no more are stored; a person who comes back is "
+            "another subject, with a name of its own",
+            subject=subject,
+        )
+
+
 _CLASSES: Final[tuple[type[EventStoreError], ...]] = (EventStoreError, *EventStoreError.__subclasses__())
 _BY_CODE: Final = {cls.code: cls for cls in _CLASSES}
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from eventstore.errors import InvalidArgument, PayloadInvalid
+from eventstore.errors import InvalidArgument, PayloadInvalid, SubjectErased
 from eventstore.json_values import Json, bytes_of, parsed
 from eventstore.stopped_clock import real_class
-from eventstore.tags import TAGGED, checked_tags, enveloped, metadata_in, tags_in
+from eventstore.tags import SEALED, TAGGED, check_subject, checked_tags, enveloped, metadata_in, subject_in, tags_in
 
 ID_BYTES_MAX: Final = 255
 TYPE_BYTES_MAX: Final = 255
@@ -33,7 +33,7 @@ TIME_MAX: Final = 253_402_300_799_999_999  # year 9999, the last
 
 DATA_IS_JSON: Final = 1
 METADATA_IS_JSON: Final = 2
-STORED_FORMAT: Final = DATA_IS_JSON | METADATA_IS_JSON | TAGGED
+STORED_FORMAT: Final = DATA_IS_JSON | METADATA_IS_JSON | TAGGED | SEALED
 LEFT_SHIFT: Final = 8  # in memory only: above it, how many events of its joint commit follow the event
 
 _EPOCH = real_class(datetime)(1970, 1, 1, tzinfo=UTC)
@@ -56,11 +56,17 @@ Replicas: TypeAlias = Literal["all"]
 class NewEvent(tuple[int, str, bytes, bytes | None]):
     """An event that is not stored yet: a type (1–255 bytes), data and metadata (bytes, or anything JSON can hold), and up to 32
     tags (each 1–255 bytes), by which events of several aggregates are found together.
+
+    `subject`: the person whose data it has, such as "customer:c-17" (1–240 bytes). Its data are encrypted before they leave the
+    client, by a key that the store keeps for this subject, until `erase` destroys it. Type, metadata, tags, and the subject's
+    name are not.
     """
 
     __slots__ = ()
 
-    def __new__(cls, type: str, data: object = b"", metadata: object = None, tags: Iterable[str] = ()) -> NewEvent:
+    def __new__(
+        cls, type: str, data: object = b"", metadata: object = None, tags: Iterable[str] = (), *, subject: str | None = None
+    ) -> NewEvent:
         format_ = 0
         if data.__class__ is not bytes:
             data, is_json = bytes_of("data", data)
@@ -68,6 +74,9 @@ class NewEvent(tuple[int, str, bytes, bytes | None]):
         if metadata is not None and metadata.__class__ is not bytes:
             metadata, is_json = bytes_of("metadata", metadata)
             format_ |= METADATA_IS_JSON if is_json else 0
+        if subject is not None:
+            envelope = enveloped(checked_tags(tags), metadata, check_subject(subject))
+            return tuple.__new__(UnsealedEvent, (format_ | TAGGED | SEALED, type, data, envelope))
         if tags != () and (named := checked_tags(tags)):
             metadata, format_ = enveloped(named, metadata), format_ | TAGGED
         return tuple.__new__(cls, (format_, type, data, metadata))
@@ -89,12 +98,27 @@ class NewEvent(tuple[int, str, bytes, bytes | None]):
         """In the order of their bytes."""
         return tags_in(self[3]) if self[0] & TAGGED and self[3] else ()
 
+    @property
+    def subject(self) -> str | None:
+        """The person whose data it has; None: nobody's."""
+        return subject_in(self[3]) if self[0] & SEALED and self[3] else None
+
     def __repr__(self) -> str:
         tagged = f", tags={self.tags!r}" if self[0] & TAGGED else ""
+        if self[0] & SEALED:
+            tagged += f", subject={self.subject!r}"
         return f"NewEvent(type={self.type!r}, data={self.data!r}, metadata={self.metadata!r}{tagged})"
 
     def __reduce__(self) -> tuple[Any, ...]:  # by its arguments, bytes that are JSON would become mere bytes
         return _restored_event, (self.__class__, tuple(self))
+
+
+class UnsealedEvent(NewEvent):
+    """An event with a subject, whose data are not encrypted yet. What encodes commits refuses it, since it is no `NewEvent`: so
+    no way leads from here to a file or a connection but by a client that has encrypted it.
+    """
+
+    __slots__ = ()
 
 
 def _restored_event(cls: type[NewEvent], values: tuple[int, str, bytes, bytes | None]) -> NewEvent:
@@ -133,6 +157,21 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
         return tags_in(self[4]) if self[8] & TAGGED and self[4] else ()
 
     @property
+    def subject(self) -> str | None:
+        """The person whose data it has; None: nobody's."""
+        return subject_in(self[4]) if self[8] & SEALED and self[4] else None
+
+    @property
+    def erased(self) -> bool:
+        """Whether its subject was erased: `data` is empty then, for good."""
+        return False
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether `data` is still encrypted: the reader has no key, may not have it, or lacks the extra `personal`."""
+        return bool(self[8] & SEALED)
+
+    @property
     def command_id(self) -> str:
         return self[5]
 
@@ -148,8 +187,8 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
 
     @property
     def is_json(self) -> bool:
-        """Whether `data` was given as an object and stored as JSON."""
-        return bool(self[8] & DATA_IS_JSON)
+        """Whether `data` was given as an object and stored as JSON, and is neither encrypted nor erased."""
+        return self[8] & (DATA_IS_JSON | SEALED) == DATA_IS_JSON
 
     @property
     def commit_continues(self) -> bool:
@@ -167,11 +206,14 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
 
         Raises:
             PayloadInvalid: it is empty, or not JSON.
+            SubjectErased: it was about a person who was erased.
         """
         try:
-            return parsed(self[3])
+            return parsed(self.data)
         except (ValueError, RecursionError) as error:
-            raise self._not_json("data", self[3], error) from None
+            if self.erased:
+                raise SubjectErased(self.subject or "") from None
+            raise self._not_json("data", self.data, error) from None
 
     def metadata_json(self) -> Json:
         """`metadata` parsed as JSON; None if there is none. Raises the same errors as `json`."""
@@ -208,6 +250,8 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
     def _not_json(self, field: str, given: bytes, error: Exception) -> PayloadInvalid:
         found = f"{given!r:.80} and not JSON ({error})" if given else "empty"
         hint = "; ask `is_json` first" if field == "data" else ""
+        if field == "data" and self.encrypted:
+            found, hint = f"encrypted by the key of {self.subject!r}, which this reader does not have", ", encrypted"
         return PayloadInvalid(
             f"event {self.type!r}, version {self.version} of aggregate {self.aggregate_id!r}: its {field} is {found}; "
             f"`{field}` has the raw bytes{hint}",
@@ -219,10 +263,45 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
 
     def __repr__(self) -> str:
         tagged = f", tags={self.tags!r}" if self[8] & TAGGED else ""
+        if self[8] & SEALED:
+            tagged += f", subject={self.subject!r}" + (", erased" if self.erased else "")
         return (
             f"Event({self.aggregate_id!r} v{self.version} #{self.sequence} {self.type!r}, data={self.data!r}, "
             f"metadata={self.metadata!r}{tagged}, command_id={self.command_id!r}, time={self.time.isoformat()})"
         )
+
+
+class PersonalEvent(Event):
+    """An event with a subject. As a tuple it has what is stored, so its identity is that of the stored bytes, whoever reads it;
+    `data` is what a client has decrypted.
+
+    Attributes:
+        place: among the events of its commit on this aggregate, from 0.
+        opened: the data; None: not decrypted.
+        forgotten: the subject was erased.
+    """
+
+    place = 0
+    opened: bytes | None = None
+    forgotten = False
+
+    @property
+    def data(self) -> bytes:
+        if self.opened is not None:
+            return self.opened
+        return b"" if self.forgotten else self[3]
+
+    @property
+    def is_json(self) -> bool:
+        return self.opened is not None and bool(self[8] & DATA_IS_JSON)
+
+    @property
+    def erased(self) -> bool:
+        return self.forgotten
+
+    @property
+    def encrypted(self) -> bool:
+        return self.opened is None and not self.forgotten
 
 
 @dataclass(frozen=True, slots=True)

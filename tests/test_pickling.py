@@ -100,6 +100,7 @@ def made_errors() -> list[Exception]:
         errors.FolderRefused: ("folder", "it is in use"),
         errors.Elsewhere: (5, 2, 1),
         errors.CrossShard: ("order-1", "order-2", 0, 1),
+        errors.SubjectErased: ("customer:c-17",),
         errors.MessagesFailed: (3, errors.TimedOut("no answer came")),
         mailbox_errors.MailboxFull: ("mailbox", 5, 5, "bytes"),
         mailbox_errors.ChangesFirst: (),

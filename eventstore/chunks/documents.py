@@ -48,6 +48,16 @@ def replace_document(files: Files, path: Path, raw: bytes) -> None:
     files.sync_folder(path.parent)
 
 
+def replace_without_copy(files: Files, path: Path, raw: bytes) -> None:
+    """As `replace_document`, without keeping what was there: nothing that the new document lacks is in a file any longer."""
+    temporary = path.with_name(path.name + ".tmp")
+    if files.exists(temporary):
+        files.remove(temporary)
+    write_file(files, temporary, raw)
+    files.rename(temporary, path)
+    files.sync_folder(path.parent)
+
+
 def encoded_document(document: Mapping[str, DocumentValue]) -> bytes:
     """Returns JSON with a line for each member; a member that is an object has a line for each of its own members.
 

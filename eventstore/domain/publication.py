@@ -21,7 +21,7 @@ PublishFunction: TypeAlias = Callable[[Any, Event], object]
 
 def as_stored(event: object, stored: Event) -> bytes:
     """Publishes an event as it is."""
-    return stored.data
+    return stored[3]  # of one with a subject: encrypted
 
 
 def as_cloudevent(event: object, stored: Event) -> bytes:

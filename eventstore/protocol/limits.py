@@ -115,3 +115,10 @@ QUEUE_MAX: Final = 65_535
 # An expression of tags: a few tags of 255 bytes each. Why a message failed: the first 1,000 characters are kept.
 TAGS_BYTES_MAX: Final = 4_096
 REASON_BYTES_MAX: Final = 4_096
+
+# Subjects of one request for keys: each of those that have none may need a file of its own to be written.
+SUBJECTS_PER_REQUEST_MAX: Final = 256
+
+# For how long a client may use the key of a subject that it was given, before it asks again: what is erased can be read for so
+# long. Once a minute for each subject that is read costs a thousandth of reading it.
+KEY_LEASE_S: Final = 60

@@ -15,6 +15,7 @@ from eventstore.model import ANY, EXISTS, Expected
 from eventstore.protocol import backup_requests as backup_requests
 from eventstore.protocol import group_requests as group_requests  # these two declare theirs
 from eventstore.protocol import reaction_requests as reaction_requests
+from eventstore.protocol import subject_requests as subject_requests
 from eventstore.protocol import timer_requests as timer_requests
 from eventstore.protocol.answers import OK
 from eventstore.protocol.broker_requests import SendMessages, WireMessage

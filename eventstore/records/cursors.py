@@ -7,7 +7,7 @@ them. A cursor never requests the same position twice: a page that makes no prog
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Final, Protocol
@@ -15,9 +15,9 @@ from typing import Final, Protocol
 from eventstore.errors import InvalidArgument, ProtocolError
 from eventstore.event_identity import LogPosition
 from eventstore.fields import check_flag, check_int, check_optional_int, check_text, shown
-from eventstore.model import REPLAYED_MAX, REPLAYED_PER_PAGE_MAX, VERSION_MAX, Event
+from eventstore.model import REPLAYED_MAX, REPLAYED_PER_PAGE_MAX, VERSION_MAX, Event, PersonalEvent
 from eventstore.records.event_filter import EVERYTHING, EventFilter
-from eventstore.records.event_page import decode_page, settle
+from eventstore.records.event_page import PersonalPage, decode_page, settle
 
 _AGGREGATE_ID: Final = itemgetter(0)  # of an Event
 _VERSION: Final = itemgetter(1)
@@ -59,9 +59,10 @@ class AggregateCursor:
     Attributes:
         left: how many events at most; None: all.
         done: there is nothing more to request.
+        personal: the events with a subject of the last page, as they were taken: encrypted.
     """
 
-    __slots__ = ("_continued", "aggregate_id", "backwards", "done", "high", "left", "low")
+    __slots__ = ("_continued", "aggregate_id", "backwards", "done", "high", "left", "low", "personal")
 
     def __init__(
         self, aggregate_id: str, from_version: int, to_version: int | None, backwards: bool, limit: int | None
@@ -74,6 +75,7 @@ class AggregateCursor:
         self.left = check_optional_int("limit", limit, 0, VERSION_MAX)
         self.done = limit == 0 or (to_version is not None and to_version < from_version)
         self._continued = False
+        self.personal: Sequence[PersonalEvent] = ()
 
     def take(self, page: AggregatePage) -> list[Event]:
         """Returns the requested events of the page, and moves on.
@@ -82,6 +84,7 @@ class AggregateCursor:
             ProtocolError: the page is malformed, lacks events, holds events of another aggregate, or makes no progress.
         """
         events = decode_page(page.records)
+        self.personal = personal_in(events) if events.__class__ is PersonalPage else ()
         if set(map(_AGGREGATE_ID, events)) - {self.aggregate_id}:
             raise _of_another(self.aggregate_id)
         if self._lacks_events(events, page.next):
@@ -135,9 +138,10 @@ class ManyCursor:
         events: what was found of each.
         place: up to which they are read; None until the first page.
         done: there is nothing more to request.
+        personal: the events with a subject of the last page, as they were taken: encrypted.
     """
 
-    __slots__ = ("_left", "done", "events", "place")
+    __slots__ = ("_left", "done", "events", "personal", "place")
 
     def __init__(self, ids: Iterable[str]) -> None:
         """Raises InvalidArgument: these are not 1 to 1,000 ids."""
@@ -156,6 +160,7 @@ class ManyCursor:
         self._left = list(self.events)
         self.place: LogPosition | None = None
         self.done = False
+        self.personal: Sequence[PersonalEvent] = ()
 
     @property
     def rows(self) -> tuple[tuple[str, int], ...]:
@@ -173,6 +178,7 @@ class ManyCursor:
             raise ProtocolError(f"a page up to {self.place} goes up to {place}", field="next", value=str(place))
         self.place = place
         found = decode_page(page.records)
+        self.personal = personal_in(found) if found.__class__ is PersonalPage else ()
         for name, events in groupby(found, _AGGREGATE_ID):
             self._add(name, list(events), place.sequence)
         last = self._left.index(found[-1].aggregate_id) if found and not page.at_end else 0
@@ -201,9 +207,22 @@ class LogCursor:
         place: the same as `after`, with the identity of that event as long as the store must check it.
         end: the place where the last page ended, if all its events were wanted; None: that is not known, or within the page.
         layout: the layout of the shard's slots that it reads by; None until its first request: whatever the shard has then.
+        personal: the events with a subject of the last page, as they were taken: encrypted.
     """
 
-    __slots__ = ("_connection", "_identity", "_last", "after", "backwards", "done", "end", "layout", "left", "wanted")
+    __slots__ = (
+        "_connection",
+        "_identity",
+        "_last",
+        "after",
+        "backwards",
+        "done",
+        "end",
+        "layout",
+        "left",
+        "personal",
+        "wanted",
+    )
 
     def __init__(
         self,
@@ -221,6 +240,7 @@ class LogCursor:
         self.end: LogPosition | None = None
         self.layout: int | None = None
         self.left = check_optional_int("limit", limit, 0, VERSION_MAX)
+        self.personal: Sequence[PersonalEvent] = ()
         self.wanted = wanted
         self.backwards = backwards
         self.done = limit == 0
@@ -244,12 +264,13 @@ class LogCursor:
     def take(self, page: LogPage) -> list[Event]:
         """Same as `AggregateCursor.take`."""
         self._identity = ""
-        events = decode_page(page.records)
+        decoded = decode_page(page.records)
         if self.backwards:
-            events = [event for event in reversed(events) if event[7] < self.after and self.wanted.matches(event)]
+            events = [event for event in reversed(decoded) if event[7] < self.after and self.wanted.matches(event)]
         else:
-            events = self.wanted.select(events, self.after)
+            events = self.wanted.select(decoded, self.after)
             settle(events, page.next or 0)
+        self.personal = personal_in(events) if decoded.__class__ is PersonalPage else ()
         found = len(events)
         self.left = _cut_to_limit(events, self.left)
         whole = page.next is not None and page.identity and len(events) == found
@@ -260,6 +281,11 @@ class LogCursor:
             raise _stuck(page.next)
         self.after = page.next
         return events
+
+
+def personal_in(events: Iterable[object]) -> Sequence[PersonalEvent]:
+    """Returns those that have a subject."""
+    return [event for event in events if isinstance(event, PersonalEvent)]
 
 
 def _cut_to_limit(events: list[Event], left: int | None) -> int | None:

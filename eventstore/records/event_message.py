@@ -16,6 +16,7 @@ from typing import Final
 from eventstore import flat
 from eventstore.model import EVENT_BYTES_MAX, ID_BYTES_MAX, METADATA_IS_JSON, TYPE_BYTES_MAX, Event
 from eventstore.records.message import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TEXT_BYTES_MAX, Message, RawMessage
+from eventstore.tags import SEALED
 
 STORE: Final = "store"
 SEQUENCE: Final = "sequence"
@@ -113,7 +114,7 @@ class EventMessages:
                     TIMESTAMP,
                     str(timestamp),
                     FORMAT,
-                    "json" if event.is_json else "bytes",
+                    "json" if event.is_json and not event[8] & SEALED else "bytes",
                 )
             )
             if tags:

@@ -24,8 +24,9 @@ import msgpack
 from eventstore import flat
 from eventstore.errors import ProtocolError
 from eventstore.flat import Scalar
-from eventstore.model import LEFT_SHIFT, STORED_FORMAT, Event
+from eventstore.model import LEFT_SHIFT, STORED_FORMAT, Event, PersonalEvent
 from eventstore.records.commit import FIXED_BYTES, HEADER, HEADER_BYTES, LONG_MARK, OWN_MARK_AT, joint_place_of
+from eventstore.tags import SEALED
 
 _COLUMNS: Final = ("length", "sequence", "count", "time", "first_version")
 _HEADER_FIELDS: Final = HEADER.part(*_COLUMNS)
@@ -40,8 +41,12 @@ Values = Sequence[Scalar]
 _Columns = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int], Sequence[int]]  # as in _COLUMNS
 
 
+class PersonalPage(list[Event]):
+    """The events of a page of which some have a subject: those are `PersonalEvent`."""
+
+
 def decode_page(records: bytes | memoryview) -> list[Event]:
-    """Returns the events of whole commit records, in their order in the page.
+    """Returns the events of whole commit records, in their order in the page: a `PersonalPage`, if some have a subject.
 
     Raises:
         ProtocolError: the bytes are not a sequence of whole commit records.
@@ -71,7 +76,10 @@ def settle(events: list[Event], through: int) -> None:
     commit that ends there or before, the rest of the commit was left out, and does not follow.
     """
     if events and (left := events[-1][8] >> LEFT_SHIFT) and events[-1][7] + left <= through:
-        events[-1] = tuple.__new__(Event, (*events[-1][:8], events[-1][8] & STORED_FORMAT))
+        last = events[-1]
+        events[-1] = settled = tuple.__new__(type(last), (*last[:8], last[8] & STORED_FORMAT))
+        if isinstance(last, PersonalEvent) and isinstance(settled, PersonalEvent):
+            settled.place = last.place
 
 
 def _decode(records: bytes | memoryview) -> list[Event]:
@@ -122,7 +130,7 @@ def _columns_of_singles(values: Values, page_bytes: int) -> _Columns | None:
 def _single_events(values: Values, columns: _Columns) -> list[Event]:
     _, sequences, _, times, versions = columns
     step = _SINGLE_VALUES
-    return _make(
+    events = _make(
         values[1::step],
         versions,
         values[4::step],
@@ -133,6 +141,8 @@ def _single_events(values: Values, columns: _Columns) -> list[Event]:
         sequences,
         values[3::step],
     )
+    formats = values[3 : step * len(sequences) : step]
+    return _with_subjects(events, repeat(0)) if max(formats) >= SEALED else events  # type: ignore[type-var, operator]
 
 
 def _walk(records: bytes | memoryview) -> tuple[_Columns, dict[int, int]]:
@@ -171,7 +181,7 @@ def _events(values: Values, columns: _Columns, left: Mapping[int, int]) -> list[
             for place in range(counts[record]):
                 at = firsts[record] + place
                 formats[at] = cast(int, formats[at]) | following - place << LEFT_SHIFT
-    return _make(
+    made = _make(
         _repeated([values[start + 1] for start in starts], counts),
         _counted(versions, counts),
         events[1::4],
@@ -182,6 +192,20 @@ def _events(values: Values, columns: _Columns, left: Mapping[int, int]) -> list[
         _counted(sequences, counts),
         formats,
     )
+    # those of joint commits are large also without a subject
+    return _with_subjects(made, chain.from_iterable(map(range, counts))) if max(formats) >= SEALED else made  # type: ignore[type-var, operator]
+
+
+def _with_subjects(events: list[Event], places: Iterable[int]) -> list[Event]:
+    """Returns the events, those with a subject as `PersonalEvent`. `places`: of each among those of its record."""
+    found = False
+    for at, (event, place) in enumerate(zip(events, places, strict=False)):
+        if event[8] & SEALED:
+            personal = PersonalEvent(event)
+            if place:
+                personal.place = place
+            events[at], found = personal, True
+    return PersonalPage(events) if found else events
 
 
 def _repeated(column: Iterable[Scalar], counts: Iterable[int]) -> Iterable[Scalar]:

@@ -36,6 +36,7 @@ from eventstore.model import (
     ExpectedVersion,
     NewEvent,
     Replicas,
+    UnsealedEvent,
     Write,
     fresh_command_id,
     micros,
@@ -46,6 +47,10 @@ from eventstore.records.event_filter import EventFilter
 from eventstore.records.slots import LOCAL, slot_of
 
 T = TypeVar("T")
+
+
+class Unsealed(InvalidArgument):
+    """An event has a subject, and its data are not encrypted. A client over the network encrypts them."""
 
 
 class AfterCommand(NamedTuple):
@@ -142,6 +147,7 @@ RawJointCommit: TypeAlias = tuple[JointWrites, AppendCondition, str, int | None,
 CommitResult: TypeAlias = Committed | EventStoreError
 """The result of appending one commit, as the caller gets it."""
 
+_HELD: Final = Unsealed("a commit is held until its events are encrypted", field="subject")
 _FINGERPRINT_MARK: Final = bytes((0xC4, len(NO_FINGERPRINT)))  # msgpack bin 8; no event begins with it
 _EVENTS_FROM: Final = len(_FINGERPRINT_MARK) + len(NO_FINGERPRINT)
 _NEW_EVENTS: Final = frozenset({NewEvent})
@@ -283,7 +289,32 @@ def encode_commits(commits: Sequence[Commit], replicas: Replicas | None = None) 
     Raises:
         InvalidArgument: `replicas` is neither "all" nor None.
     """
-    encoded = _encode_alike(commits) or [_encoded_or_refused(commit) for commit in commits]
+    return _expecting(replicas, _encode_alike(commits) or [_encoded_or_refused(commit) for commit in commits])
+
+
+class CommitsToSeal:
+    """Encodes commits in order, up to the first group in which an event has to be encrypted first: that and what follows is
+    `held`, and counts as refused. `before`: how many were not held.
+    """
+
+    def __init__(self, replicas: Replicas | None) -> None:
+        self.held: list[Commit] = []
+        self.before = 0
+        self._replicas: Replicas | None = replicas
+
+    def encode(self, commits: Sequence[Commit]) -> Sequence[RawCommit | InvalidArgument]:
+        """Returns `encode_commits` of these, or an error for each."""
+        if not self.held:
+            alike = _encode_alike(commits)
+            encoded = alike or [_encoded_or_refused(commit) for commit in commits]
+            if alike or Unsealed not in set(map(type, encoded)):
+                self.before += len(commits)
+                return _expecting(self._replicas, encoded)
+        self.held += commits
+        return [_HELD] * len(commits)
+
+
+def _expecting(replicas: Replicas | None, encoded: list[RawCommit | InvalidArgument]) -> list[RawCommit | InvalidArgument]:
     if replicas is None:
         return encoded
     return [
@@ -427,6 +458,13 @@ def _all_valid(events: Sequence[NewEvent]) -> bool:
 
 
 def _check_event(event: NewEvent) -> None:
+    if event.__class__ is UnsealedEvent:
+        raise Unsealed(
+            f"event {shown(event.type)} has the subject {shown(event.subject)}, whose key a server keeps; append it by a "
+            "client of one",
+            field="subject",
+            value=shown(event.subject),
+        )
     if event.__class__ is not NewEvent:
         raise InvalidArgument(
             f"events holds {shown(event)}, not a NewEvent; make each with NewEvent(type, data)",

@@ -31,6 +31,8 @@ class Permission(StrEnum):
     GROUPS = "groups"  # groups: resetting, replaying and deleting them, their retries
     REACTIONS = "reactions"  # reactions: retrying, skipping, replaying
     TIMERS = "timers"  # aggregates: running, moving and cancelling their timers; on everything also confirming the clock
+    SUBJECTS = "subjects"  # subjects: having their keys, to store and to read data about them
+    ERASE = "erase"  # subjects: destroying their keys
     ALARMS = "alarms"  # alarms: silencing and testing them
     BACKUP = "backup"  # being told where the files are, and up to where they count; of everything
     STATS = "stats"  # figures, lists and metrics; of everything
@@ -47,6 +49,7 @@ _RECORDED: Final = (
     Permission.TIMERS,
     Permission.ALARMS,
     Permission.BACKUP,
+    Permission.ERASE,
 )
 _OF_GROUPS: Final = ("retry:", "dead:")
 
@@ -136,6 +139,13 @@ def on_each(permission: Permission, field: str) -> Needs:
         return ((permission, row[0]) for row in getattr(request, field))
 
     return Needs(permission, wanted, of=f"each of the {field}")
+
+
+def on_all(permission: Permission, field: str) -> Needs:
+    """Needs the permission on each name in a field."""
+    return Needs(
+        permission, lambda request: ((permission, name) for name in getattr(request, field)), of=f"each of the {field}"
+    )
 
 
 def on_filtered(permission: Permission) -> Needs:

@@ -24,6 +24,7 @@ from eventstore.server.requests.dispatch import DISPATCH_METRICS
 from eventstore.server.requests.precedence import PRECEDENCE_METRICS
 from eventstore.server.requests.read_requests import READ_METRICS
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS
+from eventstore.server.subjects import SUBJECT_METRICS
 from eventstore.server.timers.timer_metrics import TIMER_METRICS
 from eventstore.server.verification.verifying import VERIFYING_METRICS
 from eventstore.server.work.worked_shards import WORKER_METRICS
@@ -44,6 +45,7 @@ METRICS_BY_SUBJECT: Final[Mapping[str, Sequence[Metric[Any]]]] = {
     "Timers": TIMER_METRICS,
     "Projections": CONNECTED_PROJECTION_METRICS,
     "Backups": BACKUP_METRICS,
+    "Subjects": SUBJECT_METRICS,
     "Process": PROCESS_METRICS,
     "Disk": DISK_METRICS,
     "Alarms": ALARM_METRICS,

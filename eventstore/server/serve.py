@@ -78,6 +78,7 @@ from eventstore.server.requests.precedence import Precedence
 from eventstore.server.requests.read_requests import ReadRequests
 from eventstore.server.requests.subscriptions import ServedSubscriptions
 from eventstore.server.shard_layout import ServedLayout, SplitPause
+from eventstore.server.subjects import Subjects, master_keys
 from eventstore.server.timers.timer_metrics import timer_feature
 from eventstore.server.timers.timer_runner import RunningTimers, TimerOperators, TimerRunner, TimerSettings, timer_runner
 from eventstore.server.verification.verified_files import verified_folders
@@ -87,6 +88,7 @@ from eventstore.store.data_folder import ShardIdentity
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.open_store import open_store
 from eventstore.store.store_stats import STORE_METRICS
+from eventstore.tags import check_subject
 
 REACTIONS: Final = "reactions.json"
 PROJECTIONS: Final = "projections.json"
@@ -112,6 +114,7 @@ class Server:
     slots: OwnedSlots | None
     publishing: Publishing
     verifying: Verifying
+    subjects: Subjects
     features: list[Feature]
     stopping: trio.Event
 
@@ -146,6 +149,7 @@ async def serve(
     check_keep_commands(settings.keep_commands, with_broker=settings.broker)
     security = security or Security(settings)
     check_http_api(settings)
+    master_keys(settings.subject_key_file)
     alarms_of(settings)  # to name what is wrong before the folder is made
     if settings.http is not None:
         bind(settings.http, "http").close()
@@ -254,6 +258,10 @@ async def _listening(
         service = None if broker is None else BrokerService(gate, broker, nursery, may_answer, number)
         publishing = publishing_of(store, broker, settings.publish, domain, settings.data, files)
         layout.moved.append(lambda _: publishing.begin_again())
+        subjects = Subjects(
+            store, settings.data, master_keys(settings.subject_key_file), files, check_subject if slots is None else slots.check
+        )
+        await subjects.begin()
         verifying = Verifying(settings, verified_folders(store, broker))
         backups = Backups(gate, lambda: _cut(settings, store, broker), settings.data / BACKUPS)
 
@@ -294,6 +302,7 @@ async def _listening(
             backups.feature,
             projections.feature,
             chains.feature,
+            subjects.feature(gate, nursery),
             process_feature(settings.data),
             *(() if service is None else (service.feature, publishing_feature(publishing))),
             verifying.feature,
@@ -329,7 +338,7 @@ async def _listening(
             committers = () if broker is None else (broker.committer,)
             begin(features, nursery, gate, dispatch.handle, end_turn, ServerBacklog(store.committer, mailboxes, *committers))
             address = f"{security.scheme}://{host}:{port}"
-            told = maps, layout, reports, security, slots, publishing, verifying
+            told = maps, layout, reports, security, slots, publishing, verifying, subjects
             yield Server(
                 address, http_address, store, service, gate, appends, commands, mailboxes, *told, features, trio.Event()
             )

@@ -86,6 +86,16 @@ class ServerSettings:
 
     store_settings: Annotated[StoreSettings, SettingsPart()] = field(default_factory=StoreSettings)
 
+    subject_key_file: Annotated[
+        str | None,
+        Setting(
+            "The master keys, under which the [keys of subjects](SECURITY.md#erasing-what-is-known-of-a-person) are encrypted: "
+            "a line of 64 hexadecimal digits each, the newest first. Without it no events with a subject are stored.",
+            "Server",
+            metavar="FILE",
+        ),
+    ] = None
+
     broker: Annotated[
         bool, Setting("Serve topics and consumer groups. Without it the broker's folder is not opened.", "Broker")
     ] = True

@@ -14,8 +14,9 @@ from eventstore import flat
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int, check_text
 from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, EVENT_BYTES_MAX, STORED_FORMAT, TYPE_BYTES_MAX
-from eventstore.tags import TAGGED, check_envelope, with_tags
+from eventstore.tags import SEALED, TAGGED, check_envelope, with_tags
 
+SEALED_BYTES_MIN: Final = 29  # of no data at all: kind, nonce, tag
 _UNTAGGED: Final = frozenset(range(TAGGED))
 _UNTAGGED_MAX: Final = max(_UNTAGGED)
 _FIXSTR, _FIXSTR_END, _BIN8, _BIN16, _NIL = 0xA1, 0xC0, 0xC4, 0xC5, 0xC0
@@ -67,13 +68,13 @@ class EventsCheck:
             raise InvalidArgument(f"events are malformed: {error}", field="events") from None
         tags = _check_event(*values) if len(values) == 4 else _check_events(values)
         canonical = flat.encode(values)
-        if tags:
+        if tags is not None:
             return len(values) // 4, with_tags(canonical, tags)
         return len(values) // 4, raw if canonical == raw else canonical
 
 
-def _check_event(format_: Any, type_: Any, data: Any, metadata: Any) -> tuple[str, ...]:
-    """Returns the tags of the event. Without `isinstance`: each event with tags comes here."""
+def _check_event(format_: Any, type_: Any, data: Any, metadata: Any) -> tuple[str, ...] | None:
+    """Returns the tags of the event; None: it has no envelope. Without `isinstance`: each event with tags comes here."""
     if type_.__class__ is not str or data.__class__ is not bytes or format_.__class__ is not int:
         raise InvalidArgument("an event is format (int), type (str), data (bin), metadata (bin or nil)", field="events")
     if metadata is not None and metadata.__class__ is not bytes:
@@ -84,12 +85,19 @@ def _check_event(format_: Any, type_: Any, data: Any, metadata: Any) -> tuple[st
     size = len(data) + (0 if metadata is None else len(metadata))
     if size > EVENT_BYTES_MAX:
         raise _over("event", EVENT_BYTES_MAX, size)
-    return check_envelope(metadata or b"") if format_ & TAGGED else ()
+    if not format_ & TAGGED:
+        if format_ & SEALED:
+            raise InvalidArgument("an event with encrypted data names no subject", field="subject")
+        return None
+    if format_ & SEALED and len(data) < SEALED_BYTES_MIN:
+        what = f"encrypted data of {len(data)} bytes, the least are {SEALED_BYTES_MIN}"
+        raise InvalidArgument(what, field="data", limit=SEALED_BYTES_MIN, value=len(data))
+    return check_envelope(metadata or b"", sealed=bool(format_ & SEALED))
 
 
-def _check_events(values: Sequence[flat.Scalar]) -> tuple[str, ...]:
+def _check_events(values: Sequence[flat.Scalar]) -> tuple[str, ...] | None:
     """Does the same as `_check_event` for each event, but in C loops. The slow path is for events with tags, and names the
-    first bad event. Returns the tags of all, each once.
+    first bad event. Returns the tags of all, each once; None: none has an envelope.
     """
     count, odd = divmod(len(values), 4)
     if not values:
@@ -109,9 +117,10 @@ def _check_events(values: Sequence[flat.Scalar]) -> tuple[str, ...]:
         and max(map(len, data)) + max(map(len, filter(None, metadata)), default=0) <= EVENT_BYTES_MAX  # type: ignore[arg-type]
     )
     if fine:
-        return ()
-    tags = [_check_event(*values[at : at + 4]) for at in range(0, 4 * count, 4)]
-    return tuple(dict.fromkeys(chain.from_iterable(tags)))
+        return None
+    found = [_check_event(*values[at : at + 4]) for at in range(0, 4 * count, 4)]
+    tags = [each for each in found if each is not None]
+    return tuple(dict.fromkeys(chain.from_iterable(tags))) if tags else None
 
 
 def _over(name: str, limit: int, value: int) -> InvalidArgument:

@@ -49,6 +49,7 @@ ERRORS: list[EventStoreError] = [
     errors.CommandIdReused("order-42", "c-1", 3, 17),
     errors.CrossShard("order-42", "order-7", 0, 1),
     errors.ConditionFailed("order-42", "OrderPlaced", 7),
+    errors.SubjectErased("customer:c-17"),
     errors.Overloaded("busy", limit=10),
     errors.StorageFull("full"),
     errors.Poisoned("broken"),

@@ -49,6 +49,7 @@ from eventstore.protocol.requests import (
     Subscribe,
     SubscribeMatching,
 )
+from eventstore.protocol.subject_requests import EraseSubject, LeaseKeys
 from eventstore.protocol.timer_requests import ChangeTimer, RecordTimers, SetTimer
 from eventstore.query import Query
 from eventstore.records.parking_record import reserved_id
@@ -202,6 +203,9 @@ BY_HAND: Final = [
         reveals=SENDABLE,
         recorded=True,
     ),
+    # ---- subjects
+    Row(by("customer-#", lambda name: LeaseKeys(True, (name,))), ("subjects customer-#",)),
+    Row(by("customer-#", lambda name: EraseSubject(name, "asked")), ("erase customer-#",), recorded=True),
     # ---- reactions
     Row(by(ACC, lambda name: RecordParking(reserved_id(name), "$Parked", parked())), (f"park {ACC}",)),
     Row(

@@ -99,12 +99,14 @@ def print_event(event: Event, shard: int | None = None, *, with_aggregate: bool,
         f"v{event.version}",
         _time(event),
         event.type,
-        _payload(event.data, event.is_json),
+        "erased" if event.erased else "encrypted" if event.encrypted else _payload(event.data, event.is_json),
     ]
     if with_aggregate:
         parts.insert(1, event.aggregate_id)
     if event.metadata is not None:
         parts.append("metadata " + _payload(event.metadata, bool(event[8] & METADATA_IS_JSON)))
+    if event.subject is not None:
+        parts.append(f"subject {event.subject}")
     if event.tags:
         parts.append("tags " + ", ".join(event.tags))
     print_line("  ".join(parts))

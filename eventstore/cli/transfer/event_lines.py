@@ -65,6 +65,7 @@ _NAMES: Final = _OF_EVENT | {
     "shard",
     "joint_commit",
     "joint_events",
+    "subject",
 }
 # The order in which exports are written. Reading a line in this order costs a third of searching for each name.
 _USUAL: Final = re.compile(
@@ -219,6 +220,8 @@ def read_event(line: str, more: frozenset[str]) -> tuple[NewEvent | None, dict[s
 
 def _event(texts: dict[str, str], values: dict[str, object]) -> NewEvent:
     event_type = _text(values, "event_type")
+    if values.get("subject") is not None:
+        raise LineRefused(f"it is about the subject {values['subject']!r:.80}, and exports have no data about subjects")
     data, data_format = _payload(texts, values, "data", DATA_IS_JSON)
     metadata, metadata_format = _payload(texts, values, "metadata", METADATA_IS_JSON)
     if data is None:
@@ -352,7 +355,9 @@ def format_event(event: Event, shard: int | None = None, joint: JointMark | None
         f'"command_id":{json.dumps(event.command_id, ensure_ascii=False)}',
         f'"event_type":{json.dumps(event.type, ensure_ascii=False)}',
         f'"timestamp":{time}',
-        _format_payload("data", event.data, is_json=event.is_json),
+        _format_payload("data", event.data, is_json=event.is_json)
+        if event.subject is None  # what a file has, no key erases
+        else f'"subject":{json.dumps(event.subject, ensure_ascii=False)},"data":null',
     ]
     if event.metadata is not None:
         members.append(_format_payload("metadata", event.metadata, is_json=bool(event[8] & METADATA_IS_JSON)))

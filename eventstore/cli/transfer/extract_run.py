@@ -132,7 +132,7 @@ async def _records(events: AsyncIterable[Event], pages: _Pages) -> AsyncIterator
 def _record(events: list[Event], fingerprint: bytes, place: JointPlace | None) -> CommitView:
     first = events[0]
     new = [
-        tuple.__new__(NewEvent, (each[8] & STORED_FORMAT, each.type, each.data, each[4])) for each in events
+        tuple.__new__(NewEvent, (each[8] & STORED_FORMAT, each.type, each[3], each[4])) for each in events
     ]  # the bytes as they are
     name, _, command_id, time, raw = encode_commit(first.aggregate_id, new, ANY, first.command_id, first.timestamp)
     count, version = len(events), first.version

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence, Set
 from contextlib import suppress
+from functools import cached_property
 from itertools import chain, islice
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -26,6 +27,7 @@ from eventstore.client.aio.background import Background
 from eventstore.client.aio.limited import in_time
 from eventstore.client.aio.link import NetworkLink, first_to_answer, open_link
 from eventstore.client.aio.settled import settled
+from eventstore.client.aio.subject_keys import NetworkKeys
 from eventstore.client.aio.this_loop import of_another_loop, this_loop
 from eventstore.client.backoff import Backoff
 from eventstore.client.connection_errors import Attempt, Unanswered, connection_lost, not_opened, timed_out_without
@@ -41,6 +43,7 @@ from eventstore.forks import of_parent, tell_of_forks
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.request_declaration import DECLARATIONS, Answered
 from eventstore.protocol.requests import Ping
+from eventstore.protocol.subject_requests import LeasedKeys, LeaseKeys
 
 G = TypeVar("G")
 A = TypeVar("A")
@@ -236,6 +239,14 @@ class NetworkConnection:
             self.drop(call)
             raise
         return cast(A, call.answer())
+
+    @cached_property
+    def keys(self) -> NetworkKeys:
+        """The keys of subjects that were leased here."""
+        return NetworkKeys(self._lease_keys)
+
+    async def _lease_keys(self, subjects: tuple[str, ...], create: bool) -> LeasedKeys:
+        return await self.call(LeaseKeys(create, subjects))
 
     def drop(self, call: Call[Any]) -> None:
         """Discards the answer of a call when it arrives."""

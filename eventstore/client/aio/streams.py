@@ -25,7 +25,7 @@ from eventstore.errors import EventStoreError
 from eventstore.event_identity import LogPosition
 from eventstore.model import Event
 from eventstore.position import Position, Reading, in_use
-from eventstore.records.cursors import LogCursor
+from eventstore.records.cursors import LogCursor, personal_in
 from eventstore.records.event_filter import EventFilter
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ class NetworkEventStream(PagedStream[Event]):
         self._cursor = cursor
         self._timeout = timeout
         self._requested: PageCall[anyio.Event] | None = None
+        self._unopened: list[Event] | None = None  # taken, and not handed out: their keys have not arrived
 
     async def turn(self) -> Iterator[Event] | None:
         page = await self.page()
@@ -142,6 +143,8 @@ class NetworkEventStream(PagedStream[Event]):
 
     async def page(self) -> list[Event] | None:
         """Returns the events of the next page, of which there may be none; None at the end."""
+        if self._unopened is not None:
+            return await self._opened(self._unopened)
         self.prefetch()
         if self._requested is None:
             return None
@@ -153,8 +156,16 @@ class NetworkEventStream(PagedStream[Event]):
         if self._requested is not call:  # another task has closed it
             return None
         self._requested = None
-        events = self._cursor.take(call.page())
+        events, personal = self._cursor.take(call.page()), self._cursor.personal
         self.prefetch_if_possible()
+        return await self._opened(events) if personal else events
+
+    async def _opened(self, events: list[Event]) -> list[Event]:
+        """Returns the events, decrypted. If that fails, they are what the next call returns."""
+        self._unopened = events
+        with within(self._timeout):
+            await self._connection.keys.open(personal_in(events))
+        self._unopened = None
         return events
 
     @property
@@ -223,6 +234,7 @@ class NetworkSubscriptionStream(PagedStream[SubscriptionItem]):
         self._reading = Reading(subscription.start)
         self._started = False
         self._closed = False
+        self._unopened: list[SubscriptionItem] | None = None  # taken, and not handed out: their keys have not arrived
 
     @property
     def position(self) -> Position:
@@ -247,15 +259,25 @@ class NetworkSubscriptionStream(PagedStream[SubscriptionItem]):
         """Waits for the next page, and returns its items; None: the stream was closed."""
         if self._closed:
             return None
+        if self._unopened is not None:
+            return await self._opened(self._unopened)
         with within(self._timeout):
             await self._wait()
         if self._closed:
             return None
-        items = self._subscription.take()
+        items, personal = self._subscription.take(), self._subscription.personal
         due = self._subscription.credit_due()
         if due:
             self._connection.session.grant(self._subscription, due)
             self._connection.flush()
+        return await self._opened(items) if personal else items
+
+    async def _opened(self, items: list[SubscriptionItem]) -> list[SubscriptionItem]:
+        """As of `NetworkEventStream`."""
+        self._unopened = items
+        with within(self._timeout):
+            await self._connection.keys.open(personal_in(items))
+        self._unopened = None
         return items
 
     async def _wait(self) -> None:

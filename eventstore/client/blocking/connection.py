@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
+from functools import cached_property
 from itertools import chain, islice
 from typing import Self, TypeAlias, TypeVar, cast
 from weakref import WeakSet, ref
@@ -26,6 +27,7 @@ from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address, Addresses
 from eventstore.client.backoff import Backoff
 from eventstore.client.blocking.link import BlockingLink, PeerSilent, first_to_answer, raised_by_handler
+from eventstore.client.blocking.subject_keys import BlockingKeys
 from eventstore.client.blocking.turn import Turn, apart_in_handlers, exclusive
 from eventstore.client.connection_errors import (
     Attempt,
@@ -48,6 +50,8 @@ from eventstore.forks import tell_of_forks
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import Ping
+from eventstore.protocol.subject_requests import LeaseKeys
+from eventstore.records.cursors import personal_in
 
 G = TypeVar("G")
 A = TypeVar("A")
@@ -303,6 +307,11 @@ class BlockingConnection:
             made.close()
         return made
 
+    @cached_property
+    def keys(self) -> BlockingKeys:
+        """The keys of subjects that were leased here."""
+        return BlockingKeys(lambda subjects, create: self.call(LeaseKeys(create, subjects)))
+
     def pages_of(self, subscription: SessionSubscription) -> tuple[SubscriptionPage, Callable[[], object]]:
         """Returns a function that waits for the next page of a subscription, and one that ends it. Opens this connection, which
         is `apart`.
@@ -512,6 +521,7 @@ class _SubscriptionPages:
         self._connection = connection
         self._subscription = subscription
         self._begun = False
+        self._unopened: list[SubscriptionItem] | None = None  # taken, and not handed out: their keys have not arrived
 
     def page(self) -> list[SubscriptionItem]:
         """Waits for the next page."""
@@ -525,6 +535,8 @@ class _SubscriptionPages:
 
     def _page(self) -> list[SubscriptionItem]:
         connection, subscription = self._connection, self._subscription
+        if self._unopened is not None:
+            return self._opened(self._unopened)
         if not self._begun:
             connection._link.owner = ref(self)
             connection.__enter__()
@@ -537,4 +549,11 @@ class _SubscriptionPages:
         due = subscription.credit_due()
         if due:
             connection.grant(subscription, due)
+        return self._opened(items) if subscription.personal else items
+
+    def _opened(self, items: list[SubscriptionItem]) -> list[SubscriptionItem]:
+        """Returns the items, decrypted. If that fails, they are what the next call returns."""
+        self._unopened = items
+        self._connection.keys.open(personal_in(items))
+        self._unopened = None
         return items

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
@@ -21,6 +21,7 @@ from eventstore.client.blocking.loop_thread import Hosted, LoopThread, OutcomeQu
 from eventstore.client.blocking.member import BlockingMember
 from eventstore.client.blocking.reactions import BlockingReactions
 from eventstore.client.blocking.streams import Item, chained
+from eventstore.client.blocking.subject_keys import BlockingKeys
 from eventstore.client.connection_errors import answered_in_parent
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.limit import active, current, taken_in_time
@@ -133,6 +134,11 @@ class BlockingRouter:
         found = self._shards.get(number) or self._shards.setdefault(number, BlockingShardConnection(self, number))
         return cast(BlockingConnection, found)
 
+    @cached_property
+    def keys(self) -> BlockingKeys:
+        """As of `Router`."""
+        return BlockingKeys(lambda subjects, create: self.run(lambda router: router.lease_keys(subjects, create)))
+
     def connections(self) -> dict[int, BlockingConnection]:
         """As of `Router`."""
         return {each.shard: self.shard(each.shard) for each in self.table.known.shards}
@@ -216,6 +222,11 @@ class BlockingShardConnection:
     @property
     def options(self) -> ClientOptions:
         return self._router.entry.options
+
+    @property
+    def keys(self) -> BlockingKeys:
+        """Those of the router."""
+        return self._router.keys
 
     @property
     def current(self) -> Self:

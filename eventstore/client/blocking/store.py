@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -35,6 +35,7 @@ from eventstore.client.blocking.streams import (
     open_read,
     read_log,
 )
+from eventstore.client.blocking.subject_keys import BlockingKeys
 from eventstore.client.blocking.topic import BlockingTopic
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.limit import seconds_of, within
@@ -44,8 +45,19 @@ from eventstore.client.routing.queues import appends, sends
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.commit_rows import committed_of
 from eventstore.client.session.page_requests import aggregates_request, many_request
-from eventstore.errors import ConnectionLost, CrossShard, EventStoreError, OutdatedCode, UnknownOperation
+from eventstore.errors import (
+    ConnectionLost,
+    CrossShard,
+    EventStoreError,
+    InvalidArgument,
+    OutdatedCode,
+    PermissionDenied,
+    SubjectErased,
+    UnknownOperation,
+    copy_error,
+)
 from eventstore.event_identity import LogPosition
+from eventstore.fields import check_text
 from eventstore.model import (
     At,
     Commit,
@@ -56,6 +68,7 @@ from eventstore.model import (
     Replicas,
     Unchanged,
     Write,
+    fresh_command_id,
     sequence_of,
 )
 from eventstore.position import (
@@ -73,9 +86,11 @@ from eventstore.position import (
 )
 from eventstore.protocol.joint_commits import committed_of as joint_result
 from eventstore.protocol.joint_commits import request_of as joint_request
+from eventstore.protocol.limits import SUBJECTS_PER_REQUEST_MAX
 from eventstore.protocol.reaction_requests import CheckParking, FollowReactions, RecordParking, WaitProjection
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import CommitJointly, CommitUnless, FindCommand, ReadMany, Version
+from eventstore.protocol.subject_requests import ErasedSubject, EraseSubject
 from eventstore.protocol.timer_requests import ChangeTimer, RecordTimers, SetTimer
 from eventstore.query import Query, check_query
 from eventstore.records.cluster_map import ClusterMap
@@ -83,7 +98,10 @@ from eventstore.records.cursors import AggregateCursor, LogCursor, ManyCursor
 from eventstore.records.event_filter import event_filter
 from eventstore.records.raw_commit import (
     CommitResult,
+    CommitsToSeal,
+    RawCommit,
     RawJointCommit,
+    Unsealed,
     condition_of,
     encode_commit,
     encode_commits,
@@ -195,16 +213,31 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             NotEnoughReplicas: too few replicas are in sync; nothing was stored.
             CommandIdReused: the command id was used for other content.
             InvalidArgument: a limit is broken; nothing was sent.
+            SubjectErased: the subject of an event was erased; a command that was stored before is answered nevertheless.
             ConnectionLost: the server did not come back in time; append again with the same command id to find out.
             TimedOut: `outcome` says whether it may be stored; then append again with the same command id to find out.
         """
         if (seconds := seconds_of(timeout, self._timeout)) is not None:
             with within(seconds):
                 return self.append(aggregate_id, events, expected_version, command_id, timestamp, replicas=replicas)
-        commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp, replicas)
+        try:
+            commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp, replicas)
+        except Unsealed:
+            command_id = fresh_command_id() if command_id is None else check_text("command_id", command_id)
+            try:
+                events = self._keys.sealed(events, check_text("aggregate_id", aggregate_id), command_id)
+            except SubjectErased:
+                if (before := self.find_command(aggregate_id, command_id)) is None:
+                    raise
+                return before
+            commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp, replicas)
         if self._router is not None:
             return cast(Committed, self._router.put(appends, aggregate_id, commit))
         return self._connection.put(self._connection.session.appends, commit)
+
+    @property
+    def _keys(self) -> BlockingKeys:
+        return self._connection.keys if self._router is None else self._router.keys
 
     def append_many(
         self, commits: Iterable[Commit], *, replicas: Replicas | None = None, timeout: float | None = None
@@ -213,10 +246,47 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
         if (seconds := seconds_of(timeout, self._timeout)) is not None:
             with within(seconds, of_wait=timeout is None):
                 return self.append_many(commits, replicas=replicas)
-        encode = partial(encode_commits, replicas=replicas)
+        to_seal = CommitsToSeal(replicas)
+        outcomes = self._put_commits(commits, to_seal.encode)
+        if to_seal.held:
+            sealed = self._append_sealed(to_seal.held, partial(encode_commits, replicas=replicas))
+            outcomes[to_seal.before : to_seal.before + len(sealed)] = sealed
+        return outcomes
+
+    def _put_commits(
+        self, commits: Iterable[Commit], encode: Callable[[Sequence[Commit]], Sequence[RawCommit | InvalidArgument]]
+    ) -> list[CommitResult]:
         if self._router is not None:
             return self._router.put_many(appends, commits, encode, itemgetter(0))
         return self._connection.put_many(self._connection.session.appends, commits, encode)
+
+    def _append_sealed(
+        self, commits: Sequence[Commit], encode: Callable[[Sequence[Commit]], Sequence[RawCommit | InvalidArgument]]
+    ) -> list[CommitResult]:
+        """Appends commits of which some have events to be encrypted: in groups, with one request for the keys of each."""
+        outcomes: list[CommitResult] = []
+        for first in range(0, len(commits), SUBJECTS_PER_REQUEST_MAX):
+            group = commits[first : first + SUBJECTS_PER_REQUEST_MAX]
+            made: list[Commit | CommitResult] = []
+            try:
+                self._keys.prepare([event for commit in group for event in commit.events])
+            except PermissionDenied:  # of one of them, perhaps: each is asked for by itself
+                pass
+            except EventStoreError as error:
+                outcomes += [copy_error(error) for _ in group]
+                continue
+            for commit in group:
+                aggregate_id, events, expected_version, command_id, timestamp = commit
+                try:
+                    sealed = self._keys.sealed(events, aggregate_id, command_id)
+                    made.append(Commit(aggregate_id, sealed, expected_version, command_id, timestamp))
+                except SubjectErased as error:
+                    made.append(self.find_command(aggregate_id, command_id) or error)
+                except PermissionDenied as error:
+                    made.append(error)
+            answers = iter(self._put_commits([each for each in made if isinstance(each, Commit)], encode))
+            outcomes += [next(answers) if isinstance(each, Commit) else each for each in made]
+        return outcomes
 
     @limited
     def commit(
@@ -252,7 +322,22 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             ConnectionLost: the server did not come back in time; commit again with the same command id to find out.
             TimedOut: `outcome` says whether it may be stored; then commit again with the same command id to find out.
         """
-        raw = encode_joint_commit(writes, only_if, command_id, timestamp, condition_of(unless, after, scope, writes))
+        condition = condition_of(unless, after, scope, writes)
+        try:
+            raw = encode_joint_commit(writes, only_if, command_id, timestamp, condition)
+        except Unsealed:
+            command_id = fresh_command_id() if command_id is None else check_text("command_id", command_id)
+            try:
+                sealed = [
+                    Write(each[0], self._keys.sealed(each[1], check_text("aggregate_id", each[0]), command_id), each[2])
+                    for each in writes
+                ]
+            except SubjectErased:
+                found = [self.find_command(each[0], command_id) for each in writes]
+                if None in found:
+                    raise
+                return [each for each in found if each is not None]
+            raw = encode_joint_commit(sealed, only_if, command_id, timestamp, condition)
         return self._commit_raw(raw, after)
 
     def _commit_raw(self, raw: RawJointCommit, after: After | None) -> list[Committed]:
@@ -559,6 +644,8 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             start = start_of(at, self._connection.session.store, layout, "at")
             page = self._connection.call(many_request(cursor, start, layout))
             cursor.take(page)
+            if cursor.personal:
+                self._keys.open(cursor.personal)
             return position_at(cursor.place, self._connection.session.store, layout)
         first, asked = next(iter(cursor.events)), list[ClusterMap]()
         router.reach(at, "at")
@@ -571,6 +658,8 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
 
         page = router.call(first, request)
         cursor.take(page)
+        if cursor.personal:
+            self._keys.open(cursor.personal)
         return position_in(asked[-1], {asked[-1].owners[slot_of(first)]: cursor.place})
 
     def subscribe(
@@ -696,6 +785,15 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             return self._connection.call(request_of(self._layout_now))
         pages = self._router.call_all(request_of)
         return sorted(chain.from_iterable(pages), key=lambda each: each.aggregate_id.encode())[:limit]
+
+    @limited
+    def erase(self, subject: str, because: str, *, timeout: float | None = None) -> ErasedSubject:
+        """Erases a subject, for good: its key is destroyed, and what was stored about it cannot be read by anyone who has no
+        lease of the key any longer, `leased_until_us` at the latest. A second time it returns the first record.
+
+        `because`: stored with the record of the erasure. Needs the permission `erase` on the subject.
+        """
+        return self._ask_owner(subject, EraseSubject(subject, because))
 
     @limited
     def append_reserved(self, aggregate_id: str, event: NewEvent, *, timeout: float | None = None) -> Committed:

@@ -26,7 +26,7 @@ from eventstore.errors import Closed, ConnectionLost, EventStoreError, TimedOut
 from eventstore.event_identity import LogPosition
 from eventstore.model import Event
 from eventstore.position import Position, Reading, in_use
-from eventstore.records.cursors import LogCursor
+from eventstore.records.cursors import LogCursor, personal_in
 from eventstore.records.event_filter import EventFilter
 
 if TYPE_CHECKING:
@@ -210,10 +210,13 @@ class EventPages:
         self._asked = self._connection = connection
         self._cursor = cursor
         self._timeout = timeout
+        self._unopened: list[Event] | None = None  # taken, and not handed out: their keys have not arrived
 
     def page(self) -> list[Event] | None:
         """Returns the events of the next page; None at the end."""
         connection = self._connection.current
+        if self._unopened is not None:
+            return self._opened(self._unopened)
         if self._asked is not connection:  # a signal's handler has another one, and cannot wait for what this one was asked for
             self.release()
         with within(self._timeout):
@@ -226,9 +229,17 @@ class EventPages:
                 self.release()
                 raise
         self._requested = None
-        events = self._cursor.take(call.page())
+        events, personal = self._cursor.take(call.page()), self._cursor.personal
         with suppress(EventStoreError), within(self._timeout):  # what has arrived is handed out before
             self._requested = self._request(connection)  # travels while these are consumed
+        return self._opened(events) if personal else events
+
+    def _opened(self, events: list[Event]) -> list[Event]:
+        """Returns the events, decrypted. If that fails, they are what the next call returns."""
+        self._unopened = events
+        with within(self._timeout):
+            self._connection.keys.open(personal_in(events))
+        self._unopened = None
         return events
 
     def release(self) -> None:

@@ -13,20 +13,21 @@ can compare the event that it stands at itself, whenever `resumptions` has grown
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from eventstore.client.session.calls import Signal, WantedByReader
 from eventstore.errors import Diverged, EventStoreError, ProtocolError, copy_error
 from eventstore.event_identity import LogPosition, check_identity, event_identity
-from eventstore.model import CaughtUp, Event
+from eventstore.model import CaughtUp, Event, PersonalEvent
 from eventstore.protocol.answers import Answer, Failure, Page
 from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
 from eventstore.protocol.reader_start import ReaderStart
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import subscribe_request
+from eventstore.records.cursors import personal_in
 from eventstore.records.event_filter import EventFilter
-from eventstore.records.event_page import decode_page, settle
+from eventstore.records.event_page import PersonalPage, decode_page, settle
 from eventstore.records.splits import NEVER_SPLIT
 
 SubscriptionItem: TypeAlias = Event | CaughtUp
@@ -63,6 +64,8 @@ class SessionSubscription(WantedByReader):
         self._last: Event | LogPosition | None = None  # that was taken, or where a page ended that said its identity
         self.end: LogPosition | None = None
         """Where the page ended that was taken last; None: it did not say the identity of the event there."""
+        self.personal: Sequence[PersonalEvent] = ()
+        """The events with a subject of the page that was taken last, encrypted."""
         self._expected: Event | None = None  # at the beginning of the next page
         self._begins: int | None = None  # the sequence that the next page was requested after; None: where the last one ends
         self._waiting_bytes = 0
@@ -158,8 +161,10 @@ class SessionSubscription(WantedByReader):
         return items
 
     def _events(self, page: Page, after: int) -> list[Event]:
-        events = list(self._accepts.select(decode_page(page.records), after))
+        decoded = decode_page(page.records)
+        events = list(self._accepts.select(decoded, after))
         settle(events, page.next or 0)
+        self.personal = personal_in(events) if decoded.__class__ is PersonalPage else ()
         return events
 
     def _last_received(self) -> Event | LogPosition | None:

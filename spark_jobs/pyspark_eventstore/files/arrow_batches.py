@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from eventstore.model import DATA_IS_JSON
 from eventstore.records.commit import HEADER, IDS_FROM, OWN_MARK_AT
-from eventstore.tags import TAGGED, metadata_in, tags_in
+from eventstore.tags import SEALED, TAGGED, metadata_in, tags_in
 from pyspark_eventstore.files.rows import FileRows
 from pyspark_eventstore.source.table import COLUMNS
 
@@ -115,7 +115,7 @@ def _where(rows: FileRows, start: str, length: str, there: Mask) -> pa.Array:
 
 
 def _data_json(rows: FileRows) -> pa.Array:
-    is_json = (rows.columns["format"].astype(np.uint8, copy=False) & DATA_IS_JSON) != 0
+    is_json = (rows.columns["format"].astype(np.uint8, copy=False) & (DATA_IS_JSON | SEALED)) == DATA_IS_JSON
     found = _where(rows, "data", "data_len", is_json)
     try:
         return found.cast(pa.string())

@@ -8,7 +8,7 @@ import pytest
 
 import eventstore as es
 from eventstore.chunks.files import OsFiles
-from eventstore_cluster.replication.logs.documents import FollowerDocuments
+from eventstore_cluster.replication.logs.documents import FollowerDocuments, read_documents
 from eventstore_cluster.replication.logs.pieces import Documents
 
 
@@ -32,3 +32,11 @@ def test_what_is_no_document_of_a_shard_is_refused(tmp_path: Path, name: str) ->
     with pytest.raises(es.Corrupt, match="not of a shard"):
         FollowerDocuments(OsFiles(), folder).store(given(name))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_follower_keeps_no_copy_of_keys_that_were_replaced(tmp_path: Path) -> None:
+    follower = FollowerDocuments(OsFiles(), tmp_path)
+    for number, raw in enumerate((b"first", b"second"), 1):
+        follower.store(Documents((1, number), (("subjects/007.json", raw),)))
+    assert [(path.name, path.read_bytes()) for path in (tmp_path / "subjects").iterdir()] == [("007.json", b"second")]
+    assert read_documents(OsFiles(), tmp_path) == [("subjects/007.json", b"second")]

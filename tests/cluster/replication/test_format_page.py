@@ -177,8 +177,9 @@ def test_the_version_of_the_documents_and_their_names_are_those_of_the_page(tmp_
     documents.write_version(files, tmp_path, (4, 17))
     assert documents.read_version(files, tmp_path) == (4, 17)
     names = [name for name, _ in table("replicated-documents")]
-    assert sorted(names) == sorted([*documents._NAMES, *documents._PATTERNS])
-    assert all(documents.is_replicated(tmp_path, tmp_path / name.replace("*", "orders")) for name in names)
+    assert sorted(names) == sorted([*documents._NAMES, *documents._PATTERNS, "subjects/NNN.json"])
+    made = [name.replace("*", "orders").replace("NNN", "007") for name in names]
+    assert all(documents.is_replicated(tmp_path, tmp_path / name) for name in made)
     assert not any(documents.is_replicated(tmp_path, tmp_path / name) for name in ("store.json", "broker/broker.json"))
 
 

@@ -35,6 +35,7 @@ from eventstore.store.data_folder import (
     read_store,
 )
 from eventstore.store.sorted.file_names import INDEX
+from eventstore.subjects.key_buckets import SUBJECTS, buckets_in
 from eventstore_cluster.registry.lineage import Birth
 from eventstore_cluster.replication.logs.follower_logs import broker_identity
 from eventstore_cluster.replication.logs.incarnations import MARK, forget_incarnations
@@ -77,6 +78,12 @@ class CloneFolder:
             self._files.remove(path)
         self._files.link(self._parent / STORE, path)
         self._files.remove(path)
+
+    def check_subjects(self) -> None:
+        """Raises FolderRefused: the parent has keys of subjects, which clones do not get."""
+        if buckets_in(self._files, self._parent / SUBJECTS):
+            what = "the shard has keys of subjects, and is not split for that reason; call the split off"
+            raise FolderRefused(str(self._parent / SUBJECTS), what)
 
     def prepare_broker(self, shard: ShardIdentity, settings: BrokerSettings) -> None:
         """Makes the folder of a broker without messages."""

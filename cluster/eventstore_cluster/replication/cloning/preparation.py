@@ -150,6 +150,7 @@ class Preparation:
         through, failed, begun, listed_at = 0, "", False, trio.current_time()
         while True:
             try:
+                await trio.to_thread.run_sync(self._clone.check_subjects)
                 if not begun:
                     await trio.to_thread.run_sync(self._begin)
                     begun, said = True, (through, "")

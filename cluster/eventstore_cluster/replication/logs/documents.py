@@ -12,9 +12,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from eventstore.chunks.documents import Document, read_document, read_file, replace_document, write_document
+from eventstore.chunks.documents import (
+    Document,
+    read_document,
+    read_file,
+    replace_document,
+    replace_without_copy,
+    write_document,
+)
 from eventstore.chunks.files import Files
 from eventstore.errors import Corrupt
+from eventstore.subjects.key_buckets import SUBJECTS
 from eventstore_cluster.replica.epochs import Beginning, LogTail
 from eventstore_cluster.replica.places import NOWHERE, LogEnd
 from eventstore_cluster.replication.logs.pieces import Documents
@@ -24,12 +32,14 @@ DELETIONS: Final = "broker/messages/deleted.json"
 """Which message chunks the leader has deleted: followers delete theirs, and keep a document of their own about it."""
 _NAMES: Final = ("broker/topics.json", "broker/offsets.json", "reactions.json", "published.json", "inherited.json", DELETIONS)
 _PATTERNS: Final = ("published-*.json",)
+_KEYS: Final = f"{SUBJECTS}/[0-9][0-9][0-9].json"
+"""The keys of subjects. What replaces one of these leaves no copy of it."""
 
 
 def is_replicated(folder: Path, path: Path) -> bool:
     """Whether this is a document that every replica of the shard in `folder` has."""
     return path.is_relative_to(folder) and (
-        str(relative := path.relative_to(folder)) in _NAMES or any(relative.match(each) for each in _PATTERNS)
+        str(relative := path.relative_to(folder)) in _NAMES or any(relative.match(each) for each in (*_PATTERNS, _KEYS))
     )
 
 
@@ -42,6 +52,10 @@ def read_documents(files: Files, folder: Path) -> list[tuple[str, bytes]]:
     """Returns all documents there are."""
     paths = [folder / name for name in _NAMES]
     paths += [folder / name for name in files.names(folder) if any(Path(name).match(each) for each in _PATTERNS)]
+    buckets = folder / SUBJECTS
+    paths += [
+        buckets / name for name in (files.names(buckets) if files.exists(buckets) else ()) if (buckets / name).match(_KEYS)
+    ]
     return [(str(path.relative_to(folder)), read_file(files, path)) for path in paths if files.exists(path)]
 
 
@@ -67,7 +81,13 @@ class FollowerDocuments:
             path = self._folder / name
             if ".." in Path(name).parts or not is_replicated(self._folder, path):
                 raise Corrupt(str(path), 0, "the leader sends a document that is not of a shard")
-            replace_document(self._files, path, raw)
+            if path.match(_KEYS):
+                if not self._files.exists(path.parent):
+                    self._files.make_folder(path.parent)
+                    self._files.sync_folder(self._folder)
+                replace_without_copy(self._files, path, raw)
+            else:
+                replace_document(self._files, path, raw)
         write_version(self._files, self._folder, given.end)
         self.tail, self.led = tail_of(given.end), False
 

@@ -68,8 +68,8 @@ def add(
     """Add an identity, or add grants, a token, certificates or limits to an identity.
 
     Roles: reader, writer, operator, admin. Permissions: append, read, subscribe, command, park, send, consume, join, topics,
-    groups, reactions, timers, alarms, backup, stats, cluster. A server applies the change within a second; it applies the first
-    identity from its next start on.
+    groups, reactions, timers, subjects, erase, alarms, backup, stats, cluster. A server applies the change within a second; it
+    applies the first identity from its next start on.
 
     \b
     Example:

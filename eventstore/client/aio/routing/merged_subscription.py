@@ -26,6 +26,7 @@ from eventstore.client.session.subscription import SessionSubscription, Subscrip
 from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError
 from eventstore.position import After, Position, is_later, starts_of
 from eventstore.records.cluster_map import ClusterMap
+from eventstore.records.cursors import personal_in
 from eventstore.records.event_filter import EventFilter
 
 
@@ -67,6 +68,7 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
         self._resumptions = 0  # of subscriptions that a split has ended
         self._arrived = anyio.Event()  # something of any shard, or the end
         self._closed = False
+        self._unopened: tuple[int, list[SubscriptionItem]] | None = None  # of this shard, taken: their keys have not arrived
         self._reached = None if is_later(after, router.table.known) else begin(router.table.known)
 
     @property
@@ -99,7 +101,7 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
                 self._reached = self._begin(await self._router.reach(self._after))
             if not self._subscriptions:
                 self._follow(self._reached, self._reached.followed)
-            shard = await self._ready(self._reached)
+            shard = self._unopened[0] if self._unopened is not None else await self._ready(self._reached)
             if shard is not None:
                 items = await self._take(self._reached, shard)
         return items
@@ -140,6 +142,8 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
     async def _take(self, reached: MergedReached, shard: int) -> Iterator[SubscriptionItem] | None:
         """Returns the items of the next page of a shard; None: it had none, but what keeps it away."""
         subscription = self._subscriptions[shard]
+        if self._unopened is not None:
+            return await self._opened(reached, subscription, *self._unopened)
         try:
             items = subscription.take()
         except Elsewhere as refused:
@@ -156,6 +160,22 @@ class MergedSubscription(PagedStream[SubscriptionItem]):
         if due:
             self._connections[shard].session.grant(subscription, due)
             self._connections[shard].flush()
+        if subscription.personal:
+            return await self._opened(reached, subscription, shard, items)
+        return self._handed_out(reached, subscription, shard, items)
+
+    async def _opened(
+        self, reached: MergedReached, subscription: SessionSubscription, shard: int, items: list[SubscriptionItem]
+    ) -> Iterator[SubscriptionItem] | None:
+        """Returns the items, decrypted. If that fails, they are what the next call takes."""
+        self._unopened = shard, items
+        await self._router.keys.open(personal_in(items))
+        self._unopened = None
+        return self._handed_out(reached, subscription, shard, items)
+
+    def _handed_out(
+        self, reached: MergedReached, subscription: SessionSubscription, shard: int, items: list[SubscriptionItem]
+    ) -> Iterator[SubscriptionItem]:
         handed_out = reached.merged(shard, items, subscription.reached, subscription.end)
         if not items and self.on_passed is not None:
             self.on_passed(reached.through)

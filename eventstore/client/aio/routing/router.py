@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self, TypeVar, cast
 
 import anyio
@@ -22,6 +22,7 @@ from eventstore.client.aio.routing.across import ask_across
 from eventstore.client.aio.routing.shard_connection import ShardConnection
 from eventstore.client.aio.routing.survey import MapSurvey
 from eventstore.client.aio.routing.together import News, together, watch_map
+from eventstore.client.aio.subject_keys import NetworkKeys
 from eventstore.client.connection_errors import is_returned, outcome_unknown, timed_out_after
 from eventstore.client.limit import taken_in_time
 from eventstore.client.options import ClientOptions
@@ -35,6 +36,7 @@ from eventstore.errors import Elsewhere, EventStoreError, TimedOut, copy_error
 from eventstore.position import After, is_later
 from eventstore.protocol.request_declaration import Answered
 from eventstore.protocol.requests import Map
+from eventstore.protocol.subject_requests import LeasedKeys, LeaseKeys
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.slots import LOCAL, slot_of
 
@@ -134,6 +136,20 @@ class Router:
     def has_several(self) -> bool:
         """Whether there is more than one shard."""
         return len(self.table.known.shards) > 1
+
+    @cached_property
+    def keys(self) -> NetworkKeys:
+        """The keys of subjects that were leased from the shards."""
+        return NetworkKeys(self.lease_keys)
+
+    async def lease_keys(self, subjects: tuple[str, ...], create: bool) -> LeasedKeys:
+        """Returns the keys of the first of the subjects, and of those others that are in the same shard."""
+
+        def request(known: ClusterMap) -> LeaseKeys:
+            shard = known.owners[slot_of(subjects[0])]
+            return LeaseKeys(create, tuple(each for each in subjects if known.owners[slot_of(each)] == shard))
+
+        return await self.call(subjects[0], request)
 
     def connections(self) -> dict[int, NetworkConnection]:
         """Returns the connections to all shards, by number."""

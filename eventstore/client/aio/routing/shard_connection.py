@@ -11,6 +11,7 @@ import anyio
 from eventstore.client.address import Addresses
 from eventstore.client.aio.connection import NetworkConnection
 from eventstore.client.aio.link import NetworkLink
+from eventstore.client.aio.subject_keys import NetworkKeys
 from eventstore.client.patience import Patience
 from eventstore.client.routing.table import RoutingTable
 
@@ -21,6 +22,9 @@ class Followed(Protocol):
     entry: NetworkConnection
     table: RoutingTable
     followers: list[Any]
+
+    @property
+    def keys(self) -> NetworkKeys: ...
 
     def survey(self) -> None: ...
 
@@ -40,6 +44,11 @@ class ShardConnection(NetworkConnection):
         assert entry.user_tasks is not None, "the entry is open"
         self.begin(entry.user_tasks)
         router.followers.append(self)
+
+    @property
+    def keys(self) -> NetworkKeys:  # a subject may be in another shard than the events about it
+        """Those of the router."""
+        return self._router.keys
 
     def close(self) -> None:
         """As `NetworkConnection.close`."""

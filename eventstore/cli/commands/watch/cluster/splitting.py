@@ -12,7 +12,7 @@ from eventstore.cli.terminal.output import print_json, print_note
 from eventstore.cli.terminal.program import PlainCommand
 from eventstore.cli.terminal.shared_options import AsJson
 from eventstore.cli.terminal.watching import only_watching
-from eventstore.errors import EventStoreError
+from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import counted
 
 _ASK_S = 5.0  # a leader that is slower is not waited for: the split does not need its answer
@@ -97,6 +97,10 @@ def _commits_apart(options: EtcdOptions, cluster_name: str, shard: int) -> int |
     except EventStoreError as error:
         print_note(f"The leader of shard {shard} does not say which commits a split may refuse: {error.message}")
         return None
+    if figures.get("subject_buckets"):
+        raise InvalidArgument(
+            f"shard {shard} has keys of subjects, and a shard with keys is not split", field="shard", value=shard
+        )
     joint, apart = int(figures.get("joint_commits") or 0), int(figures.get("joint_commits_apart") or 0)
     if apart:
         of = counted(joint, "commit of several aggregates", "commits of several aggregates")
