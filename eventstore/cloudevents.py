@@ -131,6 +131,8 @@ def attributes_of(
 def data_of(event: Event, attributes: Attributes) -> tuple[str | None, bytes]:
     """Returns the content type of an event's data, and the data. None: it has none."""
     named = attributes.get("datacontenttype")
+    if event.subject is not None:  # what a CloudEvent has, no key erases
+        return None, b""
     if event.is_json:
         return str(named or _JSON), event.data
     return (None, b"") if not event.data and named is None else (str(named or _BYTES), event.data)

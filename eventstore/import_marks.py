@@ -66,5 +66,5 @@ def with_members(event: NewEvent, members: Mapping[str, bool | int | str]) -> Ne
         f"{json.dumps(name)}:{json.dumps(members[name])}" for name in missing
     ]
     whole = f"{{{','.join(spelled)}}}".encode()
-    stored = enveloped(event.tags, whole) if format_ & TAGGED else whole
+    stored = enveloped(event.tags, whole, event.subject) if format_ & TAGGED else whole
     return tuple.__new__(NewEvent, (format_ | METADATA_IS_JSON, event[1], event[2], stored))

@@ -74,12 +74,10 @@ class NewEvent(tuple[int, str, bytes, bytes | None]):
         if metadata is not None and metadata.__class__ is not bytes:
             metadata, is_json = bytes_of("metadata", metadata)
             format_ |= METADATA_IS_JSON if is_json else 0
-        if subject is not None:
-            envelope = enveloped(checked_tags(tags), metadata, check_subject(subject))
-            return tuple.__new__(UnsealedEvent, (format_ | TAGGED | SEALED, type, data, envelope))
         if tags != () and (named := checked_tags(tags)):
             metadata, format_ = enveloped(named, metadata), format_ | TAGGED
-        return tuple.__new__(cls, (format_, type, data, metadata))
+        event = tuple.__new__(cls, (format_, type, data, metadata))
+        return event if subject is None else with_subject(event, subject)
 
     @property
     def type(self) -> str:
@@ -119,6 +117,12 @@ class UnsealedEvent(NewEvent):
     """
 
     __slots__ = ()
+
+
+def with_subject(event: NewEvent, subject: str) -> NewEvent:
+    """Returns the event as one about this subject. Raises InvalidArgument."""
+    envelope = enveloped(event.tags, event.metadata, check_subject(subject))
+    return tuple.__new__(UnsealedEvent, (event[0] | TAGGED | SEALED, event[1], event[2], envelope))
 
 
 def _restored_event(cls: type[NewEvent], values: tuple[int, str, bytes, bytes | None]) -> NewEvent:

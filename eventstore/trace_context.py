@@ -13,7 +13,7 @@ from typing import Final
 
 from eventstore import flat
 from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, METADATA_IS_JSON
-from eventstore.tags import TAGGED, enveloped, metadata_in, tags_in
+from eventstore.tags import TAGGED, enveloped, metadata_in, subject_in, tags_in
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
@@ -67,5 +67,5 @@ def without_trace(events: bytes) -> bytes:
             continue
         if bare is None:
             values[at] = format_ & ~METADATA_IS_JSON
-        values[at + 3] = enveloped(tags_in(metadata), bare) if format_ & TAGGED else bare
+        values[at + 3] = enveloped(tags_in(metadata), bare, subject_in(metadata)) if format_ & TAGGED else bare
     return flat.encode(values)

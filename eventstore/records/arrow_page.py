@@ -23,7 +23,7 @@ from eventstore.records.commit import FIXED_BYTES, HEADER, IDS_FROM, OWN_MARK_AT
 from eventstore.records.cursors import LogCursor, LogPage
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
-from eventstore.tags import TAGGED, metadata_in, tags_in
+from eventstore.tags import SEALED, TAGGED, metadata_in, tags_in
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -185,7 +185,7 @@ def _decode(records: bytes, starts_of: Sequence[int]) -> pa.RecordBatch | None:
         pa.array(time[commit]).view(pa.timestamp("us", "UTC")),
         _of_commits(_gathered(records, commands, command_bytes).view(pa.string()), of_commit),
         _gathered(records, data_at, data_bytes),
-        pa.array((format_ & DATA_IS_JSON) != 0),
+        pa.array((format_ & (DATA_IS_JSON | SEALED)) == DATA_IS_JSON),
         metadata,
         tags,
     ]

@@ -163,3 +163,46 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
         find_traces(SUBJECT, [tmp_path], ["abc"])
     assert "--search needs --verify" in refused("erase", SUBJECT, "--search", "text", code=2)
     assert "erases nothing" in refused("erase", SUBJECT, "--verify", tmp_path, "--because", "x", code=2)
+
+
+def test_erasures_that_are_kept_elsewhere_are_applied_to_a_store_that_has_no_record_of_them(
+    serve: Serve, tmp_path: Path
+) -> None:
+    server = serve()
+    fill(server.address)
+    server.stop()
+    shutil.copytree(tmp_path / "data", tmp_path / "restored")
+    server = serve()
+    for subject in ("customer:c-0", "customer:c-2"):
+        output("erase", subject, "--because", "asked", "--store", server.address)
+    (tmp_path / "journal").write_text(output("erase", "--list", "--store", server.address))
+    lines = [json.loads(line) for line in (tmp_path / "journal").read_text().splitlines()]
+    assert [(each["subject"], each["because"]) for each in lines] == [("customer:c-0", "asked"), ("customer:c-2", "asked")]
+    restored = serve(tmp_path / "restored")
+    assert all(readable(restored.address).values())
+    said = output("erase", "--again", tmp_path / "journal", "--store", restored.address)
+    assert said == "2 subjects are erased; 2 had a key again\n"
+    assert readable(restored.address) == {"customer:c-0": False, "customer:c-1": True, "customer:c-2": False}
+    (tmp_path / "journal").write_text("{}\n")
+    assert "line 1" in refused("erase", "--again", tmp_path / "journal", "--store", restored.address, code=2)
+
+
+def test_the_command_appends_an_event_about_a_subject(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    output(
+        "append",
+        "order-1",
+        "--type",
+        "Moved",
+        "--data",
+        json.dumps({"name": NAME}),
+        "--subject",
+        SUBJECT,
+        "--store",
+        server.address,
+    )
+    assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file() and NAME.encode() in path.read_bytes()]
+    assert NAME in (said := output("read", "order-1", "--store", server.address))
+    assert f"subject {SUBJECT}" in said
+    output("erase", SUBJECT, "--because", "asked", "--store", server.address)
+    assert "erased" in output("read", "order-1", "--store", server.address)

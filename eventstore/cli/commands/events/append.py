@@ -24,6 +24,10 @@ def append(
     tags: Annotated[
         list[str] | None, typer.Option("--tag", metavar="TAG", help="What it is about, such as course:c1; repeat it for more.")
     ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(metavar="SUBJECT", help="The person whose data it has, such as customer:c-17: it is stored encrypted."),
+    ] = None,
     expected_version: Annotated[
         str | None,
         typer.Option(metavar="N|any|exists|new", help="The version the aggregate must have; new: it must not exist. [any]"),
@@ -53,6 +57,7 @@ def append(
     """
     from eventstore import blocking
     from eventstore.cli.transfer.event_lines import with_tags
+    from eventstore.model import with_subject
     from eventstore.tags import checked_tags
 
     if together is not None:
@@ -63,6 +68,7 @@ def append(
             metadata=metadata,
             expected_version=expected_version,
             tag=" ".join(tags or ()) or None,
+            subject=subject,
         )
         _append_together(together, command_id, as_json, store)
         return
@@ -72,6 +78,8 @@ def append(
         )
         raise InvalidArgument(f"{missing} is missing; give ID, --type and --data, or --together FILE", field=missing)
     event = with_tags(_event(event_type, sys.stdin.read() if data == "-" else data, metadata), checked_tags(tags or ()))
+    if subject is not None:
+        event = with_subject(event, subject)
     expected = _expected("any" if expected_version is None else expected_version)
     with blocking.connect(store, name="eventstore append", timeout=None) as connected:
         done = connected.append(aggregate_id, [event], expected, command_id)

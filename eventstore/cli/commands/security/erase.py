@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,8 @@ from eventstore.errors import InvalidArgument
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from eventstore.protocol.subject_requests import ErasedSubject
     from eventstore.subjects.traces import Traces
 
@@ -25,7 +28,9 @@ _NOT_PROMISED = (
 
 
 def erase(
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="The subject, such as customer:c-17.")],
+    subject: Annotated[
+        str | None, typer.Argument(metavar="SUBJECT", help="The subject, such as customer:c-17.", show_default=False)
+    ] = None,
     because: Annotated[str | None, typer.Option(metavar="TEXT", help="Why: it is stored with the record.")] = None,
     verify: Annotated[
         list[Path] | None,
@@ -33,6 +38,10 @@ def erase(
     ] = None,
     search: Annotated[
         list[str] | None, typer.Option("--search", metavar="TEXT", help="With --verify: look for this text, too; repeatable.")
+    ] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="Print all erasures, a line of JSON each.")] = False,
+    again: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Erase everyone in the lines of --list, where a backup had them back.")
     ] = None,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
@@ -45,6 +54,9 @@ def erase(
     time the command shows the first record again, and destroys a key that has come back. It needs the permission erase on the
     subject.
 
+    Keep what --list prints where no backup of the store is: a store that is restored from a backup of before an erasure has no
+    record of it. Give it to --again then.
+
     With --verify the command looks into folders: of stores that are not being served, of backups, of anything that readers have
     written. It finds the key, and the texts of --search in every file, whatever kind it is. The exit code is 1 if it has found
     any of them, or could not look into a file.
@@ -56,6 +68,15 @@ def erase(
     """
     from eventstore.tags import check_subject
 
+    if list_all or again is not None:
+        if subject is not None or because is not None or verify or search or (list_all and again is not None):
+            raise InvalidArgument(
+                "--list and --again are about all subjects; give one of them, and no other option", field="subject"
+            )
+        _list_all(store) if again is None else _erase_again(again, store)
+        return
+    if subject is None:
+        raise InvalidArgument("SUBJECT is missing; give one, --list or --again FILE", field="subject")
     check_subject(subject)
     if verify:
         if because is not None:
@@ -76,6 +97,48 @@ def erase(
         print_json({"subject": subject, **done._asdict()})
     else:
         _print_receipt(subject, done)
+
+
+def _list_all(store: str) -> None:
+    from eventstore import blocking
+    from eventstore.subjects.key_buckets import ERASURES, erased_by
+
+    with blocking.connect(store, name="eventstore erase", timeout=None) as connected:
+        after = None
+        while page := connected.aggregates(ERASURES, after):
+            for each in page:
+                for record in connected.read(each.aggregate_id, limit=1):
+                    said = record.json()
+                    because = said.get("because") if isinstance(said, dict) else None
+                    print_json({"subject": erased_by(each.aggregate_id), "because": because, "erased_us": record.timestamp})
+            after = page[-1].aggregate_id
+
+
+def _erase_again(path: Path, store: str) -> None:
+    from eventstore import blocking
+
+    wanted = list(_erasures_in(path))  # all of them, before anything is erased
+    had_key = 0
+    with blocking.connect(store, name="eventstore erase", timeout=None) as connected:
+        for subject, because in wanted:
+            had_key += connected.erase(subject, because).had_key
+    print_line(f"{counted(len(wanted), 'subject is', 'subjects are')} erased; {had_key} had a key again")
+
+
+def _erasures_in(path: Path) -> Iterator[tuple[str, str]]:
+    """Yields subject and reason of each line. Raises InvalidArgument."""
+    from eventstore.tags import check_subject
+
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path} cannot be read: {error}", field="again") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            said = json.loads(line)
+            yield check_subject(said["subject"]), str(said["because"] or "not known")
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidArgument(f"{path}, line {number}, is not one of --list: {error!r:.80}", field="again") from None
 
 
 def _print_receipt(subject: str, done: ErasedSubject) -> None:
