@@ -30,6 +30,10 @@ class LeasedKey(NamedTuple):
     secret: Annotated[bytes | None, "32 bytes, nil if it has no key"]
     erased: Annotated[bool, "whether it was erased, for good"]
 
+    def __repr__(self) -> str:
+        """Does not show the secret."""
+        return f"LeasedKey({self.subject!r}, erased={self.erased})"
+
 
 class LeasedKeys(NamedTuple):
     """The keys of the subjects that were asked for, in this order."""

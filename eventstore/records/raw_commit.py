@@ -42,7 +42,7 @@ from eventstore.model import (
     micros,
 )
 from eventstore.query import Query, check_query
-from eventstore.records.commit import NO_FINGERPRINT
+from eventstore.records.commit import NO_FINGERPRINT, is_id
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.slots import LOCAL, slot_of
 
@@ -312,6 +312,17 @@ class CommitsToSeal:
                 return _expecting(self._replicas, encoded)
         self.held += commits
         return [_HELD] * len(commits)
+
+
+def is_whole(commit: object) -> bool:
+    """Whether it is a commit with ids and a list of events, whatever these are."""
+    return (
+        isinstance(commit, Commit)
+        and is_id(commit.aggregate_id)
+        and is_id(commit.command_id)
+        and isinstance(commit.events, list | tuple)
+        and not isinstance(commit.events, NewEvent)
+    )
 
 
 def _expecting(replicas: Replicas | None, encoded: list[RawCommit | InvalidArgument]) -> list[RawCommit | InvalidArgument]:

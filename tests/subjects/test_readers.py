@@ -9,6 +9,7 @@ import pytest
 
 import eventstore as es
 from eventstore import blocking
+from eventstore.protocol.subject_requests import LeasedKey, LeasedKeys
 from tests.cli.processes import output
 from tests.cluster.led_shards import LedShards
 from tests.subjects.conftest import Serve, master_key
@@ -79,6 +80,15 @@ def test_a_joint_commit_that_is_repeated_after_an_erasure_has_its_first_outcome(
             store.commit(both, command_id="c-2")
 
 
+def test_what_is_no_commit_beside_personal_ones_is_refused_alone(serve: Serve) -> None:
+    server = serve()
+    bad = [es.Commit("", [moved("a")], 0), "text", es.Commit("order-2", None, 0), es.Commit("order-3", moved("a"), 0)]  # type: ignore[arg-type]
+    with blocking.connect(server.address) as store:
+        outcomes = store.append_many([es.Commit("order-1", [moved("a")], 0), *bad, es.Commit("order-4", [es.NewEvent("P")], 0)])  # type: ignore[list-item]
+        assert [type(each) for each in outcomes] == [es.Committed, *[es.InvalidArgument] * 4, es.Committed]
+        assert seen(store.read_all()) == {"a": "a"}
+
+
 def test_a_server_without_master_keys_erases_too(serve: Serve) -> None:
     server = serve()
     with blocking.connect(server.address) as store:
@@ -109,3 +119,9 @@ async def test_subjects_and_the_events_about_them_may_be_in_different_shards(tmp
             store.erase("s-7", "asked")
         with blocking.connect(shards.address) as store:
             assert seen(store.read_all()) == expected | {"s-7": "erased"}
+
+
+def test_a_key_is_in_no_text_that_may_be_logged() -> None:
+    leased = LeasedKeys(60, (LeasedKey("a", b"0123456789abcdef" * 2, False),))
+    assert "0123" not in repr(leased)
+    assert "0123" not in str(leased.keys[0])

@@ -51,7 +51,8 @@ class NetworkKeys:
         """
         keys = dict[str, SubjectKey]()
         for subject in await self.prepare(events):
-            lease = self._leases.of(subject)
+            while (lease := self._leases.of(subject)) is None:
+                await self.prepare(events)
             if lease.key is None:
                 raise SubjectErased(subject)
             keys[subject] = lease.key

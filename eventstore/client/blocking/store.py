@@ -106,6 +106,7 @@ from eventstore.records.raw_commit import (
     encode_commit,
     encode_commits,
     encode_joint_commit,
+    is_whole,
 )
 from eventstore.records.slots import slot_of
 from eventstore.records.timer_record import due, timers_id
@@ -269,20 +270,22 @@ class BlockingStore(BlockingOpened, BlockingOperated, BlockingConsumers):
             group = commits[first : first + SUBJECTS_PER_REQUEST_MAX]
             made: list[Commit | CommitResult] = []
             try:
-                self._keys.prepare([event for commit in group for event in commit.events])
-            except PermissionDenied:  # of one of them, perhaps: each is asked for by itself
+                self._keys.prepare([event for commit in group if is_whole(commit) for event in commit.events])
+            except (PermissionDenied, InvalidArgument):  # of one of them, perhaps: each is asked for by itself
                 pass
             except EventStoreError as error:
                 outcomes += [copy_error(error) for _ in group]
                 continue
             for commit in group:
-                aggregate_id, events, expected_version, command_id, timestamp = commit
                 try:
-                    sealed = self._keys.sealed(events, aggregate_id, command_id)
-                    made.append(Commit(aggregate_id, sealed, expected_version, command_id, timestamp))
+                    if is_whole(commit):
+                        sealed = self._keys.sealed(commit.events, commit.aggregate_id, commit.command_id)
+                        made.append(Commit(commit[0], sealed, *commit[2:]))
+                    else:
+                        made += cast("list[CommitResult]", encode([commit]))  # which refuses it
                 except SubjectErased as error:
-                    made.append(self.find_command(aggregate_id, command_id) or error)
-                except PermissionDenied as error:
+                    made.append(self.find_command(commit.aggregate_id, commit.command_id) or error)
+                except (PermissionDenied, InvalidArgument) as error:
                     made.append(error)
             answers = iter(self._put_commits([each for each in made if isinstance(each, Commit)], encode))
             outcomes += [next(answers) if isinstance(each, Commit) else each for each in made]

@@ -52,7 +52,8 @@ class BlockingKeys:
         """
         keys = dict[str, SubjectKey]()
         for subject in self.prepare(events):
-            lease = self._leases.of(subject)
+            while (lease := self._leases.of(subject)) is None:
+                self.prepare(events)
             if lease.key is None:
                 raise SubjectErased(subject)
             keys[subject] = lease.key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,9 +56,9 @@ class KeyLeases:
         for subject in subjects:
             self._keep(subject, KeyLease(None, False, now + REFUSED_S))
 
-    def of(self, subject: str) -> KeyLease:
-        """Returns the lease of a subject that was asked for."""
-        return self._leases[subject]
+    def of(self, subject: str) -> KeyLease | None:
+        """Returns the lease of a subject; None: it was not asked for, or was dropped since by another thread."""
+        return self._leases.get(subject)
 
     def open(self, events: Sequence[PersonalEvent], subjects: Sequence[str]) -> None:
         """Decrypts the events, in them; those of erased subjects are marked so. What has no key stays encrypted, and what its
@@ -79,7 +80,8 @@ class KeyLeases:
     def trim(self) -> None:
         """Drops what is too much. Not before what was asked for is used."""
         while len(self._leases) > _KEPT_MAX:
-            self._leases.popitem(last=False)
+            with suppress(KeyError):  # another thread has dropped the last
+                self._leases.popitem(last=False)
 
     def _keep(self, subject: str, lease: KeyLease) -> None:
         self._leases[subject] = lease
