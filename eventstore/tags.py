@@ -120,6 +120,8 @@ def tags_in(envelope: bytes) -> tuple[str, ...]:
 
 def subject_in(envelope: bytes) -> str | None:
     """Returns the subject in an envelope; None if there is none. Raises ValueError, as `tags_in`."""
+    if envelope[0] & ~_METADATA == _SUBJECT and len(envelope) >= (end := 2 + envelope[1]):  # most have no tags
+        return str(envelope[2:end], "utf-8")
     return _opened(envelope)[1]
 
 
