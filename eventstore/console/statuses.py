@@ -17,6 +17,7 @@ STATUSES: Final[dict[type[EventStoreError], HTTPStatus]] = {
     errors.UnknownTopic: HTTPStatus.NOT_FOUND,
     errors.UnknownQueue: HTTPStatus.NOT_FOUND,
     errors.UnknownGroup: HTTPStatus.NOT_FOUND,
+    errors.SubjectErased: HTTPStatus.GONE,
     errors.VersionConflict: HTTPStatus.CONFLICT,
     errors.ConditionFailed: HTTPStatus.CONFLICT,
     errors.Diverged: HTTPStatus.CONFLICT,

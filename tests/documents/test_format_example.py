@@ -318,6 +318,7 @@ def test_every_file_of_a_data_folder_is_in_the_table_and_every_one_of_the_table_
     patterns = {name: re.sub("NNNNNNNNNN", r"\\d{10}", re.escape(name)) for name, *_ in table("files")}
     patterns = {name: re.sub("OFFSET|PLACE", r"\\d+", pattern) for name, pattern in patterns.items()}
     assert {file for file in seen if not any(re.fullmatch(pattern, file) for pattern in patterns.values())} == set()
+    del patterns["subjects/NNN.json"]  # only of a store with master keys, see tests/subjects
     unseen = [name for name, pattern in patterns.items() if not any(re.fullmatch(pattern, file) for file in seen)]
     assert unseen == []
 
