@@ -31,7 +31,18 @@ from tests.fuzz.request_maker import RequestMaker
 
 _PREFIXES: Final = ("", "a-", "a-1", "$", "$parked{", "order", "orders", "retry:", "g-", "é", "{", "T", "Dep", "../")
 _AT_ONCE: Final = 32
-_NAMES: Final = ("aggregate_id", "aggregate_prefix", "prefix", "topic", "group", "reaction", "projection", "alarm")
+_NAMES: Final = (
+    "aggregate_id",
+    "aggregate_prefix",
+    "prefix",
+    "topic",
+    "group",
+    "reaction",
+    "projection",
+    "alarm",
+    "type",
+    "subject",
+)
 
 
 @dataclass(slots=True)
@@ -96,6 +107,7 @@ def _is_covered(texts: list[str], request: Request) -> bool:
         return any(text.partition(":")[0] == Permission.PARK for text in texts)
     names = [str(getattr(request, each)) for each in _NAMES if getattr(request, each, None)]
     names += [str(row[0]) for rows in ("wants", "topics", "aggregates") for row in getattr(request, rows, ())]
+    names += map(str, getattr(request, "subjects", ()))
     inner = [name.partition(opening)[2] for name in names for opening in ("retry:", "dead:", "$parked{") if opening in name]
     return any(not prefix or any(name.startswith(prefix) for name in (*names, *inner)) for prefix in prefixes)
 
