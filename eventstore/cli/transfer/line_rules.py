@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.cli.transfer.event_lines import LineIds, LineRefused, ParsedLine, parse_line
 from eventstore.errors import EventStoreError
-from eventstore.import_marks import marked
+from eventstore.import_marks import NO_PUBLISH, NO_REACTIONS, marked
 from eventstore.model import Event
 
 if TYPE_CHECKING:
@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from eventstore.domain.encoding.event_type import EventType
 
 _NAMED_MAX: Final = 20
+
+
+def line_rules(
+    reactions: bool, publish: bool, domain: str | None, parse: Callable[[str], ParsedLine] = parse_line
+) -> LineRules:
+    """Returns the rules of these options. `domain`: its place, such as bank:app. Raises DomainRefused: it cannot be loaded."""
+    marks = ([] if reactions else [NO_REACTIONS]) + ([] if publish else [NO_PUBLISH])
+    if domain is None:
+        return LineRules(marks, parse=parse)
+    from eventstore.domain.import_path import load
+
+    return LineRules(marks, load(domain), domain, parse)
 
 
 class LineRules:

@@ -95,16 +95,10 @@ def import_(
 
 def _source(files: list[str], reactions: bool, publish: bool, domain: str | None, form: str) -> LineSource:
     from eventstore.cli.transfer.event_lines import reader
-    from eventstore.cli.transfer.line_rules import LineRules
+    from eventstore.cli.transfer.line_rules import line_rules
     from eventstore.cli.transfer.line_source import LineSource
-    from eventstore.import_marks import NO_PUBLISH, NO_REACTIONS
 
-    marks = ([] if reactions else [NO_REACTIONS]) + ([] if publish else [NO_PUBLISH])
-    if domain is None:
-        return LineSource(files, LineRules(marks, parse=reader(form)))
-    from eventstore.domain.import_path import load
-
-    return LineSource(files, LineRules(marks, load(domain), domain, reader(form)))
+    return LineSource(files, line_rules(reactions, publish, domain, reader(form)))
 
 
 def _run(

@@ -12,7 +12,6 @@ from eventstore.errors import InvalidArgument
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
-    from eventstore.cli.transfer.line_rules import LineRules
     from eventstore.cli.transfer.migration.run import MigrationRules, MigrationSummary
     from eventstore.cli.transfer.migration.source import Source
     from eventstore.cli.transfer.migration.verify import Comparison
@@ -90,11 +89,12 @@ def migrate(
     """
     import trio
 
+    from eventstore.cli.transfer.line_rules import line_rules
     from eventstore.cli.transfer.migration.open import checkpoint_name, open_source
     from eventstore.cli.transfer.migration.run import MigrationRules, MigrationSummary
     from eventstore.cli.transfer.migration.verify import Comparison
 
-    rules = MigrationRules(version_gaps, position_gaps, _line_rules(reactions, publish, domain)).checked()
+    rules = MigrationRules(version_gaps, position_gaps, line_rules(reactions, publish, domain)).checked()
     opened = open_source(
         source,
         table=table,
@@ -119,18 +119,6 @@ def migrate(
     if failed is not None:
         print_error(f"{failed.message}; {counted(summary.new, 'event')} copied by this run, which a further one finds again")
         raise typer.Exit(1)
-
-
-def _line_rules(reactions: bool, publish: bool, domain: str | None) -> LineRules:
-    from eventstore.cli.transfer.line_rules import LineRules
-    from eventstore.import_marks import NO_PUBLISH, NO_REACTIONS
-
-    marks = ([] if reactions else [NO_REACTIONS]) + ([] if publish else [NO_PUBLISH])
-    if domain is None:
-        return LineRules(marks)
-    from eventstore.domain.import_path import load
-
-    return LineRules(marks, load(domain), domain)
 
 
 def _columns(given: list[str]) -> dict[str, str]:

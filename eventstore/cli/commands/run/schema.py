@@ -46,14 +46,7 @@ def export(
 
     loaded = load(domain)
     made = exported(loaded, _read(out) if out is not None and out.exists() else None)
-    text = json.dumps(made, ensure_ascii=False, indent=2) + "\n"
-    if out is None:
-        print(text, end="")
-        return
-    written = out.with_name(f"{out.name}.new")
-    written.write_text(text, encoding="utf-8")
-    written.replace(out)
-    print_line(f"{counted(len(made['events']), 'event')} and {counted(len(made['commands']), 'command')} written to {out}")
+    _print_or_write(made, out, f"{counted(len(made['events']), 'event')} and {counted(len(made['commands']), 'command')}")
 
 
 @schema.command("asyncapi", cls=PlainCommand)
@@ -79,6 +72,12 @@ def asyncapi(
     from eventstore.domain.import_path import load
 
     document = document_of(load(domain), title or domain, api_version, publish)
+    channels, messages = len(document["channels"]), len(document["components"]["messages"])
+    _print_or_write(document, out, f"{counted(channels, 'channel')} with {counted(messages, 'message')}")
+
+
+def _print_or_write(document: object, out: Path | None, what: str) -> None:
+    """Prints a document as JSON, or replaces a file by it and says so. `what`: it has."""
     text = json.dumps(document, ensure_ascii=False, indent=2) + "\n"
     if out is None:
         print(text, end="")
@@ -86,8 +85,7 @@ def asyncapi(
     written = out.with_name(f"{out.name}.new")
     written.write_text(text, encoding="utf-8")
     written.replace(out)
-    channels, messages = len(document["channels"]), len(document["components"]["messages"])
-    print_line(f"{counted(channels, 'channel')} with {counted(messages, 'message')} written to {out}")
+    print_line(f"{what} written to {out}")
 
 
 @schema.command("check", cls=PlainCommand)
