@@ -86,6 +86,15 @@ def page(browser: Any) -> Iterator[Any]:
     assert [each for each in errors if not re.search("status of 40[134]", each)] == []
 
 
+def sure(page: Any, said: str) -> None:
+    """Confirms an action, on a page that is as the others; waits for what is said then."""
+    page.wait_for_selector("text=Are you sure?")
+    assert page.evaluate(CHECKS) == []
+    page.click("button.danger")
+    page.wait_for_selector(f"text={said}")
+    assert page.evaluate(CHECKS) == []
+
+
 def on_screen(page: Any, scheme: str, width: int) -> None:
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 800})
@@ -179,96 +188,73 @@ def test_offsets_are_reset_dead_letters_replayed_and_queues_closed_by_clicks(ser
         with store.consumer("billing", "bills", retries=es.Retries((), attempts=1)) as consumer:
             next(iter(consumer)).retry("Failed")
 
-        def sure(said: str) -> None:
-            page.wait_for_selector("text=Are you sure?")
-            assert page.evaluate(CHECKS) == []
-            page.click("button.danger")
-            page.wait_for_selector(f"text={said}")
-            assert page.evaluate(CHECKS) == []
-
         page.goto(f"{server.http}/console")
         page.click("nav >> text=Broker")
         page.click("a:text-is('billing')")
         page.click("a:has-text('Replay dead letter 0')")
-        sure("1 dead letters of billing are delivered again")
+        sure(page, "1 dead letters of billing are delivered again")
         page.select_option("#topic", "bills")
         page.click("button:has-text('Reset offsets')")
-        sure("billing is at offset 0 of queue 0, offset 0 of queue 1")
+        sure(page, "billing is at offset 0 of queue 0, offset 0 of queue 1")
         with store.consumer("billing", "bills") as consumer:
             bodies = [next(messages) for messages in [iter(consumer)] for _ in range(2)]
         assert [each.body for each in bodies] == [b"one", b"one"]  # what was replayed, and what is read again
         page.click("a:text-is('bills') >> nth=0")
         page.click("a:text-is('close queue 1')")
-        sure("queue 1 of bills accepts no more messages")
+        sure(page, "queue 1 of bills accepts no more messages")
         assert [each.state for each in store.broker.queues("bills")] == ["open", "draining"]
 
 
 def test_a_topic_is_created_and_deleted_and_a_policy_set_by_clicks(serve: Any, page: Any) -> None:
     server: ServerThread = serve()
     with es.blocking.connect(server.address) as store:
-
-        def sure(said: str) -> None:
-            page.wait_for_selector("text=Are you sure?")
-            assert page.evaluate(CHECKS) == []
-            page.click("button.danger")
-            page.wait_for_selector(f"text={said}")
-            assert page.evaluate(CHECKS) == []
-
         page.goto(f"{server.http}/console/broker")
         page.fill("#topic", "bills")
         page.fill("#queues", "2")
         page.click("button:has-text('Create topic')")
-        sure("the topic bills is created")
+        sure(page, "the topic bills is created")
         with store.consumer("billing", "bills"):
             pass
         page.click("a:text-is('close queue 1')")
-        sure("queue 1 of bills accepts no more messages")
+        sure(page, "queue 1 of bills accepts no more messages")
         page.click("a:text-is('remove queue 1')")
-        sure("queue 1 of bills is removed")
+        sure(page, "queue 1 of bills is removed")
         page.goto(f"{server.http}/console/broker/group?name=billing")
         page.fill("#delays", "1, 2")
         page.click("button:has-text('Set retry policy')")
-        sure("billing has a retry policy of its own")
+        sure(page, "billing has a retry policy of its own")
         assert store.broker.retries("billing").delays == (1.0, 2.0)
         page.click('a:has-text("Use the server\'s retry policy")')
-        sure("billing has the retry policy of the server")
+        sure(page, "billing has the retry policy of the server")
         assert store.broker.retries("billing").delays != (1.0, 2.0)
         page.fill("#to", "2026-01-01T12:00")
         page.click("button:has-text('Reset offsets')")
-        sure("billing is at offset 0 of queue 0")
+        sure(page, "billing is at offset 0 of queue 0")
         page.goto(f"{server.http}/console/broker/topic?name=bills")
         page.select_option("#unconsumed", "delete")
         page.click("button:has-text('Delete topic')")
-        sure("the topic bills is deleted")
+        sure(page, "the topic bills is deleted")
         assert "bills" not in [each.name for each in store.broker.topics()]
 
 
 def test_an_alarm_is_silenced_and_rings_again_and_a_test_is_sent_by_clicks(serve: Any, page: Any) -> None:
     server: ServerThread = serve(alarm_rules="many_topics: broker_topics > 0", alarm_interval_s=0.05)
     with es.blocking.connect(server.address) as store:
-
-        def sure(said: str) -> None:
-            page.wait_for_selector("text=Are you sure?")
-            assert page.evaluate(CHECKS) == []
-            page.click("button.danger")
-            page.wait_for_selector(f"text={said}")
-            assert page.evaluate(CHECKS) == []
-
         store.broker.create_topic("orders")
         wait_until(lambda: store.stats()["alarms"] == "many_topics", "it is raised")
         page.goto(f"{server.http}/console")
         page.click("nav >> text=Alarms")
         page.click("a:has-text('Silence many_topics for 8 hours')")
         page.fill("#why", "known")
-        sure("many_topics is silenced for 8 hours")
+        sure(page, "many_topics is silenced for 8 hours")
         (silenced,) = [each for each in store.alarms.list() if each.silenced_by is not None]
         assert (silenced.name, silenced.silenced_because) == ("many_topics", "known")
         page.click("a:has-text('End the silence of many_topics')")
         page.fill("#why", "over")
-        sure("many_topics is not silenced any more")
+        sure(page, "many_topics is not silenced any more")
         assert not [each for each in store.alarms.list() if each.silenced_by is not None]
         page.click("a:has-text('Send a test')")
-        sure("no way is set up by which alarms are sent")
+        sure(page, "no way is set up by which alarms are sent")
 
 
 def test_without_script_all_but_live_figures_works(filled: ServerThread, browser: Any) -> None:
